@@ -136,31 +136,21 @@ sl_status sl_be_fill(sl_backend *be, void *dst, uint8_t byte, size_t bytes, sl_e
 
 /* ---- ops ---- */
 
-static sl_status missing(const sl_backend *be, sl_op op, sl_err *err)
-{
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the %s backend has no such op", sl_op_name(op),
-                   be->desc->name);
-}
-
 sl_status sl_be_supports(sl_backend *be, sl_op op, const void *params, sl_err *err)
 {
     SL_TRY(sl_op_check_shape(op, params, err));
-    if (!be->desc->ops[op].run)
-        return missing(be, op, err);
-    return be->desc->ops[op].supports ? be->desc->ops[op].supports(be, params, err) : SL_OK;
+    return be->desc->ops[op]->supports ? be->desc->ops[op]->supports(be, params, err) : SL_OK;
 }
 
 sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err)
 {
     SL_TRY(sl_op_check_shape(op, params, err));
-    if (!be->desc->ops[op].run)
-        return missing(be, op, err);
     if (sl_op_items(op, params) == 0)
         return SL_OK;
     SL_TRY(sl_op_check(op, params, err));
     if (be->profile)
         sl_profile_op(be, op, params);
-    return be->desc->ops[op].run(be, params, err);
+    return be->desc->ops[op]->run(be, params, err);
 }
 
 sl_status sl_be_sync(sl_backend *be, sl_err *err)

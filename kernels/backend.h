@@ -13,6 +13,7 @@
 #ifndef SL_KERNELS_BACKEND_H
 #define SL_KERNELS_BACKEND_H
 
+#include "kernels/ops.h"
 #include "kernels/params.h"
 
 typedef struct sl_backend sl_backend;
@@ -23,49 +24,12 @@ typedef enum {
     SL_MEM_HOST,   /* host memory that the device can read and write directly (pinned) */
 } sl_mem_kind;
 
+/* SL_OP_EMBED ...: the ops of kernels/ops.h. */
 typedef enum {
-    SL_OP_EMBED,
-    SL_OP_RMSNORM,
-    SL_OP_LINEAR,
-    SL_OP_Q_ABSORB,
-    SL_OP_V_UP,
-    SL_OP_KV_APPEND,
-    SL_OP_INDEX_APPEND,
-    SL_OP_INDEX_QUERY,
-    SL_OP_INDEX_SCORES,
-    SL_OP_TOPK,
-    SL_OP_RESOLVE,
-    SL_OP_GATHER,
-    SL_OP_HOT_RESET,
-    SL_OP_SPARSE_ATTN,
-    SL_OP_GQA_QUERY, /* kernels/gqa.h */
-    SL_OP_GQA_APPEND,
-    SL_OP_GQA_ATTN,
-    SL_OP_BOUNDS_APPEND, /* kernels/bounds.h */
-    SL_OP_BOUNDS_SCORES,
-    SL_OP_LABELS_APPEND, /* kernels/labels.h */
-    SL_OP_LABELS_SCORES,
-    SL_OP_KEPT_STORE, /* kernels/window.h */
-    SL_OP_WINDOW_VOTES,
-    SL_OP_KEPT_LISTS,
-    SL_OP_KMEANS, /* kernels/clusters.h */
-    SL_OP_CLUSTER_LISTS,
-    SL_OP_CODES, /* kernels/codes.h */
-    SL_OP_CODE_SCORES,
-    SL_OP_RETAINED_APPEND, /* kernels/retained.h */
-    SL_OP_RETAINED_SCORES,
-    SL_OP_RETAINED_LISTS,
-    SL_OP_SILU_MUL,
-    SL_OP_MOE_ROUTE,
-    SL_OP_MOE,
-    SL_OP_EP_SEND, /* kernels/ep.h: experts spread over a group of ranks */
-    SL_OP_EP_EXPERTS,
-    SL_OP_EP_SUM,
-    SL_OP_ADD,
-    SL_OP_PICK,
-    SL_OP_RANDOM, /* kernels/synth.h: benchmarks */
-    SL_OP_DRAW,
-    SL_OP_COUNT,
+#define X(op, name, items, field, text) SL_OP_##op,
+    SL_OPS(X)
+#undef X
+        SL_OP_COUNT,
 } sl_op;
 
 enum {
@@ -183,6 +147,7 @@ sl_status sl_be_profile_begin(sl_backend *be, int32_t capacity, sl_err *err);
 sl_status sl_be_profile_end(sl_backend *be, sl_op_time **out, int32_t *n, sl_err *err);
 
 const char *sl_op_name(sl_op op);
+const char *sl_op_text(sl_op op); /* one sentence */
 size_t sl_op_params_size(sl_op op);
 
 #endif

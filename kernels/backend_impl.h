@@ -40,10 +40,10 @@ struct sl_graph {
     sl_backend *be;
 };
 
-/* One op. supports may be NULL (then everything that sl_op_check accepts is supported); run is required. */
+/* One op of one backend. supports may be NULL: everything that sl_op_check accepts is supported. */
 typedef struct sl_op_impl {
-    sl_status (*supports)(sl_backend *be, const void *params, sl_err *err);
     sl_status (*run)(sl_backend *be, const void *params, sl_err *err);
+    sl_status (*supports)(sl_backend *be, const void *params, sl_err *err);
 } sl_op_impl;
 
 struct sl_backend_desc {
@@ -83,8 +83,7 @@ struct sl_backend_desc {
     sl_status (*stamp)(sl_backend *be, uint64_t *at, sl_err *err);
     /* Optional. NULL: this backend has no collectives. */
     const sl_comm_desc *comm;
-    /* Every op has a row; run NULL means that this backend lacks the op (SL_ERR_UNSUPPORTED with its name). */
-    sl_op_impl ops[SL_OP_COUNT];
+    const sl_op_impl *ops[SL_OP_COUNT]; /* every op: the linker refuses a backend that lacks one */
 };
 
 extern const sl_backend_desc sl_backend_cpu;

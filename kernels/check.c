@@ -1,19 +1,10 @@
 /*
- * What every compute op requires of its parameters, as far as the host can see: the common checks, the ops of the
- * model's dense part, and the table of all ops. The ops on the cache are in kernels/check_cache.c. Backends check
- * only their own limits.
+ * What every compute op requires of its parameters, as far as the host can see: the common checks, and the ops of
+ * the model's dense part. The ops on the cache are in kernels/check_cache.c. Backends check only their own limits.
  */
 #include "kernels/check.h"
 
-#include "kernels/backend_impl.h"
-#include "kernels/bounds.h"
-#include "kernels/codes.h"
-#include "kernels/ep.h"
-#include "kernels/gqa.h"
-#include "kernels/labels.h"
-#include "kernels/retained.h"
 #include "kernels/synth.h"
-#include "kernels/window.h"
 
 void sl_chk_need(sl_chk *c, bool ok, const char *field, const char *why)
 {
@@ -95,7 +86,7 @@ void sl_chk_eps(sl_chk *c, float eps)
 
 /* ---- the dense ops ---- */
 
-static void chk_embed(sl_chk *c, const void *params)
+void sl_chk_embed(sl_chk *c, const void *params)
 {
     const sl_embed_params *p = params;
 
@@ -109,7 +100,7 @@ static void chk_embed(sl_chk *c, const void *params)
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
 }
 
-static void chk_rmsnorm(sl_chk *c, const void *params)
+void sl_chk_rmsnorm(sl_chk *c, const void *params)
 {
     const sl_rmsnorm_params *p = params;
 
@@ -144,7 +135,7 @@ static void chk_one_linear(sl_chk *c, const sl_linear_params *p)
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->out_dtype));
 }
 
-static void chk_linear(sl_chk *c, const void *params)
+void sl_chk_linear(sl_chk *c, const void *params)
 {
     const sl_linear_params *first = params, *p = first;
 
@@ -167,7 +158,7 @@ static void chk_heads(sl_chk *c, int32_t tokens, int32_t heads, int64_t width)
         sl_chk_size(c, "tokens", tokens, heads * width);
 }
 
-static void chk_q_absorb(sl_chk *c, const void *params)
+void sl_chk_q_absorb(sl_chk *c, const void *params)
 {
     const sl_q_absorb_params *p = params;
 
@@ -186,7 +177,7 @@ static void chk_q_absorb(sl_chk *c, const void *params)
     }
 }
 
-static void chk_v_up(sl_chk *c, const void *params)
+void sl_chk_v_up(sl_chk *c, const void *params)
 {
     const sl_v_up_params *p = params;
 
@@ -200,7 +191,7 @@ static void chk_v_up(sl_chk *c, const void *params)
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
 }
 
-static void chk_silu_mul(sl_chk *c, const void *params)
+void sl_chk_silu_mul(sl_chk *c, const void *params)
 {
     const sl_silu_mul_params *p = params;
 
@@ -214,7 +205,7 @@ static void chk_silu_mul(sl_chk *c, const void *params)
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
 }
 
-static void chk_moe_route(sl_chk *c, const void *params)
+void sl_chk_moe_route(sl_chk *c, const void *params)
 {
     const sl_moe_route_params *p = params;
     int32_t groups = p->groups > 1 ? p->groups : 1;
@@ -248,7 +239,7 @@ static void chk_moe_weights(sl_chk *c, const sl_moe_params *p)
     }
 }
 
-static void chk_moe(sl_chk *c, const void *params)
+void sl_chk_moe(sl_chk *c, const void *params)
 {
     const sl_moe_params *p = params;
     size_t need;
@@ -274,7 +265,7 @@ static void chk_moe(sl_chk *c, const void *params)
     chk_moe_weights(c, p);
 }
 
-static void chk_add(sl_chk *c, const void *params)
+void sl_chk_add(sl_chk *c, const void *params)
 {
     const sl_add_params *p = params;
 
@@ -285,7 +276,7 @@ static void chk_add(sl_chk *c, const void *params)
     sl_chk_ptr(c, "y", p->y, sl_dtype_size(p->act));
 }
 
-static void chk_pick(sl_chk *c, const void *params)
+void sl_chk_pick(sl_chk *c, const void *params)
 {
     const sl_pick_params *p = params;
 
@@ -297,7 +288,7 @@ static void chk_pick(sl_chk *c, const void *params)
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
 }
 
-static void chk_random(sl_chk *c, const void *params)
+void sl_chk_random(sl_chk *c, const void *params)
 {
     const sl_random_params *p = params;
     bool whole = p->mean == (float)(int32_t)p->mean && p->spread >= 1 && p->spread <= 0x1p24f;
@@ -311,7 +302,7 @@ static void chk_random(sl_chk *c, const void *params)
     sl_chk_ptr(c, "out", p->out, p->dtype == SL_I32 ? 4 : sl_dtype_size(p->dtype));
 }
 
-static void chk_draw(sl_chk *c, const void *params)
+void sl_chk_draw(sl_chk *c, const void *params)
 {
     const sl_draw_params *p = params;
 
@@ -322,139 +313,4 @@ static void chk_draw(sl_chk *c, const void *params)
     sl_chk_need(c, p->lists >= 0, "lists", "is negative");
     sl_chk_need(c, (uintptr_t)p->keep % 4 == 0, "keep", "is not aligned to its elements");
     sl_chk_ptr(c, "ids", p->ids, 4);
-}
-
-/* ---- the table ---- */
-
-typedef struct op_row {
-    const char *name;
-    size_t size;
-    size_t items_at; /* offset of the int32 count of tokens or rows; SIZE_MAX: see sl_op_items */
-    void (*check)(sl_chk *c, const void *params);
-} op_row;
-
-#define ROW(name, type, field, check)                                                                        \
-    {                                                                                                        \
-        name, sizeof(type), offsetof(type, field), check                                                     \
-    }
-#define ROW_SEQS(name, type, check)                                                                          \
-    {                                                                                                        \
-        name, sizeof(type), SIZE_MAX, check                                                                  \
-    }
-static const op_row op_rows[SL_OP_COUNT] = {
-    [SL_OP_EMBED] = ROW("embed", sl_embed_params, tokens, chk_embed),
-    [SL_OP_RMSNORM] = ROW("rmsnorm", sl_rmsnorm_params, tokens, chk_rmsnorm),
-    [SL_OP_LINEAR] = ROW("linear", sl_linear_params, tokens, chk_linear),
-    [SL_OP_Q_ABSORB] = ROW("q_absorb", sl_q_absorb_params, tokens, chk_q_absorb),
-    [SL_OP_V_UP] = ROW("v_up", sl_v_up_params, tokens, chk_v_up),
-    [SL_OP_KV_APPEND] = ROW_SEQS("kv_append", sl_kv_append_params, sl_chk_kv_append),
-    [SL_OP_INDEX_APPEND] = ROW_SEQS("index_append", sl_index_append_params, sl_chk_index_append),
-    [SL_OP_INDEX_QUERY] = ROW("index_query", sl_index_query_params, tokens, sl_chk_index_query),
-    [SL_OP_INDEX_SCORES] = ROW("index_scores", sl_index_scores_params, token_count, sl_chk_index_scores),
-    [SL_OP_TOPK] = ROW("topk", sl_topk_params, token_count, sl_chk_topk),
-    [SL_OP_RESOLVE] = ROW_SEQS("resolve", sl_resolve_params, sl_chk_resolve),
-    [SL_OP_GATHER] = ROW_SEQS("gather", sl_gather_params, sl_chk_gather),
-    [SL_OP_HOT_RESET] = ROW("hot_reset", sl_hot_reset_params, hot_slots, sl_chk_hot_reset),
-    [SL_OP_SPARSE_ATTN] = ROW("sparse_attn", sl_sparse_attn_params, tokens, sl_chk_sparse_attn),
-    [SL_OP_GQA_QUERY] = ROW("gqa_query", sl_gqa_query_params, tokens, sl_chk_gqa_query),
-    [SL_OP_GQA_APPEND] = ROW_SEQS("gqa_append", sl_gqa_append_params, sl_chk_gqa_append),
-    [SL_OP_GQA_ATTN] = ROW("gqa_attn", sl_gqa_attn_params, tokens, sl_chk_gqa_attn),
-    [SL_OP_BOUNDS_APPEND] = ROW_SEQS("bounds_append", sl_bounds_append_params, sl_chk_bounds_append),
-    [SL_OP_BOUNDS_SCORES] = ROW("bounds_scores", sl_bounds_scores_params, token_count, sl_chk_bounds_scores),
-    [SL_OP_LABELS_APPEND] = ROW_SEQS("labels_append", sl_labels_append_params, sl_chk_labels_append),
-    [SL_OP_LABELS_SCORES] = ROW("labels_scores", sl_labels_scores_params, token_count, sl_chk_labels_scores),
-    [SL_OP_KEPT_STORE] = ROW_SEQS("kept_store", sl_kept_store_params, sl_chk_kept_store),
-    [SL_OP_WINDOW_VOTES] = ROW("window_votes", sl_window_votes_params, tokens, sl_chk_window_votes),
-    [SL_OP_KEPT_LISTS] = ROW("kept_lists", sl_kept_lists_params, token_count, sl_chk_kept_lists),
-    [SL_OP_KMEANS] = ROW("kmeans", sl_kmeans_params, tokens, sl_chk_kmeans),
-    [SL_OP_CLUSTER_LISTS] = ROW("cluster_lists", sl_cluster_lists_params, token_count, sl_chk_cluster_lists),
-    [SL_OP_CODES] = ROW("codes", sl_codes_params, tokens, sl_chk_codes),
-    [SL_OP_CODE_SCORES] = ROW("code_scores", sl_code_scores_params, token_count, sl_chk_code_scores),
-    [SL_OP_RETAINED_APPEND] = ROW_SEQS("retained_append", sl_retained_append_params, sl_chk_retained_append),
-    [SL_OP_RETAINED_SCORES] =
-        ROW("retained_scores", sl_retained_scores_params, token_count, sl_chk_retained_scores),
-    [SL_OP_RETAINED_LISTS] =
-        ROW("retained_lists", sl_retained_lists_params, token_count, sl_chk_retained_lists),
-    [SL_OP_SILU_MUL] = ROW("silu_mul", sl_silu_mul_params, tokens, chk_silu_mul),
-    [SL_OP_MOE_ROUTE] = ROW("moe_route", sl_moe_route_params, tokens, chk_moe_route),
-    [SL_OP_MOE] = ROW("moe", sl_moe_params, tokens, chk_moe),
-    [SL_OP_EP_SEND] = ROW("ep_send", sl_ep_send_params, tokens, sl_chk_ep_send),
-    [SL_OP_EP_EXPERTS] = ROW_SEQS("ep_experts", sl_ep_experts_params, sl_chk_ep_experts),
-    [SL_OP_EP_SUM] = ROW("ep_sum", sl_ep_sum_params, tokens, sl_chk_ep_sum),
-    [SL_OP_ADD] = ROW("add", sl_add_params, tokens, chk_add),
-    [SL_OP_PICK] = ROW("pick", sl_pick_params, n, chk_pick),
-    [SL_OP_RANDOM] = ROW("random", sl_random_params, rows, chk_random),
-    [SL_OP_DRAW] = ROW_SEQS("draw", sl_draw_params, chk_draw),
-};
-
-const char *sl_op_name(sl_op op)
-{
-    return (unsigned)op < SL_OP_COUNT ? op_rows[op].name : op == SL_OP_COUNT ? "collective" : "unknown";
-}
-
-size_t sl_op_params_size(sl_op op)
-{
-    return (unsigned)op < SL_OP_COUNT ? op_rows[op].size : 0;
-}
-
-static sl_status check(sl_op op, const void *params, bool pointers, sl_err *err)
-{
-    sl_chk c = {.op = sl_op_name(op), .err = err, .st = SL_OK, .pointers = pointers};
-
-    if ((unsigned)op >= SL_OP_COUNT)
-        return sl_fail(err, SL_ERR_INVALID, "op %d does not exist", (int)op);
-    if (!params)
-        return sl_fail(err, SL_ERR_INVALID, "%s: params is NULL", c.op);
-    op_rows[op].check(&c, params);
-    return c.st;
-}
-
-sl_status sl_op_check(sl_op op, const void *params, sl_err *err)
-{
-    return check(op, params, true, err);
-}
-
-sl_status sl_op_check_shape(sl_op op, const void *params, sl_err *err)
-{
-    return check(op, params, false, err);
-}
-
-int64_t sl_op_items(sl_op op, const void *params)
-{
-    const sl_seq_tables *seqs = NULL;
-
-    switch (op) {
-    case SL_OP_KV_APPEND:
-        seqs = ((const sl_kv_append_params *)params)->seqs;
-        break;
-    case SL_OP_GQA_APPEND:
-        seqs = ((const sl_gqa_append_params *)params)->seqs;
-        break;
-    case SL_OP_BOUNDS_APPEND:
-        seqs = ((const sl_bounds_append_params *)params)->seqs;
-        break;
-    case SL_OP_LABELS_APPEND:
-        seqs = ((const sl_labels_append_params *)params)->seqs;
-        break;
-    case SL_OP_KEPT_STORE:
-        seqs = ((const sl_kept_store_params *)params)->seqs;
-        break;
-    case SL_OP_RETAINED_APPEND:
-        seqs = ((const sl_retained_append_params *)params)->seqs;
-        break;
-    case SL_OP_INDEX_APPEND:
-        seqs = ((const sl_index_append_params *)params)->seqs;
-        break;
-    case SL_OP_DRAW:
-        seqs = ((const sl_draw_params *)params)->seqs;
-        break;
-    case SL_OP_RESOLVE: /* runs even with no tokens: it writes *miss_count */
-    case SL_OP_GATHER:
-    case SL_OP_EP_SEND: /* so do these two: they write the counts */
-    case SL_OP_EP_EXPERTS:
-        return 1;
-    default:
-        return *(const int32_t *)(const void *)((const uint8_t *)params + op_rows[op].items_at);
-    }
-    return seqs ? seqs->n_tokens : 1; /* NULL: the check of pointers reports it */
 }

@@ -8,6 +8,7 @@
 #ifndef SL_KERNELS_CHECK_H
 #define SL_KERNELS_CHECK_H
 
+#include "kernels/ops.h"
 #include "kernels/params.h"
 
 typedef struct sl_chk {
@@ -72,49 +73,13 @@ void sl_chk_key_rows(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t k
 void sl_chk_key_source(sl_chk *c, const sl_chk_keys *k);
 void sl_chk_list_scores(sl_chk *c, const sl_chk_scores *s);
 
-/* kernels/check_cache.c: the ops that touch the cache. */
-void sl_chk_gqa_query(sl_chk *c, const void *params);
-void sl_chk_gqa_append(sl_chk *c, const void *params);
-void sl_chk_gqa_attn(sl_chk *c, const void *params);
-void sl_chk_kv_append(sl_chk *c, const void *params);
-void sl_chk_index_append(sl_chk *c, const void *params);
-void sl_chk_index_query(sl_chk *c, const void *params);
-void sl_chk_index_scores(sl_chk *c, const void *params);
-void sl_chk_topk(sl_chk *c, const void *params);
-void sl_chk_resolve(sl_chk *c, const void *params);
-void sl_chk_gather(sl_chk *c, const void *params);
-void sl_chk_hot_reset(sl_chk *c, const void *params);
-void sl_chk_sparse_attn(sl_chk *c, const void *params);
-
-/* kernels/bounds.c: bounds of blocks. */
-void sl_chk_bounds_append(sl_chk *c, const void *params);
-void sl_chk_bounds_scores(sl_chk *c, const void *params);
-
-/* kernels/labels.c: labels of tokens. */
-void sl_chk_labels_append(sl_chk *c, const void *params);
-void sl_chk_labels_scores(sl_chk *c, const void *params);
-/* kernels/window.c: selection by an observation window. */
-void sl_chk_window_votes(sl_chk *c, const void *params);
-void sl_chk_kept_lists(sl_chk *c, const void *params);
-void sl_chk_kept_store(sl_chk *c, const void *params);
-/* kernels/retained.c: pages of retained tokens. */
-void sl_chk_retained_append(sl_chk *c, const void *params);
-void sl_chk_retained_scores(sl_chk *c, const void *params);
-void sl_chk_retained_lists(sl_chk *c, const void *params);
-
-/* kernels/clusters.c: clusters of keys. */
-void sl_chk_kmeans(sl_chk *c, const void *params);
-void sl_chk_cluster_lists(sl_chk *c, const void *params);
-/* The keys of a request can be read from there. */
+/* The keys of a request can be read from there. kernels/clusters.c */
 struct sl_key_source;
 void sl_chk_request_keys(sl_chk *c, const struct sl_key_source *s);
-/* kernels/codes.c: codes of keys. */
-void sl_chk_codes(sl_chk *c, const void *params);
-void sl_chk_code_scores(sl_chk *c, const void *params);
 
-/* kernels/check_ep.c: expert parallelism. */
-void sl_chk_ep_send(sl_chk *c, const void *params);
-void sl_chk_ep_experts(sl_chk *c, const void *params);
-void sl_chk_ep_sum(sl_chk *c, const void *params);
+/* What each op requires (kernels/ops.h), in kernels/check*.c or in the file of its family. */
+#define X(op, name, items, field, text) void sl_chk_##name(sl_chk *c, const void *params);
+SL_OPS(X)
+#undef X
 
 #endif

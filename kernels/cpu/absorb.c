@@ -52,7 +52,7 @@ static void q_heads(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_q_absorb(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_q_absorb(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_q_absorb_params *p = params;
     q_ctx c = {.cpu = (sl_cpu *)be, .p = p};
@@ -61,6 +61,8 @@ sl_status sl_cpu_q_absorb(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, p->heads, (int64_t)p->nope * p->lora * (1 + p->tokens) / 8, q_heads, &c);
     return sl_deverr(c.bad, "q_absorb", err);
 }
+
+const sl_op_impl sl_cpu_q_absorb = {.run = run_q_absorb};
 
 typedef struct v_ctx {
     sl_cpu *cpu;
@@ -90,7 +92,7 @@ static void v_heads(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_v_up(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_v_up(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_v_up_params *p = params;
     v_ctx c = {(sl_cpu *)be, p};
@@ -99,3 +101,5 @@ sl_status sl_cpu_v_up(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, p->heads, (int64_t)p->v * p->lora * (1 + p->tokens) / 8, v_heads, &c);
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_v_up = {.run = run_v_up};

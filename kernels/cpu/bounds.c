@@ -128,7 +128,7 @@ static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_bounds_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_bounds_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_bounds_append_params *p = params;
     append_ctx c = {.cpu = (sl_cpu *)be, .p = p, .unit = sl_bounds_unit_bytes(p->dim, p->dtype)};
@@ -136,6 +136,8 @@ sl_status sl_cpu_bounds_append(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * (int64_t)p->heads * p->dim, append_tasks, &c);
     return sl_deverr(c.bad, "bounds_append", err);
 }
+
+const sl_op_impl sl_cpu_bounds_append = {.run = run_bounds_append};
 
 /* ---- scores ---- */
 
@@ -325,7 +327,7 @@ static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_bounds_scores(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_bounds_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_bounds_scores_params *p = params;
     scores_ctx c = {.cpu = (sl_cpu *)be,
@@ -338,3 +340,5 @@ sl_status sl_cpu_bounds_scores(sl_backend *be, const void *params, sl_err *err)
                (int64_t)p->ld_scores * p->dim * c.rows * (p->kv_heads / p->lists), scores_tasks, &c);
     return sl_deverr(c.bad, "bounds_scores", err);
 }
+
+const sl_op_impl sl_cpu_bounds_scores = {.run = run_bounds_scores};

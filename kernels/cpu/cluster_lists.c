@@ -154,7 +154,7 @@ static void lists_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_cluster_lists(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_cluster_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_cluster_lists_params *p = params;
     lists_ctx c = {.cpu = (sl_cpu *)be, .p = p, .group = p->heads / p->kv_heads};
@@ -164,3 +164,5 @@ sl_status sl_cpu_cluster_lists(sl_backend *be, const void *params, sl_err *err)
                (int64_t)p->ld_clusters * p->dim * c.rows / 8 + p->ld_labels, lists_tasks, &c);
     return sl_deverr(c.bad, "cluster_lists", err);
 }
+
+const sl_op_impl sl_cpu_cluster_lists = {.run = run_cluster_lists};

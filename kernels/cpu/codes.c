@@ -127,7 +127,7 @@ static sl_status codes_of_step(sl_cpu *cpu, const sl_codes_params *p, sl_err *er
     return sl_deverr(c.bad, "codes", err);
 }
 
-sl_status sl_cpu_codes(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_codes(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_codes_params *p = params;
     codes_ctx c = {.cpu = (sl_cpu *)be, .p = p, .width = p->keys.dim / p->parts};
@@ -138,6 +138,8 @@ sl_status sl_cpu_codes(sl_backend *be, const void *params, sl_err *err)
                codes_tasks, &c);
     return sl_deverr(c.bad, "codes", err);
 }
+
+const sl_op_impl sl_cpu_codes = {.run = run_codes};
 
 /* ---- scores ---- */
 
@@ -213,7 +215,7 @@ static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_code_scores(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_code_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_code_scores_params *p = params;
     scores_ctx c = {.cpu = (sl_cpu *)be, .p = p, .group = p->heads / p->kv_heads, .width = p->dim / p->parts};
@@ -223,3 +225,5 @@ sl_status sl_cpu_code_scores(sl_backend *be, const void *params, sl_err *err)
                ((int64_t)p->k * p->dim / 8 + (int64_t)p->ld_scores * p->parts) * c.group, scores_tasks, &c);
     return sl_deverr(c.bad, "code_scores", err);
 }
+
+const sl_op_impl sl_cpu_code_scores = {.run = run_code_scores};

@@ -81,46 +81,9 @@ float sl_silu_mul(float g, float u);
 /* kernels/cpu/comm_memory.c */
 extern const sl_comm_desc sl_comm_shared_memory;
 
-sl_status sl_cpu_embed(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_rmsnorm(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_linear(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_q_absorb(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_v_up(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_kv_append(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_index_append(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_index_query(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_index_scores(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_topk(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_resolve(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_gather(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_hot_reset(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_sparse_attn(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_gqa_query(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_gqa_append(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_gqa_attn(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_bounds_append(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_bounds_scores(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_labels_append(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_labels_scores(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_kept_store(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_window_votes(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_kept_lists(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_kmeans(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_cluster_lists(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_codes(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_code_scores(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_retained_append(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_retained_scores(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_retained_lists(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_silu_mul(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_moe_route(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_moe(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_ep_send(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_ep_experts(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_ep_sum(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_add(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_pick(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_random(sl_backend *be, const void *params, sl_err *err);
-sl_status sl_cpu_draw(sl_backend *be, const void *params, sl_err *err);
+/* The ops, each in a file of this folder. */
+#define X(op, name, items, field, text) extern const sl_op_impl sl_cpu_##name;
+SL_OPS(X)
+#undef X
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-sl_status sl_cpu_embed(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_embed(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_embed_params *p = params;
     void *mem;
@@ -20,7 +20,9 @@ sl_status sl_cpu_embed(sl_backend *be, const void *params, sl_err *err)
     return SL_OK;
 }
 
-sl_status sl_cpu_pick(sl_backend *be, const void *params, sl_err *err)
+const sl_op_impl sl_cpu_embed = {.run = run_embed};
+
+static sl_status run_pick(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_pick_params *p = params;
     size_t row = (size_t)p->dim * sl_dtype_size(p->act);
@@ -33,3 +35,5 @@ sl_status sl_cpu_pick(sl_backend *be, const void *params, sl_err *err)
         memcpy((uint8_t *)p->out + (size_t)i * row, (const uint8_t *)p->x + (size_t)p->rows[i] * row, row);
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_pick = {.run = run_pick};

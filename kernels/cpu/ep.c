@@ -68,7 +68,7 @@ static bool ids_fit(const sl_ep_layout *l, const int32_t *ids)
     return true;
 }
 
-sl_status sl_cpu_ep_send(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_ep_send(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ep_send_params *p = params;
     const sl_ep_layout *l = &p->layout;
@@ -96,6 +96,8 @@ sl_status sl_cpu_ep_send(sl_backend *be, const void *params, sl_err *err)
     }
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_ep_send = {.run = run_ep_send};
 
 /* ---- the experts' rank ---- */
 
@@ -179,7 +181,7 @@ static sl_status check_quantised(const sl_ep_experts_params *p, int32_t experts,
     return SL_OK;
 }
 
-sl_status sl_cpu_ep_experts(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_ep_experts(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ep_experts_params *p = params;
     const sl_ep_layout *l = &p->layout;
@@ -223,9 +225,11 @@ sl_status sl_cpu_ep_experts(sl_backend *be, const void *params, sl_err *err)
     return x.rows ? sl_cpu_experts_run((sl_cpu *)be, &x, work, "ep_experts", err) : SL_OK;
 }
 
+const sl_op_impl sl_cpu_ep_experts = {.run = run_ep_experts};
+
 /* ---- home: the sum ---- */
 
-sl_status sl_cpu_ep_sum(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_ep_sum(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ep_sum_params *p = params;
     const sl_ep_layout *l = &p->layout;
@@ -261,3 +265,5 @@ sl_status sl_cpu_ep_sum(sl_backend *be, const void *params, sl_err *err)
     }
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_ep_sum = {.run = run_ep_sum};

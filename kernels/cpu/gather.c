@@ -67,7 +67,7 @@ static void stop_clock(const sl_gather_params *p, uint64_t begun)
     c->waited += waited;
 }
 
-sl_status sl_cpu_gather(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_gather(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gather_params *p = params;
     ctx c = {.p = p};
@@ -81,3 +81,5 @@ sl_status sl_cpu_gather(sl_backend *be, const void *params, sl_err *err)
         stop_clock(p, t0);
     return sl_deverr(c.bad, "gather", err);
 }
+
+const sl_op_impl sl_cpu_gather = {.run = run_gather};

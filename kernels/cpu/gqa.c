@@ -47,7 +47,7 @@ static void query_tasks(void *arg, int64_t first, int64_t count, int worker)
                     p->act, p->out + i * p->dim);
 }
 
-sl_status sl_cpu_gqa_query(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_gqa_query(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gqa_query_params *p = params;
     sl_gqa_query_params mine = *p;
@@ -55,6 +55,8 @@ sl_status sl_cpu_gqa_query(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for((sl_cpu *)be, (int64_t)p->tokens * p->heads, 4 * (int64_t)p->dim, query_tasks, &mine);
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_gqa_query = {.run = run_gqa_query};
 
 /* ---- rows ---- */
 
@@ -106,7 +108,7 @@ static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_gqa_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_gqa_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gqa_append_params *p = params;
     append_ctx c = {.cpu = (sl_cpu *)be, .p = p};
@@ -115,6 +117,8 @@ sl_status sl_cpu_gqa_append(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * floats, append_tasks, &c);
     return sl_deverr(c.bad, "gqa_append", err);
 }
+
+const sl_op_impl sl_cpu_gqa_append = {.run = run_gqa_append};
 
 /* ---- attention ---- */
 
@@ -305,7 +309,7 @@ static void attn_tasks(void *arg, int64_t first, int64_t count, int worker)
         attend(c, i / c->p->kv_heads, (int32_t)(i % c->p->kv_heads), &s);
 }
 
-sl_status sl_cpu_gqa_attn(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_gqa_attn(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gqa_attn_params *p = params;
     attn_ctx c = {.cpu = (sl_cpu *)be,
@@ -320,3 +324,5 @@ sl_status sl_cpu_gqa_attn(sl_backend *be, const void *params, sl_err *err)
                attn_tasks, &c);
     return sl_deverr(c.bad, "gqa_attn", err);
 }
+
+const sl_op_impl sl_cpu_gqa_attn = {.run = run_gqa_attn};

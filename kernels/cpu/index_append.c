@@ -102,7 +102,7 @@ static void keys(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_index_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_index_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_index_append_params *p = params;
     k_ctx c = {.cpu = (sl_cpu *)be, .p = p};
@@ -118,6 +118,8 @@ sl_status sl_cpu_index_append(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, p->seqs->n_tokens, 10 * (int64_t)p->dim, keys, &c);
     return sl_deverr(c.bad, "index_append", err);
 }
+
+const sl_op_impl sl_cpu_index_append = {.run = run_index_append};
 
 /* ---- queries ---- */
 
@@ -157,7 +159,7 @@ static void queries(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_index_query(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_index_query(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_index_query_params *p = params;
     q_ctx c = {.cpu = (sl_cpu *)be, .p = p};
@@ -165,3 +167,5 @@ sl_status sl_cpu_index_query(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, (int64_t)p->tokens * p->heads, 10 * (int64_t)p->dim, queries, &c);
     return sl_deverr(c.bad, "index_query", err);
 }
+
+const sl_op_impl sl_cpu_index_query = {.run = run_index_query};

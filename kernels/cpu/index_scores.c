@@ -113,7 +113,7 @@ static uint32_t next_group(ctx *c, int64_t t, int64_t end)
     return 0;
 }
 
-sl_status sl_cpu_index_scores(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_index_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_index_scores_params *p = params;
     ctx c = {.cpu = (sl_cpu *)be, .p = p};
@@ -140,3 +140,5 @@ sl_status sl_cpu_index_scores(sl_backend *be, const void *params, sl_err *err)
     }
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_index_scores = {.run = run_index_scores};

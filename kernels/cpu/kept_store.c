@@ -85,10 +85,12 @@ static void store_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_kept_store(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_kept_store(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kept_store_params *p = params;
     store_ctx c = {.p = p};
     sl_cpu_for((sl_cpu *)be, (int64_t)p->seqs->n_tokens * p->lists, 10, store_tasks, &c);
     return sl_deverr(c.bad, "kept_store", err);
 }
+
+const sl_op_impl sl_cpu_kept_store = {.run = run_kept_store};

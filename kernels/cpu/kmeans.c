@@ -195,7 +195,7 @@ static void kmeans_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_kmeans(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_kmeans(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kmeans_params *p = params;
     kmeans_ctx c = {.cpu = (sl_cpu *)be, .p = p, .width = p->keys.dim / p->parts};
@@ -204,3 +204,5 @@ sl_status sl_cpu_kmeans(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, (int64_t)p->keys.heads * p->parts, cost * c.width / 16 + 1, kmeans_tasks, &c);
     return sl_deverr(c.bad, "kmeans", err);
 }
+
+const sl_op_impl sl_cpu_kmeans = {.run = run_kmeans};

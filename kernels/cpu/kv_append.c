@@ -52,7 +52,7 @@ static void append(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_kv_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_kv_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kv_append_params *p = params;
     ctx c = {.cpu = (sl_cpu *)be, .p = p};
@@ -65,3 +65,5 @@ sl_status sl_cpu_kv_append(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * (int64_t)floats, append, &c);
     return sl_deverr(c.bad, "kv_append", err);
 }
+
+const sl_op_impl sl_cpu_kv_append = {.run = run_kv_append};

@@ -69,7 +69,7 @@ static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_labels_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_labels_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_labels_append_params *p = params;
     append_ctx c = {.cpu = (sl_cpu *)be, .p = p, .unit = sl_labels_unit_bytes(p->count, p->dtype)};
@@ -77,6 +77,8 @@ sl_status sl_cpu_labels_append(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * (int64_t)p->heads * p->dim, append_tasks, &c);
     return sl_deverr(c.bad, "labels_append", err);
 }
+
+const sl_op_impl sl_cpu_labels_append = {.run = run_labels_append};
 
 /* ---- scores ---- */
 
@@ -186,7 +188,7 @@ static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_labels_scores(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_labels_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_labels_scores_params *p = params;
     scores_ctx c = {.cpu = (sl_cpu *)be,
@@ -199,3 +201,5 @@ sl_status sl_cpu_labels_scores(sl_backend *be, const void *params, sl_err *err)
                (int64_t)p->ld_scores * p->count * c.rows * (p->kv_heads / p->lists) / 8, scores_tasks, &c);
     return sl_deverr(c.bad, "labels_scores", err);
 }
+
+const sl_op_impl sl_cpu_labels_scores = {.run = run_labels_scores};

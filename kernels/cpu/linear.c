@@ -52,9 +52,11 @@ static sl_status run_one(sl_cpu *cpu, const sl_linear_params *p, sl_err *err)
     return SL_OK;
 }
 
-sl_status sl_cpu_linear(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_linear(sl_backend *be, const void *params, sl_err *err)
 {
     for (const sl_linear_params *p = params; p; p = p->next)
         SL_TRY(run_one((sl_cpu *)be, p, err));
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_linear = {.run = run_linear};

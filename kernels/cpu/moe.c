@@ -30,7 +30,7 @@ static void add_result(void *ctx, int32_t slot, const float *d)
         sum[k] += w * d[k];
 }
 
-sl_status sl_cpu_moe(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_moe(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_moe_params *p = params;
     size_t bytes = sizeof(float) * (size_t)p->tokens * (size_t)p->hidden;
@@ -57,3 +57,5 @@ sl_status sl_cpu_moe(sl_backend *be, const void *params, sl_err *err)
     sl_store_f32(p->act, c.sum, (int64_t)p->tokens * p->hidden, p->out, 0);
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_moe = {.run = run_moe};

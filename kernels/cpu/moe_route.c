@@ -95,10 +95,12 @@ static void tokens(void *arg, int64_t first, int64_t count, int worker)
         route(c->p, t, score, (uint8_t *)(score + 3 * (int64_t)c->p->experts));
 }
 
-sl_status sl_cpu_moe_route(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_moe_route(sl_backend *be, const void *params, sl_err *err)
 {
     ctx c = {(sl_cpu *)be, params};
     SL_TRY(sl_cpu_scratch_threads(c.cpu, (size_t)c.p->experts * 15, err));
     sl_cpu_for(c.cpu, c.p->tokens, (int64_t)c.p->experts * (c.p->top_k + 20), tokens, &c);
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_moe_route = {.run = run_moe_route};

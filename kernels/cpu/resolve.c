@@ -305,7 +305,7 @@ static miss *sort_misses(miss *a, miss *b, int64_t n)
     return a;
 }
 
-sl_status sl_cpu_resolve(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_resolve(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_resolve_params *p = params;
     job j = {.p = p, .shape = sl_row_shape_of(&p->rows)};
@@ -344,6 +344,8 @@ sl_status sl_cpu_resolve(sl_backend *be, const void *params, sl_err *err)
     return SL_OK;
 }
 
+const sl_op_impl sl_cpu_resolve = {.run = run_resolve};
+
 /* ---- reset ---- */
 
 static void reset_slot(const sl_hot_state *s, int32_t slot, int32_t rows)
@@ -364,7 +366,7 @@ static void reset_slot(const sl_hot_state *s, int32_t slot, int32_t rows)
     }
 }
 
-sl_status sl_cpu_hot_reset(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_hot_reset(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_hot_reset_params *p = params;
 
@@ -377,3 +379,5 @@ sl_status sl_cpu_hot_reset(sl_backend *be, const void *params, sl_err *err)
             reset_slot(&p->hot, s, p->hot_rows);
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_hot_reset = {.run = run_hot_reset};

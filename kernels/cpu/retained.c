@@ -174,7 +174,7 @@ static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_retained_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_retained_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_retained_append_params *p = params;
     append_ctx c = {.cpu = (sl_cpu *)be, .p = p};
@@ -183,6 +183,8 @@ sl_status sl_cpu_retained_append(sl_backend *be, const void *params, sl_err *err
                append_tasks, &c);
     return sl_deverr(c.bad, "retained_append", err);
 }
+
+const sl_op_impl sl_cpu_retained_append = {.run = run_retained_append};
 
 /* ---- scores ---- */
 
@@ -322,7 +324,7 @@ static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_retained_scores(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_retained_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_retained_scores_params *p = params;
     scores_ctx c = {.cpu = (sl_cpu *)be, .p = p, .group = p->heads / p->r.kv_heads};
@@ -331,6 +333,8 @@ sl_status sl_cpu_retained_scores(sl_backend *be, const void *params, sl_err *err
                scores_tasks, &c);
     return sl_deverr(c.bad, "retained_scores", err);
 }
+
+const sl_op_impl sl_cpu_retained_scores = {.run = run_retained_scores};
 
 /* ---- lists ---- */
 
@@ -388,10 +392,12 @@ static void lists_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_retained_lists(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_retained_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_retained_lists_params *p = params;
     lists_ctx c = {.p = p};
     sl_cpu_for((sl_cpu *)be, (int64_t)p->token_count * p->r.kv_heads, p->ld_ids, lists_tasks, &c);
     return sl_deverr(c.bad, "retained_lists", err);
 }
+
+const sl_op_impl sl_cpu_retained_lists = {.run = run_retained_lists};

@@ -39,7 +39,7 @@ static void norm_tokens(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_rmsnorm(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_rmsnorm(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_rmsnorm_params *p = params;
     ctx c = {.cpu = (sl_cpu *)be, .p = p};
@@ -52,6 +52,8 @@ sl_status sl_cpu_rmsnorm(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, p->tokens, p->dim, norm_tokens, &c);
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_rmsnorm = {.run = run_rmsnorm};
 
 typedef struct add_ctx {
     sl_cpu *cpu;
@@ -73,10 +75,12 @@ static void add_tokens(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_add(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_add(sl_backend *be, const void *params, sl_err *err)
 {
     add_ctx c = {(sl_cpu *)be, params};
     SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)c.p->dim, err));
     sl_cpu_for(c.cpu, c.p->tokens, c.p->dim, add_tokens, &c);
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_add = {.run = run_add};

@@ -30,10 +30,12 @@ static void tokens(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_silu_mul(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_silu_mul(sl_backend *be, const void *params, sl_err *err)
 {
     ctx c = {(sl_cpu *)be, params};
     SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)c.p->dim, err));
     sl_cpu_for(c.cpu, c.p->tokens, 10 * (int64_t)c.p->dim, tokens, &c);
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_silu_mul = {.run = run_silu_mul};

@@ -88,7 +88,7 @@ static bool blocks_done(const sl_sparse_attn_params *p)
     return true;
 }
 
-sl_status sl_cpu_sparse_attn(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_sparse_attn(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_sparse_attn_params *p = params;
     ctx c = {.cpu = (sl_cpu *)be, .p = p, .groups = (p->heads + HEADS - 1) / HEADS};
@@ -100,3 +100,5 @@ sl_status sl_cpu_sparse_attn(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, (int64_t)p->tokens * c.groups, p->k * dim * heads / 8, tasks, &c);
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_sparse_attn = {.run = run_sparse_attn};

@@ -31,7 +31,7 @@ static void random_part(void *ctx, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_random(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_random(sl_backend *be, const void *params, sl_err *err)
 {
     sl_random_params p = *(const sl_random_params *)params;
 
@@ -40,12 +40,14 @@ sl_status sl_cpu_random(sl_backend *be, const void *params, sl_err *err)
     return SL_OK;
 }
 
+const sl_op_impl sl_cpu_random = {.run = run_random};
+
 static int32_t draw_one(const sl_draw_params *p, int32_t seq, int32_t pos, int32_t list, int32_t i)
 {
     return i < p->k ? sl_synth_draw(p, p->keep ? *p->keep : 0, seq, pos, list, i) : -1;
 }
 
-sl_status sl_cpu_draw(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_draw(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_draw_params *p = params;
 
@@ -65,3 +67,5 @@ sl_status sl_cpu_draw(sl_backend *be, const void *params, sl_err *err)
     }
     return SL_OK;
 }
+
+const sl_op_impl sl_cpu_draw = {.run = run_draw};

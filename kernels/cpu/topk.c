@@ -156,7 +156,7 @@ static void lists(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_topk(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_topk(sl_backend *be, const void *params, sl_err *err)
 {
     ctx c = {.cpu = (sl_cpu *)be, .p = params};
     SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(uint32_t) * 2 * (BINS + (size_t)c.p->ld_scores), err));
@@ -164,3 +164,5 @@ sl_status sl_cpu_topk(sl_backend *be, const void *params, sl_err *err)
                &c);
     return sl_deverr(c.bad, "topk", err);
 }
+
+const sl_op_impl sl_cpu_topk = {.run = run_topk};

@@ -131,7 +131,7 @@ static void votes_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_window_votes(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_window_votes(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_window_votes_params *p = params;
     votes_ctx c = {
@@ -140,6 +140,8 @@ sl_status sl_cpu_window_votes(sl_backend *be, const void *params, sl_err *err)
     sl_cpu_for(c.cpu, p->kv_heads, (int64_t)p->tokens * p->window * p->dim * c.group / 4, votes_tasks, &c);
     return sl_deverr(c.bad, "window_votes", err);
 }
+
+const sl_op_impl sl_cpu_window_votes = {.run = run_window_votes};
 
 /* ---- lists ---- */
 
@@ -197,10 +199,12 @@ static void lists_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_kept_lists(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_kept_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kept_lists_params *p = params;
     lists_ctx c = {.p = p};
     sl_cpu_for((sl_cpu *)be, (int64_t)p->token_count * p->lists, p->ld_ids, lists_tasks, &c);
     return sl_deverr(c.bad, "kept_lists", err);
 }
+
+const sl_op_impl sl_cpu_kept_lists = {.run = run_kept_lists};

@@ -100,7 +100,7 @@ static sl_status as_bf16(sl_cuda *cu, const sl_weight *w, size_t more, const voi
     return SL_CU_LAUNCHED(err);
 }
 
-sl_status sl_cuda_q_absorb(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_q_absorb(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_q_absorb_params *p = (const sl_q_absorb_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -122,6 +122,8 @@ sl_status sl_cuda_q_absorb(sl_backend *be, const void *params, sl_err *err)
     g.in = SL_BF16, g.out = SL_F32;
     return sl_cuda_gemm_run(cu, &g, err);
 }
+
+const sl_op_impl sl_cuda_q_absorb = {.run = run_q_absorb};
 
 __global__ static void v_up_plain(sl_v_up_params p)
 {
@@ -147,7 +149,7 @@ __global__ static void to_bf16_kernel(const float4 *x, uint2 *y, int64_t n4)
     y[i] = make_uint2(*(uint32_t *)&lo, *(uint32_t *)&hi);
 }
 
-sl_status sl_cuda_v_up(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_v_up(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_v_up_params *p = (const sl_v_up_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -168,3 +170,5 @@ sl_status sl_cuda_v_up(sl_backend *be, const void *params, sl_err *err)
     g.in = SL_BF16, g.out = SL_BF16;
     return sl_cuda_gemm_run(cu, &g, err);
 }
+
+const sl_op_impl sl_cuda_v_up = {.run = run_v_up};

@@ -194,7 +194,7 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-sl_status sl_cuda_bounds_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_bounds_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_bounds_append_params *p = (const sl_bounds_append_params *)params;
     dim3 grid((unsigned)p->seqs->n_tokens, (unsigned)sl_ceil_div((int64_t)p->heads * p->dim / 2, THREADS));
@@ -207,3 +207,5 @@ sl_status sl_cuda_bounds_append(sl_backend *be, const void *params, sl_err *err)
             (int)sl_bounds_unit_bytes(p->dim, p->dtype), sl_cuda_of(be)->deverr);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_bounds_append = {.run = run_bounds_append};

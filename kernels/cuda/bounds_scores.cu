@@ -9,7 +9,7 @@
  */
 #include "kernels/cuda/row_dots.h"
 
-sl_status sl_cuda_bounds_scores(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_bounds_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_bounds_scores_params *p = (const sl_bounds_scores_params *)params;
     int64_t unit = sl_bounds_unit_bytes(p->dim, p->dtype);
@@ -34,3 +34,5 @@ sl_status sl_cuda_bounds_scores(sl_backend *be, const void *params, sl_err *err)
     d.lists = p->lists, d.ld_out = p->ld_scores;
     return sl_cuda_group_scores(sl_cuda_of(be), &d, p->reduce, p->scale, err);
 }
+
+const sl_op_impl sl_cuda_bounds_scores = {.run = run_bounds_scores};

@@ -365,7 +365,7 @@ static sl_status slice(sl_cuda *cu, const lists_job *j, size_t smem, sl_err *err
     return SL_CU_LAUNCHED(err);
 }
 
-sl_status sl_cuda_cluster_lists(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_cluster_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_cluster_lists_params *p = (const sl_cluster_lists_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -393,3 +393,5 @@ sl_status sl_cuda_cluster_lists(sl_backend *be, const void *params, sl_err *err)
     }
     return SL_OK;
 }
+
+const sl_op_impl sl_cuda_cluster_lists = {.run = run_cluster_lists};

@@ -10,11 +10,6 @@ extern "C" {
 
 #include "kernels/codes.h"
 
-SL_CUDA_OP(kmeans);
-SL_CUDA_OP(cluster_lists);
-SL_CUDA_OP(codes);
-SL_CUDA_OP(code_scores);
-
 /* SL_OP_CODES with `step` set: codes_step.cu. */
 sl_status sl_cuda_codes_step(sl_cuda *cu, const sl_codes_params *p, sl_err *err);
 

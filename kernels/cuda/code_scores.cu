@@ -158,7 +158,7 @@ static sl_status slice(sl_cuda *cu, const scores_job *j, sl_err *err)
     return SL_CU_LAUNCHED(err);
 }
 
-sl_status sl_cuda_code_scores(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_code_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_code_scores_params *p = (const sl_code_scores_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -181,3 +181,5 @@ sl_status sl_cuda_code_scores(sl_backend *be, const void *params, sl_err *err)
     }
     return SL_OK;
 }
+
+const sl_op_impl sl_cuda_code_scores = {.run = run_code_scores};

@@ -31,7 +31,7 @@ static sl_status write_codes(sl_cuda *cu, const sl_points *s, const sl_codes_par
     return SL_CU_LAUNCHED(err);
 }
 
-sl_status sl_cuda_codes(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_codes(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_codes_params *p = (const sl_codes_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -56,3 +56,5 @@ sl_status sl_cuda_codes(sl_backend *be, const void *params, sl_err *err)
     }
     return SL_OK;
 }
+
+const sl_op_impl sl_cuda_codes = {.run = run_codes};

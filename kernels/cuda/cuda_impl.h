@@ -145,46 +145,10 @@ bool sl_cuda_scores_mma_fits(const sl_cuda *cu, const sl_index_scores_params *p)
 /* token_count <= 65535 */
 sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_err *err);
 
-/* One entry point per op, in the order of sl_op; each enqueues on cu->stream. */
-#define SL_CUDA_OP(name) sl_status sl_cuda_##name(sl_backend *be, const void *params, sl_err *err)
-SL_CUDA_OP(embed);
-SL_CUDA_OP(rmsnorm);
-SL_CUDA_OP(linear);
-SL_CUDA_OP(q_absorb);
-SL_CUDA_OP(v_up);
-SL_CUDA_OP(kv_append);
-SL_CUDA_OP(index_append);
-SL_CUDA_OP(index_query);
-SL_CUDA_OP(index_scores);
-SL_CUDA_OP(topk);
-SL_CUDA_OP(resolve);
-SL_CUDA_OP(resolve_fits); /* sl_be_supports() */
-SL_CUDA_OP(gather);
-SL_CUDA_OP(hot_reset);
-SL_CUDA_OP(sparse_attn);
-SL_CUDA_OP(gqa_query);
-SL_CUDA_OP(gqa_append);
-SL_CUDA_OP(gqa_attn);
-SL_CUDA_OP(bounds_append);
-SL_CUDA_OP(bounds_scores);
-SL_CUDA_OP(labels_append);
-SL_CUDA_OP(labels_scores);
-SL_CUDA_OP(kept_store);
-SL_CUDA_OP(window_votes);
-SL_CUDA_OP(kept_lists);
-SL_CUDA_OP(retained_append);
-SL_CUDA_OP(retained_scores);
-SL_CUDA_OP(retained_lists);
-SL_CUDA_OP(silu_mul);
-SL_CUDA_OP(moe_route);
-SL_CUDA_OP(moe);
-SL_CUDA_OP(ep_send);
-SL_CUDA_OP(ep_experts);
-SL_CUDA_OP(ep_sum);
-SL_CUDA_OP(add);
-SL_CUDA_OP(pick);
-SL_CUDA_OP(random);
-SL_CUDA_OP(draw);
+/* The ops, each in a .cu of this folder; run enqueues on cu->stream. */
+#define X(op, name, items, field, text) extern const sl_op_impl sl_cuda_##name;
+SL_OPS(X)
+#undef X
 
 #ifdef __cplusplus
 }

@@ -9,7 +9,7 @@ __global__ static void add_kernel(sl_add_params p, int64_t n)
         sl_st(p.x, i, __fadd_rn(sl_ld(p.x, i, p.act), sl_ld(p.y, i, p.act)), p.act);
 }
 
-sl_status sl_cuda_add(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_add(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_add_params *p = (const sl_add_params *)params;
     int64_t n = (int64_t)p->tokens * p->dim;
@@ -17,6 +17,8 @@ sl_status sl_cuda_add(sl_backend *be, const void *params, sl_err *err)
     add_kernel<<<min(sl_ceil_div(n, 256), 4096), 256, 0, sl_cuda_of(be)->stream>>>(*p, n);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_add = {.run = run_add};
 
 __global__ static void pick_kernel(sl_pick_params p, uint32_t *deverr)
 {
@@ -29,13 +31,15 @@ __global__ static void pick_kernel(sl_pick_params p, uint32_t *deverr)
               p.act);
 }
 
-sl_status sl_cuda_pick(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_pick(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_pick_params *p = (const sl_pick_params *)params;
 
     pick_kernel<<<p->n, 256, 0, sl_cuda_of(be)->stream>>>(*p, sl_cuda_of(be)->deverr);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_pick = {.run = run_pick};
 
 __global__ static void silu_mul_kernel(sl_silu_mul_params p)
 {
@@ -47,7 +51,7 @@ __global__ static void silu_mul_kernel(sl_silu_mul_params p)
     }
 }
 
-sl_status sl_cuda_silu_mul(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_silu_mul(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_silu_mul_params *p = (const sl_silu_mul_params *)params;
 
@@ -62,3 +66,5 @@ sl_status sl_cuda_silu_mul(sl_backend *be, const void *params, sl_err *err)
     }
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_silu_mul = {.run = run_silu_mul};

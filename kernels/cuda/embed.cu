@@ -13,10 +13,12 @@ __global__ static void embed_kernel(sl_embed_params p, uint32_t *deverr)
               ok ? sl_ld(p.table, (int64_t)id * p.dim + i, p.table_dtype) : 0.0f, p.act);
 }
 
-sl_status sl_cuda_embed(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_embed(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_embed_params *p = (const sl_embed_params *)params;
 
     embed_kernel<<<p->tokens, 256, 0, sl_cuda_of(be)->stream>>>(*p, sl_cuda_of(be)->deverr);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_embed = {.run = run_embed};

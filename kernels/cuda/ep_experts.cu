@@ -90,7 +90,7 @@ static sl_status check_quantised(const sl_ep_experts_params *p, int32_t experts,
     return SL_OK;
 }
 
-sl_status sl_cuda_ep_experts(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_ep_experts(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ep_experts_params *e = (const sl_ep_experts_params *)params;
     const sl_ep_layout *l = &e->layout;
@@ -118,3 +118,5 @@ sl_status sl_cuda_ep_experts(sl_backend *be, const void *params, sl_err *err)
     }
     return sl_moe_products(sl_cuda_of(be), &r, err);
 }
+
+const sl_op_impl sl_cuda_ep_experts = {.run = run_ep_experts};

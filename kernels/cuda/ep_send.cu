@@ -223,7 +223,7 @@ static sl_status write_placed(sl_cuda *cu, ep_send a, dim3 grid, bool f8, sl_err
     return SL_CU_LAUNCHED(err);
 }
 
-sl_status sl_cuda_ep_send(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_ep_send(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ep_send_params *p = (const sl_ep_send_params *)params;
     const sl_ep_layout *l = &p->layout;
@@ -242,3 +242,5 @@ sl_status sl_cuda_ep_send(sl_backend *be, const void *params, sl_err *err)
         return write_fused(cu, a, grid, l->quantised, err);
     return write_placed(cu, a, grid, l->quantised, err);
 }
+
+const sl_op_impl sl_cuda_ep_send = {.run = run_ep_send};

@@ -168,7 +168,7 @@ __global__ static void __launch_bounds__(THREADS) sum_bf16_kernel(ep_sum a, uint
     *(uint4 *)((__nv_bfloat16 *)a.out + t * a.hidden + o) = out;
 }
 
-sl_status sl_cuda_ep_sum(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_ep_sum(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ep_sum_params *p = (const sl_ep_sum_params *)params;
     const sl_ep_layout *l = &p->layout;
@@ -195,3 +195,5 @@ sl_status sl_cuda_ep_sum(sl_backend *be, const void *params, sl_err *err)
         sum_kernel<<<grid, THREADS, 0, cu->stream>>>(a);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_ep_sum = {.run = run_ep_sum};

@@ -238,7 +238,7 @@ static sl_status launch(const cudaLaunchConfig_t *cfg, const sl_gather_params *p
         cudaLaunchKernelEx(cfg, two ? gather_kernel<2, 2, D> : gather_kernel<1, 3, D>, *p, shape, wide), err);
 }
 
-sl_status sl_cuda_gather(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_gather(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gather_params *p = (const sl_gather_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -265,3 +265,5 @@ sl_status sl_cuda_gather(sl_backend *be, const void *params, sl_err *err)
     return sl_row_lists(&p->rows) > 1 || p->rows.block_log2 ? launch<true>(&cfg, p, wide, pieces, err)
                                                             : launch<false>(&cfg, p, wide, pieces, err);
 }
+
+const sl_op_impl sl_cuda_gather = {.run = run_gather};

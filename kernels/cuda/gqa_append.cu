@@ -100,7 +100,7 @@ __global__ static void __launch_bounds__(32 * SL_GQA_WARPS)
     }
 }
 
-sl_status sl_cuda_gqa_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_gqa_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gqa_append_params *p = (const sl_gqa_append_params *)params;
     size_t smem = 2 * SL_GQA_WARPS * (((size_t)p->dim * 4 + 15) / 16 * 16);
@@ -115,3 +115,5 @@ sl_status sl_cuda_gqa_append(sl_backend *be, const void *params, sl_err *err)
             *p, *p->seqs, sl_rows_of(&p->rows), in, sl_cuda_of(be)->deverr);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_gqa_append = {.run = run_gqa_append};

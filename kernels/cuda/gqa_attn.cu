@@ -1,7 +1,7 @@
 /* Attention over lists of keys and values (kernels/gqa.h): which path computes a call. */
 #include "kernels/cuda/gqa_attn.cuh"
 
-sl_status sl_cuda_gqa_attn(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_gqa_attn(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gqa_attn_params *p = (const sl_gqa_attn_params *)params;
 
@@ -15,3 +15,5 @@ sl_status sl_cuda_gqa_attn(sl_backend *be, const void *params, sl_err *err)
         return sl_cuda_gqa_tensor(sl_cuda_of(be), p, err);
     return sl_cuda_gqa_plain(sl_cuda_of(be), p, err);
 }
+
+const sl_op_impl sl_cuda_gqa_attn = {.run = run_gqa_attn};

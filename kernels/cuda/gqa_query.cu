@@ -18,7 +18,7 @@ __global__ static void __launch_bounds__(32 * SL_GQA_WARPS) gqa_query_kernel(sl_
         p.out[i * p.dim + j] = v[j];
 }
 
-sl_status sl_cuda_gqa_query(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_gqa_query(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gqa_query_params *p = (const sl_gqa_query_params *)params;
     size_t smem = sizeof(float) * SL_GQA_WARPS * (size_t)p->dim;
@@ -28,3 +28,5 @@ sl_status sl_cuda_gqa_query(sl_backend *be, const void *params, sl_err *err)
         gqa_query_kernel<<<blocks, 32 * SL_GQA_WARPS, smem, sl_cuda_of(be)->stream>>>(*p);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_gqa_query = {.run = run_gqa_query};

@@ -27,7 +27,7 @@ __global__ static void hot_reset_kernel(sl_hot_reset_params p, int first)
         p.hot.cursor[slot] = 0;
 }
 
-sl_status sl_cuda_hot_reset(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_hot_reset(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_hot_reset_params *p = (const sl_hot_reset_params *)params;
     int first = p->slot < 0 ? 0 : p->slot, n = p->slot < 0 ? p->hot_slots : 1;
@@ -36,3 +36,5 @@ sl_status sl_cuda_hot_reset(sl_backend *be, const void *params, sl_err *err)
         hot_reset_kernel<<<dim3(BLOCKS, n), THREADS, 0, sl_cuda_of(be)->stream>>>(*p, first);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_hot_reset = {.run = run_hot_reset};

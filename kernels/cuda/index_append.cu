@@ -64,7 +64,7 @@ __global__ static void index_append_kernel(sl_index_append_params p, sl_seq_tabl
         put_key(p.host.base + host * p.host.page_stride, pos % SL_PAGE_TOKENS, v, scale, c);
 }
 
-sl_status sl_cuda_index_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_index_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_index_append_params *p = (const sl_index_append_params *)params;
 
@@ -75,3 +75,5 @@ sl_status sl_cuda_index_append(sl_backend *be, const void *params, sl_err *err)
         *p, *p->seqs, sl_cuda_of(be)->deverr);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_index_append = {.run = run_index_append};

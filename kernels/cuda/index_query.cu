@@ -181,7 +181,7 @@ static bool lanes_fit(const sl_index_query_params *p)
            (uintptr_t)p->cos_sin % 8 == 0;
 }
 
-sl_status sl_cuda_index_query(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_index_query(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_index_query_params *p = (const sl_index_query_params *)params;
     int64_t n = (int64_t)p->tokens * p->heads;
@@ -201,3 +201,5 @@ sl_status sl_cuda_index_query(sl_backend *be, const void *params, sl_err *err)
     index_query_kernel<<<sl_ceil_div(n, 4), 128, 0, sl_cuda_of(be)->stream>>>(*p, head_scale, dim_scale);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_index_query = {.run = run_index_query};

@@ -60,7 +60,7 @@ __global__ static void __launch_bounds__(256)
     }
 }
 
-sl_status sl_cuda_index_scores(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_index_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_index_scores_params *p = (const sl_index_scores_params *)params;
     size_t smem = ((size_t)(SL_PAGE_TOKENS + HEADS_AT_ONCE) * (p->dim + 1) + HEADS_AT_ONCE * SL_PAGE_TOKENS) *
@@ -85,3 +85,5 @@ sl_status sl_cuda_index_scores(sl_backend *be, const void *params, sl_err *err)
     return sl_cuda_hint(sl_cuda_of(be), p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,
                         SL_HINT_MIN + 1, (float *)p->hint, err);
 }
+
+const sl_op_impl sl_cuda_index_scores = {.run = run_index_scores};

@@ -45,7 +45,7 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-sl_status sl_cuda_kept_lists(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_kept_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kept_lists_params *p = (const sl_kept_lists_params *)params;
     int64_t lists = (int64_t)p->token_count * p->lists;
@@ -57,3 +57,5 @@ sl_status sl_cuda_kept_lists(sl_backend *be, const void *params, sl_err *err)
                                                                                    sl_cuda_of(be)->deverr);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_kept_lists = {.run = run_kept_lists};

@@ -121,7 +121,7 @@ __global__ static void __launch_bounds__(THREADS)
             atomicOr(deverr, SL_DEVERR_SELECTION);
 }
 
-sl_status sl_cuda_kept_store(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_kept_store(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kept_store_params *p = (const sl_kept_store_params *)params;
     dim3 grid((unsigned)p->seqs->n_tokens, (unsigned)p->lists);
@@ -130,3 +130,5 @@ sl_status sl_cuda_kept_store(sl_backend *be, const void *params, sl_err *err)
         kept_store_kernel<<<grid, THREADS, 0, sl_cuda_of(be)->stream>>>(*p, *p->seqs, sl_cuda_of(be)->deverr);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_kept_store = {.run = run_kept_store};

@@ -151,7 +151,7 @@ static sl_status cluster(sl_cuda *cu, const kmeans_job *j, const sl_kmeans_param
     return SL_CU_LAUNCHED(err);
 }
 
-sl_status sl_cuda_kmeans(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_kmeans(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kmeans_params *p = (const sl_kmeans_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -176,3 +176,5 @@ sl_status sl_cuda_kmeans(sl_backend *be, const void *params, sl_err *err)
     }
     return SL_OK;
 }
+
+const sl_op_impl sl_cuda_kmeans = {.run = run_kmeans};

@@ -104,7 +104,7 @@ __global__ static void kv_append_kernel(sl_kv_append_params p, sl_seq_tables s, 
                  p.rows.row_bytes);
 }
 
-sl_status sl_cuda_kv_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_kv_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kv_append_params *p = (const sl_kv_append_params *)params;
     size_t floats = ((size_t)(p->lora + p->rope) * 4 + 15) / 16 * 16,
@@ -117,3 +117,5 @@ sl_status sl_cuda_kv_append(sl_backend *be, const void *params, sl_err *err)
                                                                                sl_cuda_of(be)->deverr);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_kv_append = {.run = run_kv_append};

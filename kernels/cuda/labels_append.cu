@@ -39,7 +39,7 @@ __global__ static void __launch_bounds__(THREADS)
         sl_st(p.host.base + host_page * p.host.page_stride + to, in_unit, v, p.dtype);
 }
 
-sl_status sl_cuda_labels_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_labels_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_labels_append_params *p = (const sl_labels_append_params *)params;
     dim3 grid((unsigned)p->seqs->n_tokens, (unsigned)sl_ceil_div((int64_t)p->heads * p->count, THREADS));
@@ -50,3 +50,5 @@ sl_status sl_cuda_labels_append(sl_backend *be, const void *params, sl_err *err)
             sl_cuda_of(be)->deverr);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_labels_append = {.run = run_labels_append};

@@ -13,7 +13,7 @@ extern "C" {
 #include "kernels/labels.h"
 }
 
-sl_status sl_cuda_labels_scores(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_labels_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_labels_scores_params *p = (const sl_labels_scores_params *)params;
     sl_row_dots d = {};
@@ -36,3 +36,5 @@ sl_status sl_cuda_labels_scores(sl_backend *be, const void *params, sl_err *err)
     d.lists = p->lists, d.ld_out = p->ld_scores;
     return sl_cuda_group_scores(sl_cuda_of(be), &d, p->reduce, p->scale, err);
 }
+
+const sl_op_impl sl_cuda_labels_scores = {.run = run_labels_scores};

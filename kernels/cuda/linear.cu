@@ -268,7 +268,7 @@ static sl_status run_some(sl_cuda *cu, const sl_linear_params *p, int *done, sl_
     return run_plain(cu, p, NULL, NULL, 0, err);
 }
 
-sl_status sl_cuda_linear(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_linear(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_linear_params *p = (const sl_linear_params *)params;
     int done;
@@ -280,3 +280,5 @@ sl_status sl_cuda_linear(sl_backend *be, const void *params, sl_err *err)
     }
     return SL_OK;
 }
+
+const sl_op_impl sl_cuda_linear = {.run = run_linear};

@@ -199,7 +199,7 @@ sl_status sl_moe_products(sl_cuda *cu, sl_moe_run *r, sl_err *err)
     return run_floats(cu, r, err);
 }
 
-sl_status sl_cuda_moe(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_moe(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_moe_params *p = (const sl_moe_params *)params;
     sl_moe_run r = {*p};
@@ -210,3 +210,5 @@ sl_status sl_cuda_moe(sl_backend *be, const void *params, sl_err *err)
                        p->workspace_bytes, need);
     return sl_moe_products(sl_cuda_of(be), &r, err);
 }
+
+const sl_op_impl sl_cuda_moe = {.run = run_moe};

@@ -198,7 +198,7 @@ static int narrow_lanes(const sl_moe_route_params *p)
     return p->groups <= 1 || p->top_groups * (p->experts / groups) >= p->top_k ? lanes : 0;
 }
 
-sl_status sl_cuda_moe_route(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_moe_route(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_moe_route_params *p = (const sl_moe_route_params *)params;
 
@@ -213,3 +213,5 @@ sl_status sl_cuda_moe_route(sl_backend *be, const void *params, sl_err *err)
     moe_route_kernel<<<p->tokens, 32, 0, sl_cuda_of(be)->stream>>>(*p);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_moe_route = {.run = run_moe_route};

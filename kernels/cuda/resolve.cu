@@ -284,7 +284,7 @@ template <class C> static sl_status launch(sl_cuda *cu, const sl_resolve_params 
 }
 
 /* A list has at most as many misses as hot rows. */
-sl_status sl_cuda_resolve_fits(sl_backend *be, const void *params, sl_err *err)
+static sl_status supports_resolve(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_resolve_params *p = (const sl_resolve_params *)params;
     int hot = p->rows.hot_rows / sl_row_lists(&p->rows);
@@ -300,7 +300,7 @@ sl_status sl_cuda_resolve_fits(sl_backend *be, const void *params, sl_err *err)
 
 /* A list of more than max_k ids can be resolved, but has at most max_k misses: a step may hold a long list of a resident
  * sequence together with short ones of hierarchical sequences. */
-sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_resolve(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_resolve_params *p = (const sl_resolve_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -312,3 +312,5 @@ sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)
     return p->k <= divided_rows_short::max_k ? launch<divided_rows_short>(cu, p, err)
                                              : launch<divided_rows>(cu, p, err);
 }
+
+const sl_op_impl sl_cuda_resolve = {.run = run_resolve, .supports = supports_resolve};

@@ -60,7 +60,7 @@ __global__ static void __launch_bounds__(THREADS) retained_append_kernel(sl_kept
     }
 }
 
-sl_status sl_cuda_retained_append(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_retained_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_retained_append_params *p = (const sl_retained_append_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -70,3 +70,5 @@ sl_status sl_cuda_retained_append(sl_backend *be, const void *params, sl_err *er
             sl_kept_pages_of(cu, &p->r, p->seqs));
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_retained_append = {.run = run_retained_append};

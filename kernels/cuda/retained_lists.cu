@@ -51,7 +51,7 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-sl_status sl_cuda_retained_lists(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_retained_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_retained_lists_params *p = (const sl_retained_lists_params *)params;
     int64_t lists = (int64_t)p->token_count * p->r.kv_heads;
@@ -63,3 +63,5 @@ sl_status sl_cuda_retained_lists(sl_backend *be, const void *params, sl_err *err
             *p, *p->seqs, sl_cuda_of(be)->deverr);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_retained_lists = {.run = run_retained_lists};

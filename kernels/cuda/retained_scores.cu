@@ -179,7 +179,7 @@ static sl_row_dots softmax_job(const sl_retained_scores_params *p, const sl_seq_
     return d;
 }
 
-sl_status sl_cuda_retained_scores(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_retained_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_retained_scores_params *p = (const sl_retained_scores_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -220,3 +220,5 @@ sl_status sl_cuda_retained_scores(sl_backend *be, const void *params, sl_err *er
     }
     return SL_OK;
 }
+
+const sl_op_impl sl_cuda_retained_scores = {.run = run_retained_scores};

@@ -111,7 +111,7 @@ static bool goes_wide(const sl_rmsnorm_params *p)
            p->dim <= 512 * TURNS * WIDE && aligned(p->x, p->add, p->weight, p->out);
 }
 
-sl_status sl_cuda_rmsnorm(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_rmsnorm(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_rmsnorm_params *p = (const sl_rmsnorm_params *)params;
     size_t smem = (size_t)p->dim * sizeof(float);
@@ -126,3 +126,5 @@ sl_status sl_cuda_rmsnorm(sl_backend *be, const void *params, sl_err *err)
     rmsnorm_kernel<<<p->tokens, p->dim >= 2048 ? 512 : 128, smem, sl_cuda_of(be)->stream>>>(*p);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_rmsnorm = {.run = run_rmsnorm};

@@ -121,7 +121,7 @@ __global__ static void __launch_bounds__(THREADS) plain_attn_kernel(sl_sparse_at
     }
 }
 
-sl_status sl_cuda_sparse_attn(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_sparse_attn(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_sparse_attn_params *p = (const sl_sparse_attn_params *)params;
     size_t smem = (size_t)(HEADS + SUB) * (p->lora + p->rope) * sizeof(float);
@@ -153,3 +153,5 @@ sl_status sl_cuda_sparse_attn(sl_backend *be, const void *params, sl_err *err)
     }
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_sparse_attn = {.run = run_sparse_attn};

@@ -23,7 +23,7 @@ __global__ static void random_kernel(sl_random_params p, int64_t n)
         store_random(p, i);
 }
 
-sl_status sl_cuda_random(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_random(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_random_params *p = (const sl_random_params *)params;
     int64_t n = (int64_t)p->rows * p->cols;
@@ -31,6 +31,8 @@ sl_status sl_cuda_random(sl_backend *be, const void *params, sl_err *err)
     random_kernel<<<min((int64_t)4096, (n + 255) / 256), 256, 0, sl_cuda_of(be)->stream>>>(*p, n);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_random = {.run = run_random};
 
 /* The kernel before this one may still be reading or writing the lists that this kernel replaces; the tables are
  * older. So only the store has to wait for it. */
@@ -49,7 +51,7 @@ __global__ static void draw_kernel(sl_draw_params p, sl_seq_tables s, uint32_t *
         p.ids[(int64_t)blockIdx.x * all + at] = id;
 }
 
-sl_status sl_cuda_draw(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_draw(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_draw_params *p = (const sl_draw_params *)params;
 
@@ -57,3 +59,5 @@ sl_status sl_cuda_draw(sl_backend *be, const void *params, sl_err *err)
                                 dim3(p->seqs->n_tokens, sl_ceil_div(sl_draw_lists(p) * p->ld_ids, 256)), 256,
                                 0, err, *p, *p->seqs, sl_cuda_of(be)->deverr);
 }
+
+const sl_op_impl sl_cuda_draw = {.run = run_draw};

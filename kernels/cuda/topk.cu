@@ -222,7 +222,7 @@ static sl_status launch(sl_cuda *cu, const sl_topk_params *p, int rows, const fl
                                 cu->deverr);
 }
 
-sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_topk(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_topk_params *p = (const sl_topk_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -256,3 +256,5 @@ sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
         return sl_cuda_topk_cluster(cu, p, clusters, hint, err);
     return divided ? launch<true>(cu, p, (int)rows, hint, err) : launch<false>(cu, p, (int)rows, hint, err);
 }
+
+const sl_op_impl sl_cuda_topk = {.run = run_topk};

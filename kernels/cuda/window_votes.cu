@@ -79,7 +79,7 @@ static sl_row_dots window_keys(const sl_window_votes_params *p)
     return d;
 }
 
-sl_status sl_cuda_window_votes(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_window_votes(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_window_votes_params *p = (const sl_window_votes_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
@@ -105,3 +105,5 @@ sl_status sl_cuda_window_votes(sl_backend *be, const void *params, sl_err *err)
     votes_pool_kernel<<<grid, THREADS, 0, cu->stream>>>(*p, keys, sums);
     return SL_CU_LAUNCHED(err);
 }
+
+const sl_op_impl sl_cuda_window_votes = {.run = run_window_votes};

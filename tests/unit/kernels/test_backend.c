@@ -122,7 +122,7 @@ START_TEST(ops_table)
     for (int op = 0; op < SL_OP_COUNT; op++) {
         ck_assert_str_ne(sl_op_name((sl_op)op), "unknown");
         ck_assert_uint_ge(sl_op_params_size((sl_op)op), 16);
-        ck_assert_ptr_nonnull(sl_backend_cpu.ops[op].run);
+        ck_assert_ptr_nonnull(sl_backend_cpu.ops[op]->run);
         for (int other = 0; other < op; other++)
             ck_assert_str_ne(sl_op_name((sl_op)op), sl_op_name((sl_op)other));
         ck_assert_int_eq(sl_be_run(be, (sl_op)op, NULL, &err), SL_ERR_INVALID);
