@@ -10,6 +10,7 @@
 #include "kernels/gqa.h"
 #include "kernels/labels.h"
 #include "kernels/retained.h"
+#include "kernels/sample.h"
 #include "kernels/synth.h"
 #include "kernels/window.h"
 

@@ -59,6 +59,7 @@
     X(EP_SUM,          ep_sum,          COUNT,  tokens,          "The results that came back, summed in the order of the experts.") \
     X(ADD,             add,             COUNT,  tokens,          "x += y.") \
     X(PICK,            pick,            COUNT,  n,               "Copies of chosen rows.") \
+    X(SAMPLE,          sample,          COUNT,  n,               "The next token of each request, and log-probabilities.") \
     X(RANDOM,          random,          COUNT,  rows,            "Random values for benchmarks.") \
     X(DRAW,            draw,            SEQS,   seqs,            "Random lists for benchmarks.")
 /* clang-format on */

@@ -2,16 +2,13 @@
  * Sampler: chooses one token from one row of logits, with the parameters of a request. Pure and deterministic.
  *
  * The random number of a token depends on (seed, position) alone, where position is the token's place in the whole
- * sequence (prompt + output): a stream that is resumed on another worker draws the same numbers. Of equal logits the
- * one with the smaller id comes first, in every step. The steps, in order:
+ * sequence (prompt + output): a stream that is resumed on another worker draws the same numbers. What is chosen is
+ * specified in kernels/sample.h, for this sampler and for devices: the same token and log-probabilities, bit by bit. The
+ * steps: logit_bias, the mask of min_tokens and the penalties; temperature, where 0 takes the largest logit; top_k, then
+ * top_p of what top_k has left, then min_p; the draw, in ascending order of ids. Of equal logits the one with the smaller
+ * id comes first.
  *
- *   1  logit_bias, and the mask of min_tokens
- *   2  repetition, frequency and presence penalties
- *   3  temperature; 0 takes the argmax after step 2
- *   4  top_k, then top_p of what top_k has left, then min_p
- *   5  the draw
- *
- * Logprobs are natural logarithms of the probabilities that the model's logits have before step 1.
+ * Logprobs are natural logarithms of the probabilities that the unchanged logits of the model have.
  *
  * Ownership: sl_sampling owns its lists (sl_sampling_free). A sampler is scratch memory for one thread; calls allocate
  * nothing. The sampler does not end a stream: sl_sampling_is_stop() tells whether a token ends it, and model/stop.h
@@ -22,8 +19,9 @@
 
 #include "base/status.h"
 #include "base/wire.h"
+#include "kernels/sample.h"
 
-enum { SL_LOGPROBS_MAX = 20, SL_BIAS_MAX = 1024, SL_STOP_IDS_MAX = 64 };
+enum { SL_BIAS_MAX = 1024, SL_STOP_IDS_MAX = 64 };
 
 /* A smaller repetition penalty would make a logit infinite when it is divided by it. */
 #define SL_REPETITION_MIN 0.01f
@@ -80,18 +78,6 @@ typedef struct sl_history {
     size_t n_output;
 } sl_history;
 
-typedef struct sl_logprob {
-    int32_t id;
-    float logprob;
-} sl_logprob;
-
-typedef struct sl_sampled {
-    int32_t id;
-    float logprob; /* of id; 0 when s->n_logprobs < 0 */
-    uint32_t n_top;
-    sl_logprob top[SL_LOGPROBS_MAX]; /* best first */
-} sl_sampled;
-
 typedef struct sl_sampler sl_sampler;
 
 /* Scratch for a vocabulary of `vocab` logits; eos_ids (copied) are the model's end tokens. */
@@ -104,6 +90,16 @@ void sl_sampler_destroy(sl_sampler *sp);
  */
 sl_status sl_sample(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
                     uint64_t position, sl_sampled *out, sl_err *err);
+
+/*
+ * The parts of sl_sample(), for those who choose on a device. The row has no list; it counts the chosen token if the
+ * request has penalties (track). The list has the changes to the logits of the next token and is valid until the sampler is
+ * used again; it is empty when there are none.
+ */
+sl_sample_row sl_sampling_row(const sl_sampling *s, uint64_t position, size_t n_output);
+const sl_sample_list *sl_sampler_list(sl_sampler *sp, const sl_sampling *s, const sl_history *h);
+/* Whether the output so far changes the logits of the next token. */
+bool sl_sampling_penalises(const sl_sampling *s);
 
 /* True when id ends the stream: a stop id, or an eos id unless ignore_eos. */
 bool sl_sampling_is_stop(const sl_sampling *s, const sl_sampler *sp, int32_t id);

@@ -12,6 +12,8 @@
 
 void ref_run(sl_op op, const void *params);
 
+void ref_sample(const void *params); /* ref_sample.c */
+
 /* Conversions, for the tests of formats. */
 double ref_e4m3_value(uint8_t code);
 uint8_t ref_e4m3(double v);
