@@ -1,0 +1,555 @@
+/*
+ * The step function of a ticket. The table is in ticket.h.
+ *
+ * A reason that a step makes itself is a constant text, or is formatted into the thread's `reason`, which is valid until the
+ * next step: the executor performs effects before it makes another step of a failure.
+ */
+#include "decode/core/ticket.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "kernels/params.h"
+
+static const uint64_t MS = 1000000;
+enum {
+    PAGE = SL_PAGE_TOKENS,
+    PEER_GRACE_MS = 100, /* a DRAINED in flight may still arrive */
+    FIRST_ROOM = PAGE    /* tokens that are added before the list grows */
+};
+
+const char *sl_ticket_state_name(sl_ticket_state s)
+{
+    static const char *const names[] = {"asked",   "loading", "landing",    "prompt", "checking",
+                                        "waiting", "running", "quarantine", "ending", "gone"};
+    return (size_t)s < SL_COUNT(names) ? names[s] : "?";
+}
+
+int32_t sl_ticket_sealed(const sl_ticket_env *env, const sl_ticket *t)
+{
+    return env->seals ? t->rows / PAGE : 0;
+}
+
+bool sl_ticket_has_place(const sl_ticket *t)
+{
+    return t->state >= SL_TICKET_LANDING && t->state <= SL_TICKET_ENDING;
+}
+
+/* ---- parts of steps ---- */
+
+static sl_ticket_effect *add(sl_ticket_effects *out, sl_ticket *t, sl_ticket_effect_kind kind)
+{
+    SL_CHECK(out->n < SL_TICKET_EFFECTS, "a step has more than %d effects", SL_TICKET_EFFECTS);
+    sl_ticket_effect *e = &out->list[out->n++];
+    *e = (sl_ticket_effect){.kind = kind, .ticket = t};
+    return e;
+}
+
+static void add_check(sl_ticket_effects *out, sl_ticket *t, sl_ticket_job job, int32_t first, int32_t n)
+{
+    sl_ticket_effect *e = add(out, t, SL_DO_CHECK);
+    e->check.job = job;
+    e->check.first = first;
+    e->check.n = n;
+    t->jobs++;
+}
+
+/* The last effects, as soon as nothing reads the pages any more. */
+static void free_if_unused(sl_ticket *t, sl_ticket_effects *out)
+{
+    t->state = SL_TICKET_ENDING;
+    if (t->leased && !t->closed && !t->steps) {
+        t->closed = true;
+        add(out, t, SL_DO_CLOSE);
+    }
+    if (t->jobs || t->steps)
+        return;
+    if (t->leased)
+        add(out, t, SL_DO_RELEASE);
+    t->leased = false;
+    t->state = SL_TICKET_GONE;
+    add(out, t, SL_DO_FREE);
+}
+
+/* The end of a ticket whose pages are not written any more. */
+static void over(sl_ticket *t, sl_ticket_effects *out)
+{
+    t->due_ns = UINT64_MAX;
+    free_if_unused(t, out);
+}
+
+/* The end of a ticket in every state that has pages. */
+static void end(const sl_ticket_env *env, sl_ticket *t, sl_status why, uint64_t now, sl_ticket_effects *out)
+{
+    if (t->state != SL_TICKET_LANDING || t->drained) {
+        over(t, out);
+        return;
+    }
+    t->state = SL_TICKET_QUARANTINE;
+    t->why = why;
+    t->due_ns = now + (why == SL_ERR_PEER ? PEER_GRACE_MS : env->quarantine_ms) * MS;
+}
+
+static void tell_failed(sl_ticket *t, sl_status st, bool retryable, const char *why, sl_ticket_effects *out)
+{
+    sl_ticket_effect *e = add(out, t, SL_DO_TELL_FAILED);
+    e->failed.status = st;
+    e->failed.retryable = retryable;
+    e->failed.why = why;
+}
+
+static void fail(const sl_ticket_env *env, sl_ticket *t, sl_status st, const char *why, uint64_t now,
+                 sl_ticket_effects *out)
+{
+    tell_failed(t, st, true, why, out);
+    end(env, t, st, now, out);
+}
+
+static void retract(sl_ticket *t, const char *why, sl_ticket_effects *out)
+{
+    add(out, t, SL_DO_TELL_RETRACTED)->retract_why = why;
+    over(t, out);
+}
+
+/* ---- tokens ---- */
+
+/* False: there is no memory. */
+static bool push(sl_ticket *t, int32_t id)
+{
+    if (t->n_tokens == t->cap || !t->own) {
+        int32_t cap = t->own ? t->cap * 2 : t->n_tokens + FIRST_ROOM;
+        int32_t *own = realloc(t->own, (size_t)cap * sizeof *own);
+        if (!own)
+            return false;
+        if (!t->own)
+            memcpy(own, t->tokens, (size_t)t->n_tokens * sizeof *own);
+        t->tokens = t->own = own;
+        t->cap = cap;
+    }
+    t->own[t->n_tokens++] = id;
+    return true;
+}
+
+/* Whether the last token ends the stream. */
+static bool complete(const sl_ticket_env *env, const sl_ticket *t, sl_finish *how, int32_t *matched)
+{
+    int32_t id = t->tokens[t->n_tokens - 1];
+    bool stop = env->is_stop && env->is_stop(env->ctx, &t->sampling, id);
+    *how = stop ? SL_FINISH_STOP : SL_FINISH_LENGTH;
+    *matched = stop ? id : -1;
+    return stop || sl_ticket_produced(t) >= t->sampling.max_tokens || t->n_tokens >= env->max_context;
+}
+
+/* Adds tokens to the stream, up to its end. */
+static void emit(const sl_ticket_env *env, sl_ticket *t, const sl_msg_token *list, int32_t n, uint64_t now,
+                 sl_ticket_effects *out)
+{
+    sl_finish how;
+    int32_t used = 0, matched, first = sl_ticket_produced(t);
+    bool ended = false;
+    while (used < n && !ended) {
+        if (!push(t, list[used].id)) {
+            fail(env, t, SL_ERR_NO_MEMORY, "out of memory", now, out);
+            return;
+        }
+        used++;
+        ended = complete(env, t, &how, &matched);
+    }
+    sl_ticket_effect *e = add(out, t, SL_DO_TELL_TOKENS);
+    e->tokens.first_index = first;
+    e->tokens.list = list;
+    e->tokens.n = used;
+    if (!ended)
+        return;
+    e = add(out, t, SL_DO_TELL_DONE);
+    e->done.finish = how;
+    e->done.matched = matched;
+    over(t, out);
+}
+
+/* What was shipped is right, or was computed here. The matched pages may still be unverified. */
+static void arrived(const sl_ticket_env *env, sl_ticket *t, uint64_t now, sl_ticket_effects *out)
+{
+    t->arrived = true;
+    if (t->unverified)
+        return;
+    t->state = SL_TICKET_WAITING;
+    t->rows = t->n_tokens;
+    add(out, t, SL_DO_ACCEPTED);
+    add(out, t, SL_DO_PUBLISH)->rows = t->rows;
+    emit(env, t, &t->first, 1, now, out);
+}
+
+/* ---- RESERVE ---- */
+
+typedef bool step_fn(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                     sl_ticket_effects *out);
+
+static bool on_load(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev, sl_ticket_effects *out)
+{
+    (void)env;
+    (void)ev;
+    (void)out;
+    t->state = SL_TICKET_LOADING;
+    return true;
+}
+
+static bool on_granted(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                       sl_ticket_effects *out)
+{
+    bool again = t->state == SL_TICKET_PROMPT;
+    if (again && t->begun)
+        return false;
+    t->leased = true;
+    t->n_pages = ev->granted.n_pages;
+    t->matched = ev->granted.matched;
+    t->rows = t->matched * PAGE;
+    t->unverified |= ev->granted.verify > 0 && env->seals;
+    if (!again) {
+        t->state = t->writer ? SL_TICKET_LANDING : SL_TICKET_PROMPT;
+        t->due_ns = t->writer ? t->deadline_ns : UINT64_MAX;
+        add(out, t, SL_DO_TELL_RESERVED);
+    }
+    if (ev->granted.verify > 0 && env->seals)
+        add_check(out, t, SL_JOB_VERIFY, ev->granted.first, ev->granted.verify);
+    return true;
+}
+
+static bool on_refused(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                       sl_ticket_effects *out)
+{
+    (void)env;
+    tell_failed(t, ev->failed.status, ev->failed.retryable, ev->failed.why, out);
+    over(t, out);
+    return true;
+}
+
+/* ---- the writer ---- */
+
+static const char *check_commit(const sl_ticket_env *env, const sl_ticket *t, const sl_msg_commit *c)
+{
+    size_t shipped = (size_t)(t->n_pages - t->matched);
+    if (c->n_tokens != (uint32_t)t->n_tokens)
+        return "COMMIT: number of tokens differs";
+    if (c->first_page != (uint32_t)t->matched)
+        return "COMMIT: first shipped page differs";
+    if (c->n_crc != shipped * (size_t)env->layers)
+        return "COMMIT: number of checksums differs";
+    if (c->first.id < 0 || c->first.id >= env->vocab)
+        return "COMMIT: first token is outside the vocabulary";
+    return NULL;
+}
+
+static bool on_commit(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                      sl_ticket_effects *out)
+{
+    const sl_msg_commit *c = ev->commit;
+    if (!sl_ticket_fits(t, c->ticket, c->worker_id))
+        return false;
+    if (t->state == SL_TICKET_QUARANTINE) { /* too late, but it tells that the writer has finished */
+        over(t, out);
+        return true;
+    }
+    t->drained = true;
+    const char *wrong = check_commit(env, t, c);
+    if (wrong) {
+        fail(env, t, SL_ERR_CORRUPT, wrong, ev->now_ns, out);
+        return true;
+    }
+    t->first = c->first;
+    t->cached_tokens = c->cached_tokens;
+    t->state = SL_TICKET_CHECKING;
+    t->due_ns = UINT64_MAX;
+    if (!env->compare) {
+        arrived(env, t, ev->now_ns, out);
+        return true;
+    }
+    add_check(out, t, SL_JOB_COMPARE, t->matched, t->n_pages - t->matched);
+    out->list[out->n - 1].check.commit = c;
+    return true;
+}
+
+static bool on_pages_ask(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                         sl_ticket_effects *out)
+{
+    (void)env;
+    int64_t end_page = (int64_t)ev->pages.first + ev->pages.n;
+    if (ev->pages.first < 0 || ev->pages.n < 0 || end_page > t->matched)
+        return false;
+    add_check(out, t, SL_JOB_READ, ev->pages.first, ev->pages.n);
+    return true;
+}
+
+static bool on_drained(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                       sl_ticket_effects *out)
+{
+    (void)env;
+    if (t->state == SL_TICKET_LANDING) {
+        t->drained |= ev->drained.direct; /* matters when ABORT or the deadline ends the ticket */
+        return true;
+    }
+    if (!ev->drained.direct && t->why == SL_ERR_PEER && ev->drained.connected)
+        return true; /* an assumption of the router; the fence is due soon */
+    add(out, t, SL_DO_TELL_DRAINED);
+    over(t, out);
+    return true;
+}
+
+static bool on_fenced(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                      sl_ticket_effects *out)
+{
+    (void)env;
+    (void)ev;
+    add(out, t, SL_DO_TELL_DRAINED);
+    over(t, out);
+    return true;
+}
+
+/* ---- steps of the batch ---- */
+
+static bool on_step(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev, sl_ticket_effects *out)
+{
+    (void)env;
+    (void)ev;
+    (void)out;
+    t->steps++;
+    return true;
+}
+
+/* Pages that have become full are sealed before they are published: who finds them verifies them. */
+static bool on_stepped(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                       sl_ticket_effects *out)
+{
+    if (!t->steps)
+        return false;
+    t->steps--;
+    if (t->state == SL_TICKET_ENDING) {
+        free_if_unused(t, out);
+        return true;
+    }
+    if (ev->stepped.status != SL_OK) {
+        fail(env, t, ev->stepped.status, ev->stepped.why, ev->now_ns, out);
+        return true;
+    }
+    int32_t full = t->rows / PAGE, now_full = ev->stepped.rows / PAGE;
+    t->rows = ev->stepped.rows;
+    if (now_full == full)
+        return true;
+    if (env->seals)
+        add_check(out, t, SL_JOB_SEAL, full, now_full - full);
+    add(out, t, SL_DO_PUBLISH)->rows = t->rows;
+    return true;
+}
+
+static bool on_computed(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                        sl_ticket_effects *out)
+{
+    if (t->rows != t->n_tokens)
+        return false;
+    t->first = ev->computed.first;
+    t->cached_tokens = ev->computed.cached_tokens;
+    t->state = SL_TICKET_CHECKING;
+    add(out, t, SL_DO_TELL_PREFILLED);
+    arrived(env, t, ev->now_ns, out);
+    return true;
+}
+
+static bool on_joined(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                      sl_ticket_effects *out)
+{
+    (void)env;
+    (void)ev;
+    (void)out;
+    if (t->state == SL_TICKET_WAITING)
+        t->state = SL_TICKET_RUNNING;
+    else if (t->begun)
+        return false;
+    else
+        t->begun = true;
+    return true;
+}
+
+static bool on_tokens(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                      sl_ticket_effects *out)
+{
+    if (t->rows != t->n_tokens || ev->tokens.n < 1)
+        return false;
+    emit(env, t, ev->tokens.list, ev->tokens.n, ev->now_ns, out);
+    return true;
+}
+
+/* ---- the checker ---- */
+
+static bool on_checked(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                       sl_ticket_effects *out)
+{
+    static _Thread_local char reason[100];
+    if (!t->jobs)
+        return false;
+    t->jobs--;
+    if (t->state == SL_TICKET_ENDING) {
+        free_if_unused(t, out);
+        return true;
+    }
+    if (t->state == SL_TICKET_QUARANTINE)
+        return true;
+    if (ev->checked.job == SL_JOB_COMPARE && ev->checked.bad) {
+        snprintf(reason, sizeof reason, "%zu of %zu checksums of the arrived pages are wrong",
+                 ev->checked.bad, ev->checked.of);
+        fail(env, t, SL_ERR_CORRUPT, reason, ev->now_ns, out);
+    } else if (ev->checked.job == SL_JOB_COMPARE) {
+        arrived(env, t, ev->now_ns, out);
+    } else if (ev->checked.job == SL_JOB_VERIFY && !ev->checked.damaged) {
+        t->unverified = false;
+        if (t->arrived)
+            arrived(env, t, ev->now_ns, out);
+    }
+    return true;
+}
+
+/* A page that it holds is damaged. One without a token yet fails and is tried again; one that has produced tokens is
+ * retracted, and the router places it again with these tokens. */
+static bool on_damaged(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                       sl_ticket_effects *out)
+{
+    if (t->state == SL_TICKET_WAITING || t->state == SL_TICKET_RUNNING)
+        retract(t, "damaged", out);
+    else
+        fail(env, t, SL_ERR_CORRUPT, "pages of its prefix were damaged in the store", ev->now_ns, out);
+    return true;
+}
+
+static bool on_patrol(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                      sl_ticket_effects *out)
+{
+    int32_t sealed = sl_ticket_sealed(env, t);
+    if (!sealed)
+        return false;
+    if (t->patrol_at >= sealed)
+        t->patrol_at = 0;
+    int32_t n = sealed - t->patrol_at;
+    n = n < ev->patrol_most ? n : ev->patrol_most;
+    add_check(out, t, SL_JOB_PATROL, t->patrol_at, n);
+    t->patrol_at += n;
+    t->patrol_ns = ev->now_ns;
+    return true;
+}
+
+/* READ is answered without the checksums, and the patrol comes again; without the other jobs the ticket cannot go on. */
+static bool on_undone(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                      sl_ticket_effects *out)
+{
+    if (!t->jobs)
+        return false;
+    t->jobs--;
+    if (t->state == SL_TICKET_ENDING)
+        free_if_unused(t, out);
+    else if (t->state != SL_TICKET_QUARANTINE && ev->undone != SL_JOB_READ && ev->undone != SL_JOB_PATROL)
+        fail(env, t, SL_ERR_NO_MEMORY, "out of memory", ev->now_ns, out);
+    return true;
+}
+
+/* ---- ends ---- */
+
+static bool on_retract(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                       sl_ticket_effects *out)
+{
+    (void)env;
+    retract(t, ev->retract_why, out);
+    return true;
+}
+
+static bool on_failed(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                      sl_ticket_effects *out)
+{
+    tell_failed(t, ev->failed.status, ev->failed.retryable, ev->failed.why, out);
+    end(env, t, ev->failed.status, ev->now_ns, out);
+    return true;
+}
+
+static bool on_abort(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                     sl_ticket_effects *out)
+{
+    uint64_t soon = ev->now_ns + PEER_GRACE_MS * MS;
+    if (t->state == SL_TICKET_QUARANTINE) {
+        if (ev->abort_why == SL_ERR_PEER && t->due_ns > soon)
+            t->due_ns = soon;
+        t->why = ev->abort_why;
+        return true;
+    }
+    if (t->state == SL_TICKET_LANDING && !t->drained) {
+        end(env, t, ev->abort_why, ev->now_ns, out);
+        return true;
+    }
+    if (t->state == SL_TICKET_LOADING)
+        add(out, t, SL_DO_LEAVE);
+    add(out, t, SL_DO_TELL_DRAINED);
+    over(t, out);
+    return true;
+}
+
+/* No process is told; the connections of its writers are being closed already. */
+static bool on_lost(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev, sl_ticket_effects *out)
+{
+    if (t->state == SL_TICKET_LOADING)
+        add(out, t, SL_DO_LEAVE);
+    if (t->state != SL_TICKET_QUARANTINE)
+        end(env, t, SL_ERR_PEER, ev->now_ns, out);
+    if (t->state == SL_TICKET_QUARANTINE)
+        t->due_ns = ev->now_ns;
+    return true;
+}
+
+static bool on_deadline(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                        sl_ticket_effects *out)
+{
+    if (ev->now_ns < t->due_ns)
+        return false;
+    if (t->state == SL_TICKET_LANDING) {
+        fail(env, t, SL_ERR_DEADLINE, "no COMMIT before the deadline", ev->now_ns, out);
+        return true;
+    }
+    t->due_ns = ev->now_ns + env->quarantine_ms * MS;
+    add(out, t, SL_DO_FENCE);
+    return true;
+}
+
+/* ---- the table ---- */
+
+#define IN(state) (1u << SL_TICKET_##state)
+#define PAGED (IN(LANDING) | IN(PROMPT) | IN(CHECKING) | IN(WAITING) | IN(RUNNING))
+
+static const struct {
+    unsigned states;
+    step_fn *step;
+} table[SL_ON_EVENTS] = {
+    [SL_ON_LOAD] = {IN(ASKED) | IN(LOADING), on_load},
+    [SL_ON_GRANTED] = {IN(ASKED) | IN(LOADING) | IN(PROMPT), on_granted},
+    [SL_ON_REFUSED] = {IN(ASKED) | IN(LOADING), on_refused},
+    [SL_ON_COMMIT] = {IN(LANDING) | IN(QUARANTINE), on_commit},
+    [SL_ON_PAGES_ASK] = {IN(LANDING), on_pages_ask},
+    [SL_ON_STEP] = {IN(PROMPT) | IN(RUNNING), on_step},
+    [SL_ON_STEPPED] = {IN(PROMPT) | IN(RUNNING) | IN(ENDING), on_stepped},
+    [SL_ON_COMPUTED] = {IN(PROMPT), on_computed},
+    [SL_ON_CHECKED] = {PAGED | IN(QUARANTINE) | IN(ENDING), on_checked},
+    [SL_ON_JOINED] = {IN(PROMPT) | IN(WAITING), on_joined},
+    [SL_ON_TOKENS] = {IN(RUNNING), on_tokens},
+    [SL_ON_PATROL] = {IN(RUNNING), on_patrol},
+    [SL_ON_RETRACT] = {IN(PROMPT) | IN(WAITING) | IN(RUNNING), on_retract},
+    [SL_ON_DAMAGED] = {PAGED, on_damaged},
+    [SL_ON_FAILED] = {PAGED, on_failed},
+    [SL_ON_UNDONE] = {PAGED | IN(QUARANTINE) | IN(ENDING), on_undone},
+    [SL_ON_ABORT] = {IN(LOADING) | PAGED | IN(QUARANTINE), on_abort},
+    [SL_ON_DRAINED] = {IN(LANDING) | IN(QUARANTINE), on_drained},
+    [SL_ON_FENCED] = {IN(QUARANTINE), on_fenced},
+    [SL_ON_LOST] = {IN(LOADING) | PAGED | IN(QUARANTINE), on_lost},
+    [SL_ON_DEADLINE] = {IN(LANDING) | IN(QUARANTINE), on_deadline},
+};
+
+bool sl_ticket_step(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev, sl_ticket_effects *out)
+{
+    out->n = 0;
+    return (table[ev->kind].states & 1u << t->state) && table[ev->kind].step(env, t, ev, out);
+}
