@@ -270,7 +270,7 @@ static void take_result(sl_decode *d, sl_ticket *t, const float *logits)
 {
     sl_msg_token token;
     if (t->n_tokens % PAGE == 0) {
-        if (!sl_damage_seal(d, t, t->n_tokens / PAGE - 1)) {
+        if (!sl_patrol_seal(d, t, t->n_tokens / PAGE - 1)) {
             sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
             return;
         }

@@ -153,9 +153,25 @@ static sl_worker_calls calls_of(sl_decode *d)
 
 /* ---- engine thread ---- */
 
-static void on_engine_mail(void *arg, sl_wmail *m)
+/* What the pages have to say to the requests. Returns whether there was anything. */
+static bool take_events(sl_decode *d)
 {
-    sl_decode *d = arg;
+    sl_pages_event ev;
+    bool any = false;
+    while (sl_pages_next(d->pages, &ev)) {
+        any = true;
+        if (ev.kind == SL_PAGES_LOADED)
+            sl_landing_loaded(d, &ev);
+        else
+            sl_patrol_damaged(d, ev.page, ev.dropped);
+    }
+    return any;
+}
+
+static void handle_mail(sl_decode *d, sl_wmail *m)
+{
+    if (sl_pages_mail(d->pages, m))
+        return;
     switch (m->kind) {
     case DM_MSG:
         sl_tickets_msg(d, (sl_wmsg *)m);
@@ -169,20 +185,12 @@ static void on_engine_mail(void *arg, sl_wmail *m)
     case DM_FENCED:
         sl_tickets_fenced(d, ((sl_fence *)m)->writer);
         break;
-    case DM_READER_GONE:
-        sl_lend_reader_gone(d, ((sl_reader_mail *)m)->ep_serial);
-        break;
-    case DM_PULL_ASKED:
-        sl_pull_asked(d->pages.pull.tier, (sl_pull *)m);
-        return;
-    case DM_PULL_GOT:
-        sl_pull_got(d->pages.pull.tier, (sl_pull_get *)m);
-        return;
     case DM_ROUTER_UP:
-        sl_changes_router_up(d, ((sl_note *)m)->router);
+        sl_tickets_router_up(d, ((sl_note *)m)->router);
+        sl_pages_router_up(d->pages, ((sl_note *)m)->router);
         break;
     case DM_ROUTER_DOWN:
-        sl_changes_router_down(d, ((sl_note *)m)->router);
+        sl_pages_router_down(d->pages, ((sl_note *)m)->router);
         sl_tickets_router_down(d, ((sl_note *)m)->router);
         break;
     default:
@@ -191,20 +199,29 @@ static void on_engine_mail(void *arg, sl_wmail *m)
     free(m);
 }
 
+static void on_engine_mail(void *arg, sl_wmail *m)
+{
+    handle_mail(arg, m);
+    take_events(arg);
+}
+
 static uint64_t on_engine_tick(void *arg, uint64_t now)
 {
-    uint64_t loading = sl_loading_tick(arg, now), tickets = sl_tickets_tick(arg, now),
-             patrol = sl_damage_patrol(arg, now), audit = sl_audit_tick(arg, now);
-    uint64_t due = tickets < patrol ? tickets : patrol, lent = sl_lend_tick(arg, now);
-    due = lent < due ? lent : due;
-    due = audit < due ? audit : due;
-    return loading < due ? loading : due;
+    sl_decode *d = arg;
+    uint64_t pages, tickets, patrol;
+    do {
+        pages = sl_pages_tick(d->pages, now);
+    } while (take_events(d)); /* a request that continues may begin something that is due earlier */
+    tickets = sl_tickets_tick(d, now);
+    patrol = sl_patrol_tick(d, now);
+    uint64_t due = tickets < patrol ? tickets : patrol;
+    return pages < due ? pages : due;
 }
 
 static bool on_engine_idle(const void *arg)
 {
     const sl_decode *d = arg;
-    return !d->tickets.n && !d->pages.lend.n && sl_loading_idle(d);
+    return !d->tickets.n && sl_pages_idle(d->pages);
 }
 
 static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
@@ -212,8 +229,7 @@ static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
     sl_decode *d = arg;
     sl_batch_admit(d);
     sl_status st = sl_batch_step(d, worked, err);
-    sl_changes_tell(d);
-    sl_publish_turn(d);
+    sl_pages_turn(d->pages);
     return st;
 }
 
@@ -230,7 +246,7 @@ sl_status sl_decode_run(sl_decode *d, const volatile int *stop, uint32_t drain_t
                           .idle = on_engine_idle,
                           .step = on_engine_step,
                           .report = on_engine_report,
-                          .wake_fd = d->pages.cascade ? sl_cascade_fd(d->pages.cascade) : -1};
+                          .wake_fd = sl_pages_fd(d->pages)};
     return sl_worker_role_run(&d->role, d->worker, &e, stop, drain_timeout_ms, err);
 }
 
@@ -272,42 +288,44 @@ static sl_status open_direct(sl_decode *d, sl_err *err)
 
 static void on_store_event(void *ctx, sl_store_event ev, const sl_store_page *page)
 {
-    sl_changes_event(ctx, ev, page);
-    sl_publish_event(ctx, ev, page);
+    const sl_decode *d = ctx;
+    if (d->pages) /* else the worker is being made, or has ended */
+        sl_pages_store_event(d->pages, ev, page);
 }
 
 static sl_status open_parts(sl_decode *d, sl_err *err)
 {
+    sl_pages_worker pages = {.o = &d->o.pages,
+                             .arena = d->o.role.arena,
+                             .runner = d->o.role.runner,
+                             .checker = &d->role.checker,
+                             .draining = &d->role.draining};
     SL_TRY(allocate(d, err));
-    sl_publish_begin(d);
     SL_TRY(sl_worker_role_init(&d->role, role_of(d), &d->o.role, d->o.max_batch, DM_CHECKED, on_store_event,
                                d, err));
-    SL_TRY(sl_loading_open(d, err));
+    pages.store = d->role.store;
+    SL_TRY(sl_pages_create(&pages, &d->pages, err));
     SL_TRY(sl_checker_start(&d->role.checker, err));
     SL_TRY(open_direct(d, err));
     sl_report_metrics_find(d, d->o.role.worker.metrics);
     sl_report_load(d);
     sl_worker_opts w = sl_worker_role_core_opts(&d->role, &d->o.role, true);
     sl_worker_calls calls = calls_of(d);
-    return sl_worker_start(&w, &calls, &d->worker, err);
+    SL_TRY(sl_worker_start(&w, &calls, &d->worker, err));
+    sl_pages_threads(d->pages, d->worker);
+    return SL_OK;
 }
 
 sl_status sl_decode_create(const sl_decode_opts *opts, sl_decode **out, sl_err *err)
 {
     sl_decode *d = calloc(1, sizeof *d);
     if (!d) {
-        sl_events_close(opts->events);
-        for (int t = 0; t < opts->n_tiers; t++)
-            sl_cascade_tier_close(&(sl_cascade_tier){opts->tiers[t].tier, opts->tiers[t].listener, 0, 0});
+        sl_pages_opts rest = opts->pages;
+        sl_pages_opts_close(&rest);
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     }
     d->o = *opts;
     d->geo = sl_arena_geometry(opts->role.arena);
-    sl_wr_init(&d->pages.changes.stored);
-    sl_wr_init(&d->pages.changes.removed);
-    sl_wr_init(&d->pages.changes.tokens);
-    sl_wr_init(&d->pages.holdings.stored);
-    sl_wr_init(&d->pages.holdings.removed);
     sl_status st = open_parts(d, err);
     if (st != SL_OK) {
         sl_decode_destroy(d);
@@ -325,7 +343,7 @@ static void drop_mail(sl_decode *d)
             sl_wmsg_free((sl_wmsg *)m);
         } else if (m->kind == DM_CHECKED) {
             sl_check *k = (sl_check *)m;
-            if (k->tag != CHECK_CASCADE && k->tag != CHECK_LEND && k->tag != CHECK_AUDIT)
+            if (!sl_mail_of_pages(k->tag))
                 ((sl_ticket *)k->owner)->checks--;
             sl_check_free(k);
         } else if (m->kind != DM_PULL_ASKED && m->kind != DM_PULL_GOT) { /* these belong to their tier */
@@ -339,18 +357,19 @@ void sl_decode_destroy(sl_decode *d)
     if (!d)
         return;
     sl_worker_stop(d->worker);
-    d->worker = NULL; /* nothing is posted to it from now on (loading.c) */
+    d->worker = NULL;
+    if (d->pages)
+        sl_pages_threads(d->pages, NULL);
     sl_checker_stop(&d->role.checker);
     drop_mail(d);
-    sl_lend_free_all(d);
-    sl_loading_close(d);
+    if (d->pages)
+        sl_landing_router_down(d, NULL);
+    sl_pages *pages = d->pages;
+    d->pages = NULL; /* what the end of the store would tell is told */
+    sl_pages_destroy(pages);
+    sl_pages_opts_close(&d->o.pages); /* nothing, unless creation failed before the room took it over */
     sl_owner_free_all(d);
-    for (int t = 0; t < d->o.n_tiers;
-         t++) /* none, unless creation failed before the cascade took them over */
-        sl_cascade_tier_close(&d->o.tiers[t]);
     sl_tickets_free_all(d);
-    sl_events_close(d->o.events);
-    d->o.events = NULL; /* what the end of the store would tell is told */
     while (d->link.peers) {
         sl_wpeer *w = d->link.peers;
         d->link.peers = w->next;
@@ -358,12 +377,6 @@ void sl_decode_destroy(sl_decode *d)
     }
     sl_direct_host_destroy(d->link.direct);
     sl_worker_role_close(&d->role);
-    sl_wr_free(&d->pages.changes.stored);
-    sl_wr_free(&d->pages.changes.removed);
-    sl_wr_free(&d->pages.changes.tokens);
-    sl_wr_free(&d->pages.holdings.stored);
-    sl_wr_free(&d->pages.holdings.removed);
-    sl_told_clear(&d->pages.publish.told);
     sl_prompts_close(d);
     free(d->run.batch);
     free(d->run.items);
@@ -392,18 +405,18 @@ sl_status sl_decode_counts_get(const sl_decode *d, sl_decode_counts *out, sl_err
                               .tokens = d->run.count.tokens,
                               .stale = d->tickets.count.stale,
                               .corrupt = d->tickets.count.corrupt,
-                              .damaged = d->pages.damage.found,
                               .retracted = d->tickets.count.retracted,
                               .spilled = d->run.count.spilled,
                               .fences = d->tickets.count.fences};
-    sl_pull_stats pull = {0};
-    if (d->pages.pull.tier)
-        sl_pull_stats_get(d->pages.pull.tier, &pull);
-    out->pulled = pull.pages;
-    out->pull_bytes = pull.bytes;
-    out->pull_ns = pull.ns;
-    out->pull_leases = pull.leases;
-    out->lend_leases = d->pages.lend.n;
+    sl_pages_stats pages;
+    sl_pages_stats_get(d->pages, &pages);
+    out->damaged =
+        d->tickets.patrol.reused + d->tickets.patrol.found + pages.damage.reused + pages.damage.verified;
+    out->pulled = pages.pull.pages;
+    out->pull_bytes = pages.pull.bytes;
+    out->pull_ns = pages.pull.ns;
+    out->pull_leases = pages.pull.leases;
+    out->lend_leases = pages.lend.leases;
     for (const sl_ticket *t = d->tickets.list; t; t = t->next)
         out->quarantined += t->state == TICKET_QUARANTINE;
     return sl_store_check(d->role.store, err);

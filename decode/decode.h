@@ -28,20 +28,11 @@
 #ifndef SL_DECODE_DECODE_H
 #define SL_DECODE_DECODE_H
 
-#include "events/events.h"
-#include "kvstore/cascade.h"
+#include "decode/pages/pages.h"
 #include "worker/role.h"
 #include "worker/setup.h"
 
 typedef struct sl_decode sl_decode;
-
-/* Loads of requests from storage tiers: see kvstore.prefetch in docs/configuration.md. */
-typedef struct sl_prefetch_opts {
-    sl_cfg_prefetch policy;
-    uint32_t base_ms, ms_per_1024;
-    int32_t min_tokens; /* fewest that are worth a load */
-    double budget;      /* share of the store's pages */
-} sl_prefetch_opts;
 
 /* Prompts that the worker computes itself (role both): see the keys of prefill and both in docs/configuration.md. */
 typedef struct sl_prompt_opts {
@@ -63,18 +54,10 @@ typedef struct sl_decode_opts {
     /* NULL: auto. Where it allows `direct`, writers of this host may write into the arena directly, provided that it is
      * shared memory and the system supports it. Where that is not possible, create fails if `direct` was chosen. */
     const sl_shipping *shipping;
-    /* Storage tiers below the host store, the cheapest first. Taken over by sl_decode_create(), also when it fails. */
-    sl_cascade_tier tiers[SL_CASCADE_TIERS];
-    int n_tiers;
-    sl_prefetch_opts prefetch;
-    uint64_t load_chunk_bytes; /* of a load; 0: the cascade's default */
-    /* For other programs' routers, NULL: off. Taken over by sl_decode_create(), also when it fails. */
-    sl_events *events;
-    /* Pages of other decode workers are pulled, and this worker lends its own (decode/pages/pull.h, lend.c). */
-    bool pull, lend;
-    uint32_t pull_timeout_ms; /* how long a request waits for pages of another worker */
-    uint32_t stall_ms;        /* gets without progress for this time end the connection; 0: quarantine_ms */
-    uint32_t quarantine_ms;   /* how long an aborted writer may stay silent before its connection is closed */
+    /* Its tiers and events are taken over by sl_decode_create(), also when it fails. */
+    sl_pages_opts pages;
+    uint32_t stall_ms;      /* gets without progress for this time end the connection; 0: quarantine_ms */
+    uint32_t quarantine_ms; /* how long an aborted writer may stay silent before its connection is closed */
 } sl_decode_opts;
 
 /* Borrows runner, arena and strings. Errors as the transport's. */

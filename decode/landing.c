@@ -112,7 +112,22 @@ static void answer_reserved(sl_decode *d, const sl_ticket *t)
            t->attempt, t->number, t->n_tokens, sl_lease_n_pages(t->lease), sl_lease_matched(t->lease));
 }
 
-static void reserve(sl_decode *d, sl_wmsg *m, sl_loading *waited)
+/* At most as many requests wait for pages as there are places for tickets that are free; the others are handled without them. True:
+ * it waits, and the list owns m. */
+static bool wait_for_pages(sl_decode *d, sl_wmsg *m, uint64_t number)
+{
+    bool place = d->tickets.n + sl_pages_waiting(d->pages) < d->o.max_batch + d->o.max_waiting;
+    sl_reserving *w = place ? calloc(1, sizeof *w) : NULL;
+    if (!w || !sl_pages_wait(d->pages, number, m->router, &m->msg.reserve)) {
+        free(w);
+        return false;
+    }
+    *w = (sl_reserving){d->tickets.reserving, number, m};
+    d->tickets.reserving = w;
+    return true;
+}
+
+static void reserve(sl_decode *d, sl_wmsg *m, uint64_t number, const sl_pages_event *loaded)
 {
     const sl_msg_reserve *r = &m->msg.reserve;
     sl_sampling sampling;
@@ -134,7 +149,7 @@ static void reserve(sl_decode *d, sl_wmsg *m, sl_loading *waited)
                            : NULL;
     if (!full) {
         bool room = !sl_claims_bar(d, m->router, r->rid, now) && has_room(d, r);
-        if (room && sl_loading_wait(d, m, waited)) {
+        if (room && wait_for_pages(d, m, number)) {
             sl_sampling_free(&sampling);
             return;
         }
@@ -157,9 +172,9 @@ static void reserve(sl_decode *d, sl_wmsg *m, sl_loading *waited)
     }
     sl_claims_granted(d, m->router, r->rid, now);
     answer_reserved(d, t);
-    int32_t verify = sl_loading_to_verify(waited, sl_lease_matched(lease));
+    int32_t verify = sl_pages_to_verify(loaded, sl_lease_matched(lease));
     t->unverified = verify && sl_checker_seals(&d->role.checker);
-    if (t->unverified && !sl_damage_verify(d, t, 0, verify, false))
+    if (t->unverified && !sl_patrol_verify(d, t, 0, verify, false))
         sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
     return;
 drop_sampling:
@@ -170,12 +185,56 @@ drop:
 
 void sl_landing_reserve(sl_decode *d, sl_wmsg *m)
 {
-    reserve(d, m, NULL);
+    reserve(d, m, ++d->tickets.next_reserving, NULL);
 }
 
-void sl_landing_resume(sl_decode *d, sl_wmsg *m, sl_loading *waited)
+/* Takes it out of the list. */
+static sl_wmsg *unlist(sl_reserving **at)
 {
-    reserve(d, m, waited);
+    sl_reserving *w = *at;
+    sl_wmsg *m = w->m;
+    *at = w->next;
+    free(w);
+    return m;
+}
+
+void sl_landing_loaded(sl_decode *d, const sl_pages_event *ev)
+{
+    sl_reserving **at = &d->tickets.reserving;
+    while (*at && (*at)->number != ev->number)
+        at = &(*at)->next;
+    SL_CHECK(*at, "no RESERVE waits with this number");
+    reserve(d, unlist(at), ev->number, ev);
+    for (at = &d->tickets.reserving; *at && (*at)->number != ev->number;)
+        at = &(*at)->next;
+    if (!*at)
+        sl_pages_leave(d->pages, ev->number);
+}
+
+bool sl_landing_abort(sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt)
+{
+    sl_pages_aborted(d->pages, router, rid);
+    for (sl_reserving **at = &d->tickets.reserving; *at; at = &(*at)->next) {
+        const sl_msg_reserve *r = &(*at)->m->msg.reserve;
+        if ((*at)->m->router != router || r->rid != rid || r->attempt != attempt)
+            continue;
+        sl_pages_leave(d->pages, (*at)->number);
+        sl_wmsg_free(unlist(at));
+        return true;
+    }
+    return false;
+}
+
+void sl_landing_router_down(sl_decode *d, const uint32_t *router)
+{
+    for (sl_reserving **at = &d->tickets.reserving; *at;) {
+        if (router && (*at)->m->router != *router) {
+            at = &(*at)->next;
+            continue;
+        }
+        sl_pages_leave(d->pages, (*at)->number);
+        sl_wmsg_free(unlist(at));
+    }
 }
 
 /* ---- COMMIT ---- */
@@ -216,10 +275,8 @@ static const char *check_commit(const sl_decode *d, const sl_ticket *t, const sl
 static void measure_prefill(sl_decode *d, const sl_ticket *t)
 {
     uint64_t now = sl_now_ns();
-    int64_t computed = (int64_t)t->n_tokens - (int64_t)t->cached_tokens;
-    if (computed >= PAGE && now > t->reserved_ns)
-        sl_pull_rate_add(&d->pages.pull.prefill_rate, (double)computed * 1e9 / (double)(now - t->reserved_ns),
-                         now);
+    sl_pages_prompt_took(d->pages, (int64_t)t->n_tokens - (int64_t)t->cached_tokens,
+                         now > t->reserved_ns ? now - t->reserved_ns : 0);
 }
 
 void sl_landing_computed(sl_decode *d, sl_ticket *t)
@@ -322,7 +379,7 @@ static void on_arrival_checked(sl_decode *d, sl_ticket *t, const sl_check *c)
 /* The checker has verified pages: those of the prefix that RESERVE has matched, or some for the patrol. */
 static void on_pages_verified(sl_decode *d, sl_ticket *t, const sl_check *k, bool ended)
 {
-    if (!sl_damage_verified(d, k) || ended || !t->unverified)
+    if (!sl_patrol_verified(d, k) || ended || !t->unverified)
         return;
     t->unverified = false;
     if (t->arrived)
@@ -331,18 +388,8 @@ static void on_pages_verified(sl_decode *d, sl_ticket *t, const sl_check *k, boo
 
 void sl_landing_checked(sl_decode *d, sl_check *k)
 {
-    if (k->tag == CHECK_CASCADE) {
-        sl_loading_checked(d, k);
+    if (sl_pages_checked(d->pages, k))
         return;
-    }
-    if (k->tag == CHECK_AUDIT) {
-        sl_audit_checked(d, k);
-        return;
-    }
-    if (k->tag == CHECK_LEND) {
-        sl_lend_checked(d, k);
-        return;
-    }
     sl_ticket *t = k->owner;
     bool ended = t->state == TICKET_ENDING || t->state == TICKET_QUARANTINE;
     t->checks--;

@@ -57,9 +57,14 @@ typedef struct sl_pull_cancel {
     uint64_t id;
 } sl_pull_cancel;
 
-/* Tag of the checker's jobs that belong to the cascade, to leases and to an audit; those of tickets have 0, or what
- * pages/damage.c says. */
+/* Tags of the checker's jobs that belong to the cascade, to leases and to an audit. Those of tickets have other ones, from 0
+ * on. */
 enum { CHECK_CASCADE = 2, CHECK_LEND, CHECK_AUDIT };
+
+static inline bool sl_mail_of_pages(int tag)
+{
+    return tag == CHECK_CASCADE || tag == CHECK_LEND || tag == CHECK_AUDIT;
+}
 
 static inline bool sl_writer_eq(sl_writer a, sl_writer b)
 {

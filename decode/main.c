@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "decode/decode_impl.h"
+#include "decode/pages/publish.h"
 #include "worker/order.h"
 
 /* How a worker of this role shares its steps out among prompts. */
@@ -38,22 +39,22 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, s
         .max_batch = cfg->decode.max_batch,
         .max_waiting = cfg->decode.max_waiting,
         .shipping = parts.shipping,
-        .n_tiers = parts.n_tiers,
-        .prefetch = {.policy = cfg->kvstore.prefetch,
-                     .base_ms = (uint32_t)cfg->kvstore.prefetch_timeout_ms,
-                     .ms_per_1024 = (uint32_t)cfg->kvstore.prefetch_token_ms,
-                     .min_tokens = cfg->kvstore.prefetch_min_tokens,
-                     .budget = cfg->kvstore.prefetch_budget},
-        .load_chunk_bytes = cfg->kvstore.load_chunk_bytes,
-        .lend = cfg->kvstore.workers.enabled,
-        .pull = cfg->kvstore.workers.enabled,
-        .pull_timeout_ms = (uint32_t)sl_config_pull_timeout_ms(cfg),
+        .pages = {.n_tiers = parts.n_tiers,
+                  .prefetch = {.policy = cfg->kvstore.prefetch,
+                               .base_ms = (uint32_t)cfg->kvstore.prefetch_timeout_ms,
+                               .ms_per_1024 = (uint32_t)cfg->kvstore.prefetch_token_ms,
+                               .min_tokens = cfg->kvstore.prefetch_min_tokens,
+                               .budget = cfg->kvstore.prefetch_budget},
+                  .load_chunk_bytes = cfg->kvstore.load_chunk_bytes,
+                  .lend = cfg->kvstore.workers.enabled,
+                  .pull = cfg->kvstore.workers.enabled,
+                  .pull_timeout_ms = (uint32_t)sl_config_pull_timeout_ms(cfg)},
         .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;
-    sl_status st = sl_publish_open(cfg, launch, parts.metrics, &o.events, err);
+    sl_status st = sl_publish_open(cfg, launch, parts.metrics, &o.pages.events, err);
     if (st != SL_OK)
         goto destroy;
-    memcpy(o.tiers, parts.tiers, sizeof o.tiers);
+    memcpy(o.pages.tiers, parts.tiers, sizeof o.pages.tiers);
     parts.n_tiers = 0; /* sl_decode_create() takes all over */
     st = sl_decode_create(&o, &d, err);
     if (st != SL_OK)

@@ -84,7 +84,7 @@ static bool match_again(sl_decode *d, sl_ticket *t)
     sl_status st = sl_store_lease_for(d->role.store, r->tenant, r->seed, t->tokens, t->n_tokens, &t->lease);
     int32_t matched = st == SL_OK ? sl_lease_matched(t->lease) : 0;
     t->unverified = matched > had && sl_checker_seals(&d->role.checker);
-    if (st == SL_OK && (!t->unverified || sl_damage_verify(d, t, had, matched - had, false)))
+    if (st == SL_OK && (!t->unverified || sl_patrol_verify(d, t, had, matched - had, false)))
         return true;
     sl_ticket_failed(d, t, st == SL_OK ? SL_ERR_NO_MEMORY : st, true, "cannot lease pages again");
     return false;
@@ -172,7 +172,7 @@ static bool publish(sl_decode *d, sl_ticket *t)
 {
     for (int32_t page = t->start / PAGE > t->sealed ? t->start / PAGE : t->sealed; page < t->pos / PAGE;
          page++) {
-        if (!sl_damage_seal(d, t, page)) {
+        if (!sl_patrol_seal(d, t, page)) {
             sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
             return false;
         }

@@ -134,7 +134,7 @@ static void on_abort(sl_decode *d, uint32_t router, const sl_msg_abort *a)
 {
     sl_ticket *t = sl_ticket_find(d, router, a->rid, a->attempt);
     if (!t) {
-        sl_loading_abort(d, router, a->rid, a->attempt);
+        sl_landing_abort(d, router, a->rid, a->attempt);
         tell_drained(d, router, a->rid, a->attempt);
         return;
     }
@@ -219,6 +219,8 @@ void sl_tickets_fenced(sl_decode *d, sl_writer writer)
 
 void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
 {
+    if (sl_pages_msg(d->pages, m))
+        return;
     switch (m->msg.type) {
     case SL_MSG_RESERVE:
         sl_landing_reserve(d, m);
@@ -229,33 +231,12 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
     case SL_MSG_PAGES_ASK:
         sl_landing_pages_ask(d, m);
         return;
-    case SL_MSG_LEASE_ASK:
-        sl_lend_ask(d, m);
-        return;
-    case SL_MSG_LEASE_END:
-        sl_lend_end(d, m);
-        break;
-    case SL_MSG_LEASE_DAMAGED:
-        sl_lend_damaged(d, m);
-        break;
     case SL_MSG_ABORT:
         on_abort(d, m->router, &m->msg.abort);
         break;
     case SL_MSG_DRAINED:
         on_drained(d, m);
         break;
-    case SL_MSG_FLUSH_CACHE:
-        sl_store_flush(d->role.store);
-        break;
-    case SL_MSG_KV_RESYNC:
-        sl_changes_resync(d, m->router);
-        break;
-    case SL_MSG_CACHE_ASK:
-        sl_inspect_ask(d, m);
-        break;
-    case SL_MSG_PREFETCH:
-        sl_prefetch_begin(d, m);
-        return;
     default:
         sl_ticket_stale(d, sl_msg_type_name(m->msg.type), 0, 0);
         break;
@@ -263,10 +244,20 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
     sl_wmsg_free(m);
 }
 
+void sl_tickets_router_up(sl_decode *d, uint32_t router)
+{
+    SL_CHECK(d->tickets.n_routers < SL_WORKER_ROUTERS_MAX, "%d sessions", d->tickets.n_routers);
+    d->tickets.routers[d->tickets.n_routers++] = (sl_decode_router){.session = router};
+}
+
 void sl_tickets_router_down(sl_decode *d, uint32_t router)
 {
     uint64_t now = sl_now_ns();
-    sl_loading_router_down(d, router);
+    for (int i = 0; i < d->tickets.n_routers; i++) {
+        if (d->tickets.routers[i].session == router)
+            d->tickets.routers[i--] = d->tickets.routers[--d->tickets.n_routers];
+    }
+    sl_landing_router_down(d, &router);
     for (sl_ticket *t = d->tickets.list, *next; t; t = next) {
         next = t->next;
         if (t->router == router)

@@ -6,6 +6,7 @@
 
 #include "decode/decode.h"
 #include "decode/mail.h"
+#include "decode/pages/pages.h"
 #include "worker/token.h"
 
 enum { MAX_WRITERS = 1024 };
@@ -95,12 +96,14 @@ typedef struct sl_decode_router {
     uint32_t session;
     sl_claim claim;
     uint64_t place_asked_ns; /* when its last RESERVE was refused because no place was free; 0: never */
-    uint64_t kv_sequence;    /* of the last KV_EVENTS */
-    /* the list of the pages on disk, with which the session begins (holdings.c) */
-    bool listing;
-    int list_tier;
-    uint64_t list_cursor;
 } sl_decode_router;
+
+/* A RESERVE that waits for pages of a storage tier (pages/pages.h), by a number. */
+typedef struct sl_reserving {
+    struct sl_reserving *next;
+    uint64_t number;
+    sl_wmsg *m;
+} sl_reserving;
 
 typedef struct sl_tickets {
     sl_ticket *list, *tail; /* all, oldest first */
@@ -111,18 +114,24 @@ typedef struct sl_tickets {
     uint32_t n_connected;
     sl_decode_router routers[SL_WORKER_ROUTERS_MAX];
     int n_routers;
+    sl_reserving *reserving;
+    uint64_t next_reserving;
     struct {
         uint64_t stale, corrupt, retracted, fences;
     } count;
+    struct {
+        bool running; /* a job of the patrol is at the checker */
+        uint64_t due_ns;
+        uint64_t reused, found; /* damaged pages that requests have found: when they began, and the patrol */
+    } patrol;
 } sl_tickets;
-
-typedef struct sl_loading sl_loading; /* pages/pages.h */
 
 /* ticket.c */
 /* Takes m, a message from the router or from a writer. */
 void sl_tickets_msg(sl_decode *d, sl_wmsg *m);
 void sl_tickets_connected(sl_decode *d, sl_writer writer);
 void sl_tickets_fenced(sl_decode *d, sl_writer writer);
+void sl_tickets_router_up(sl_decode *d, uint32_t router);
 /* Ends every ticket of this session. */
 void sl_tickets_router_down(sl_decode *d, uint32_t router);
 /* Handles the deadlines that have passed; returns the next one. */
@@ -146,14 +155,32 @@ void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, 
 
 /* landing.c: each of these owns the message, or the check, that it is called with */
 void sl_landing_reserve(sl_decode *d, sl_wmsg *m);
-/* RESERVE again, after it has waited. */
-void sl_landing_resume(sl_decode *d, sl_wmsg *m, sl_loading *waited);
+/* RESERVE again, whose wait has ended. */
+void sl_landing_loaded(sl_decode *d, const sl_pages_event *ev);
+/* A RESERVE that waits is gone. False: there is none. */
+bool sl_landing_abort(sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt);
+/* Those of this session are gone; NULL: all. */
+void sl_landing_router_down(sl_decode *d, const uint32_t *router);
 void sl_landing_commit(sl_decode *d, sl_wmsg *m);
 /* The prompt of t is computed, and its first token is known. t may have been freed afterwards. */
 void sl_landing_computed(sl_decode *d, sl_ticket *t);
 void sl_landing_pages_ask(sl_decode *d, sl_wmsg *m);
 /* An answer of the checker, for a ticket in any state. */
 void sl_landing_checked(sl_decode *d, sl_check *k);
+
+/* patrol.c */
+/* Has the checker verify n sealed pages of t's lease, from `first` on. False: out of memory. */
+bool sl_patrol_verify(sl_decode *d, sl_ticket *t, int32_t first, int32_t n, bool running);
+/* The answer of the checker. False: pages were damaged; all requests that held them have ended and may have been freed,
+ * perhaps the owner of k among them. */
+bool sl_patrol_verified(sl_decode *d, const sl_check *k);
+/* Has the checker seal the full page `page` of t's lease, whose rows were computed here. False: out of memory. */
+bool sl_patrol_seal(sl_decode *d, sl_ticket *t, int32_t page);
+/* This page is damaged: all requests that held it have ended and may have been freed. dropped: pages that have left the tree
+ * already. */
+void sl_patrol_damaged(sl_decode *d, int32_t page, int32_t dropped);
+/* Starts the next verification of running requests if it is due; returns when the next one is. */
+uint64_t sl_patrol_tick(sl_decode *d, uint64_t now);
 
 /* claims.c */
 /* Whether there is a place for this request of the router; remembers that it was refused one. */

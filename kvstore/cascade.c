@@ -234,7 +234,8 @@ uint64_t sl_cascade_tick(sl_cascade *c, uint64_t now_ns)
         sl_tier_poll(c->tiers[t].t.tier);
     for (int t = 0; t < c->n_tiers; t++)
         sl_cascade_writes_begin(c, t, now_ns);
-    return sl_cascade_loads_tick(c, now_ns);
+    uint64_t due = sl_cascade_loads_tick(c, now_ns);
+    return c->news ? now_ns : due;
 }
 
 int sl_cascade_fd(const sl_cascade *c)

@@ -106,28 +106,38 @@ typedef struct sl_cascade_opts {
     int32_t chunk_pages; /* of a load; 0: about 32 MiB */
 } sl_cascade_opts;
 
-/* A request that waits. The caller's, who leaves it in place until `ready` or sl_cascade_leave(). */
+/* A request that waits. The caller's, who leaves it in place until sl_cascade_next() has named it, or sl_cascade_leave(). */
 typedef struct sl_cascade_waiter {
-    void (*ready)(struct sl_cascade_waiter *w); /* what it waited for has ended. May call the cascade */
+    int kind;        /* the owner's: what kind of request it is */
     uint64_t tenant; /* of the request: the pages that it begins to load belong to it */
-    /* NULL: not wanted. The load reads the first `pages` pages of the prompt, and more than one chunk is still to come: what has
-     * arrived can be used meanwhile. Less may arrive, and pages after the first may be of another prompt with the same
-     * beginning. Called at most once for each load. Must not call the cascade. */
-    void (*begun)(struct sl_cascade_waiter *w, int32_t pages);
     /* Another worker that may have leading pages of the prompt; source.pages 0: none is known. The seed is filled in. */
     sl_tier_source source;
 
-    /* For `ready`: pages [loaded, loaded_end) of the prompt were just loaded, compared with their checksums, and are pinned until it
-     * returns. Equal: none. */
+    /* When its wait has ended: pages [loaded, loaded_end) of the prompt were just loaded, compared with their checksums, and are
+     * pinned until the next call of sl_cascade_next(). Equal: none. */
     int32_t loaded, loaded_end;
 
     /* the cascade's; zeroed before the first wait */
-    sl_cascade_load *load;
-    struct sl_cascade_waiter *next;
+    sl_cascade_load *load;   /* for which it waits */
+    sl_cascade_load *pinned; /* its wait has ended, which it was not told yet */
+    struct sl_cascade_waiter *next, *next_news;
+    int32_t begun; /* see sl_cascade_news; 0: there is nothing to tell */
+    bool queued;
     uint64_t until_ns; /* the end of its time; 0: it has not waited */
     bool looked_up;
     int8_t rounds;
 } sl_cascade_waiter;
+
+/* What a request that waits is told. */
+typedef struct sl_cascade_news {
+    sl_cascade_waiter *w;
+    bool
+        ended; /* what it waited for has ended; sl_cascade_wait() may be called again with it, or it may be freed */
+    /* Not ended: the load reads the first `pages` pages of the prompt, and more than one chunk is still to come; what has arrived
+     * can be used meanwhile. Less may arrive, and pages after the first may be of another prompt with the same beginning. Told
+     * at most once for each load. */
+    int32_t pages;
+} sl_cascade_news;
 
 /* Why pages that a request could have used were not loaded from a tier that was asked. */
 typedef enum {
@@ -192,8 +202,8 @@ void sl_cascade_destroy(sl_cascade *c);
 
 /*
  * Whether this request should wait before it takes a lease: the tiers are asked for the pages that continue its cached
- * prefix, or they are being loaded for another request. Then w->ready is called later, inside of any other function of the
- * cascade, and the request calls this again with the same w. False: there is nothing to wait for.
+ * prefix, or they are being loaded for another request. Then sl_cascade_next() names w when that has ended, and the request
+ * calls this again with the same w. False: there is nothing to wait for.
  */
 bool sl_cascade_wait(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t n_tokens,
                      sl_cascade_waiter *w);
@@ -202,11 +212,17 @@ bool sl_cascade_may_load(const sl_cascade *c, sl_key seed, sl_key key);
 /* A number that changes whenever pages were loaded and whenever the requests of a load continue: then it is time to ask
  * sl_cascade_may_load() again. */
 uint64_t sl_cascade_changes(const sl_cascade *c);
-/* The request waits no more; ready is not called. */
+/* The request waits no more, and is not told anything any more. */
 void sl_cascade_leave(sl_cascade *c, sl_cascade_waiter *w);
+/*
+ * The next news for a request that waits, in the order in which it happened; false: there is none. The cascade calls no request:
+ * its owner takes the news after each call that may have made some (wait, leave, tick, sums, checked) and may call the cascade
+ * between two of them.
+ */
+bool sl_cascade_next(sl_cascade *c, sl_cascade_news *out);
 
 /* Takes what the tiers have completed, begins writes, ends waits that are too long. Returns when it must be called again at
- * the latest (UINT64_MAX: not by time). Call it also when the descriptor is readable, and after pages were published. */
+ * the latest (UINT64_MAX: not by time; now_ns: there is news). Call it also when the descriptor is readable, and after pages were published. */
 uint64_t sl_cascade_tick(sl_cascade *c, uint64_t now_ns);
 int sl_cascade_fd(const sl_cascade *c);
 

@@ -96,7 +96,7 @@ struct sl_cascade_load {
     uint8_t read_from;                   /* bit t: it has read from tier t */
     uint8_t order[SL_CASCADE_TIERS];     /* in which the tiers are asked */
     bool woken;                          /* its requests have continued: what is left only drains */
-    bool busy;                           /* advance() runs */
+    int32_t pins;                        /* requests that continue with its pages, and were not told yet */
 };
 
 /* One tier, as the cascade uses it. */
@@ -123,9 +123,11 @@ struct sl_cascade {
     size_t page_bytes, label_bytes; /* of a page in the arena; of its label with the checksums */
     sl_cascade_load *loads;
     int32_t n_loads, waiting;
-    int32_t loading;     /* pages of the store that loads have taken */
-    uint64_t changes;    /* see sl_cascade_changes() */
-    int32_t max_writing; /* pages, for each tier */
+    sl_cascade_waiter *news, *news_tail; /* requests to tell, in order */
+    sl_cascade_load *told;               /* of the request that was told last, which may still use its pins */
+    int32_t loading;                     /* pages of the store that loads have taken */
+    uint64_t changes;                    /* see sl_cascade_changes() */
+    int32_t max_writing;                 /* pages, for each tier */
     int32_t chunk_pages;
     bool finishing, closing;
 };

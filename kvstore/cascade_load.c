@@ -115,6 +115,52 @@ static bool another_way(const sl_cascade *c)
     return false;
 }
 
+/* Puts the request in the list of those that are to be told, once. */
+static void queue(sl_cascade *c, sl_cascade_waiter *w)
+{
+    if (w->queued)
+        return;
+    w->queued = true;
+    w->next_news = NULL;
+    *(c->news ? &c->news_tail->next_news : &c->news) = w;
+    c->news_tail = w;
+}
+
+static void unqueue(sl_cascade *c, sl_cascade_waiter *w)
+{
+    sl_cascade_waiter *before = NULL;
+    for (sl_cascade_waiter *k = c->news; w->queued && k != w; k = k->next_news)
+        before = k;
+    if (!w->queued)
+        return;
+    *(before ? &before->next_news : &c->news) = w->next_news;
+    if (c->news_tail == w)
+        c->news_tail = before;
+    w->queued = false;
+    w->begun = 0;
+}
+
+static void unpin(sl_cascade_load *l)
+{
+    if (l && !--l->pins)
+        sl_cascade_load_advance(l);
+}
+
+bool sl_cascade_next(sl_cascade *c, sl_cascade_news *out)
+{
+    sl_cascade_load *told = c->told;
+    c->told = NULL;
+    unpin(told);
+    sl_cascade_waiter *w = c->news;
+    if (!w)
+        return false;
+    *out = (sl_cascade_news){.w = w, .ended = w->pinned != NULL, .pages = w->begun};
+    unqueue(c, w);
+    c->told = w->pinned;
+    w->pinned = NULL;
+    return true;
+}
+
 /* A request waits again only when pages that exist were late in one tier, and could be had from another. */
 static void wake(sl_cascade_load *l)
 {
@@ -134,7 +180,9 @@ static void wake(sl_cascade_load *l)
         w->loaded = l->first + l->from;
         w->loaded_end = l->first + l->published;
         w->looked_up = again ? false : w->looked_up || late;
-        w->ready(w);
+        w->pinned = l;
+        l->pins++;
+        queue(l->c, w);
     }
 }
 
@@ -189,17 +237,13 @@ static void cancel_rest(sl_cascade_load *l)
 
 void sl_cascade_load_advance(sl_cascade_load *l)
 {
-    if (l->busy)
-        return;
-    l->busy = true;
     publish(l);
     while (sl_cascade_chunk_begin(l))
         ;
     if (!l->woken && l->reading && l->published >= l->limit)
         wake(l);
     cancel_rest(l);
-    l->busy = false;
-    if (l->woken && !l->jobs)
+    if (l->woken && !l->jobs && !l->pins)
         end(l);
 }
 
@@ -250,8 +294,10 @@ void sl_cascade_load_submit(sl_cascade_job *j, sl_tier_op op, sl_tier_done_fn *d
 /* Tells a request that waits what will come, if it is worth while. */
 static void tell_begun(const sl_cascade_load *l, sl_cascade_waiter *w)
 {
-    if (w->begun && l->limit - l->published > l->c->chunk_pages)
-        w->begun(w, l->first + l->limit);
+    if (l->limit - l->published <= l->c->chunk_pages)
+        return;
+    w->begun = l->first + l->limit;
+    queue(l->c, w);
 }
 
 /* The pages that will be read are the leading ones that some tier has. */
@@ -529,15 +575,17 @@ bool sl_cascade_wait(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t 
     c->loads = l;
     c->n_loads++;
     join(l, w);
-    l->busy = true; /* nothing continues inside of this call */
     look_up(l, 0);
-    l->busy = false;
+    sl_cascade_load_advance(l); /* no tier could be asked: the request continues at once */
     return true;
 }
 
 void sl_cascade_leave(sl_cascade *c, sl_cascade_waiter *w)
 {
-    sl_cascade_load *l = w->load;
+    sl_cascade_load *l = w->load, *pinned = w->pinned;
+    unqueue(c, w);
+    w->pinned = NULL;
+    unpin(pinned);
     if (!l)
         return;
     sl_cascade_waiter **at = &l->waiters;
@@ -622,7 +670,7 @@ uint64_t sl_cascade_loads_tick(sl_cascade *c, uint64_t now)
         uint64_t next = l->woken ? UINT64_MAX : load_tick(l, now);
         due = next < due ? next : due;
         if (next == 0) {
-            l = c->loads; /* the requests that continued may have changed the list */
+            l = c->loads; /* this one may be gone */
             due = UINT64_MAX;
             continue;
         }

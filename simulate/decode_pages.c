@@ -148,12 +148,30 @@ static uint64_t earlier(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* One turn of the cascade, and of the requests whose wait ends in it. Returns when the next one is due. */
+static uint64_t turn(sl_sim_worker *w)
+{
+    sl_cascade *c = w->decode.cascade;
+    for (;;) {
+        uint64_t due = sl_cascade_tick(c, w->s->now_ns);
+        sl_cascade_news news;
+        bool any = false;
+        while (sl_cascade_next(c, &news)) {
+            any = true;
+            if (news.ended)
+                sl_sim_decode_loaded(news.w);
+        }
+        if (!any)
+            return due;
+    }
+}
+
 void sl_sim_pages_turn(sl_sim_worker *w)
 {
     sl_sim_decode *d = &w->decode;
     sl_sim *s = w->s;
     if (d->cascade) {
-        uint64_t due = sl_cascade_tick(d->cascade, s->now_ns);
+        uint64_t due = turn(w);
         due = earlier(due, d->disk ? sl_sim_tier_due(d->disk) : UINT64_MAX);
         due = earlier(due, d->shared ? sl_sim_tier_due(d->shared) : UINT64_MAX);
         due = due < s->now_ns ? s->now_ns : due;

@@ -149,7 +149,7 @@ static bool has_place(const sl_sim_worker *w)
     return w->decode.n_tickets + w->decode.n_loading < cfg->decode.max_batch + cfg->decode.max_waiting;
 }
 
-static void on_ready(sl_cascade_waiter *wait)
+void sl_sim_decode_loaded(sl_cascade_waiter *wait)
 {
     sl_sim_ticket *t = (sl_sim_ticket *)wait;
     reserve(t);
@@ -223,8 +223,7 @@ void sl_sim_decode_reserve(sl_sim_worker *w, sl_msg *m)
     }
     sl_sim_ticket *t = calloc(1, sizeof *t);
     SL_CHECK(t, "out of memory");
-    *t = (sl_sim_ticket){.wait.ready = on_ready,
-                         .w = w,
+    *t = (sl_sim_ticket){.w = w,
                          .m = *m,
                          .host = -1,
                          .n = (int32_t)r->n_tokens,

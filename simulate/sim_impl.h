@@ -159,6 +159,8 @@ void sl_sim_decode_load(const sl_sim_worker *w, sl_msg_load *out);
 void sl_sim_decode_work(const sl_sim_worker *w, sl_msg_load *out);
 /* Takes the message over. */
 void sl_sim_decode_reserve(sl_sim_worker *w, sl_msg *m);
+/* The wait of a request for pages of the tiers has ended. */
+void sl_sim_decode_loaded(sl_cascade_waiter *wait);
 void sl_sim_decode_commit(sl_sim_worker *w, uint64_t rid, uint32_t attempt);
 void sl_sim_decode_abort(sl_sim_worker *w, const sl_msg_abort *a);
 

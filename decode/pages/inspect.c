@@ -1,16 +1,9 @@
-/*
- * Inspection: answers CACHE_ASK, with which an administrator looks into the cache of this worker (`sluice cache`, docs/api.md).
- * Engine thread.
- *
- * A list is told in parts. The worker keeps nothing between two of them: the cursor says where the next one begins, the
- * place (0: host memory, i + 1: tier i) in its upper byte and the position there in the others. The work for one part is
- * bounded, so a part can be empty before the end. Jobs that read or remove pages are in audit.c.
- */
+/* See inspect.h. */
+#include "decode/pages/inspect.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "decode/decode_impl.h"
 
 enum {
     PLACE_SHIFT = 56,
@@ -18,30 +11,16 @@ enum {
         8, /* at most this many times SL_CACHE_PAGES_MAX keys of a tier are compared with a prefix in one part */
 };
 
-int sl_inspect_places(const sl_decode *d)
+/* The place of this name, SL_PLACES_ALL for "". SL_ERR_INVALID, SL_ERR_UNSUPPORTED. */
+static sl_status place_of(const sl_pages_env *e, const char *tier, int *out, sl_err *err)
 {
-    return 1 + (d->pages.cascade ? sl_cascade_n_tiers(d->pages.cascade) : 0);
-}
-
-const char *sl_inspect_place_name(const sl_decode *d, int place)
-{
-    return place ? sl_cascade_tier_at(d->pages.cascade, place - 1)->ops->name : "host";
-}
-
-bool sl_inspect_can_list(const sl_decode *d, int place)
-{
-    return !place || sl_cascade_tier_at(d->pages.cascade, place - 1)->ops->list;
-}
-
-sl_status sl_inspect_place(const sl_decode *d, const char *tier, int *out, sl_err *err)
-{
-    *out = SL_INSPECT_ALL;
+    *out = SL_PLACES_ALL;
     if (!tier[0])
         return SL_OK;
-    for (int p = 0; p < sl_inspect_places(d); p++) {
-        if (strcmp(sl_inspect_place_name(d, p), tier) != 0)
+    for (int p = 0; p < sl_places_n(e); p++) {
+        if (strcmp(sl_places_name(e, p), tier) != 0)
             continue;
-        if (!sl_inspect_can_list(d, p))
+        if (!sl_places_can_list(e, p))
             return sl_fail(err, SL_ERR_UNSUPPORTED,
                            "tier: %s cannot list its pages, because other processes share them", tier);
         *out = p;
@@ -50,7 +29,8 @@ sl_status sl_inspect_place(const sl_decode *d, const char *tier, int *out, sl_er
     return sl_fail(err, SL_ERR_INVALID, "tier: this worker has no tier %s", tier);
 }
 
-static void tell_job(sl_decode *d, uint32_t router, uint64_t ask, sl_status st, const char *reason)
+static void tell_job(const sl_pages_env *e, const sl_audit *audit, uint32_t router, uint64_t ask,
+                     sl_status st, const char *reason)
 {
     sl_key keys[SL_CACHE_DAMAGED_MAX];
     sl_msg m = {.type = SL_MSG_CACHE_JOB};
@@ -58,8 +38,8 @@ static void tell_job(sl_decode *d, uint32_t router, uint64_t ask, sl_status st, 
     m.cache_job.ask = ask;
     m.cache_job.status = st;
     snprintf(m.cache_job.reason, sizeof m.cache_job.reason, "%.399s", reason);
-    sl_audit_describe(d, &m.cache_job, keys);
-    sl_worker_tell_router(d->worker, router, &m);
+    sl_audit_describe(audit, &m.cache_job, keys);
+    sl_worker_tell_router(e->worker, router, &m);
 }
 
 /* ---- lists ---- */
@@ -82,11 +62,11 @@ static void put_page(sl_wr *w, sl_key key, uint32_t tokens, uint32_t flags, uint
 }
 
 /* The next part of host memory; returns the position of the one after it, 0: there is none. */
-static uint64_t list_host(const sl_decode *d, const sl_msg_cache_ask *q, uint64_t at, sl_wr *w)
+static uint64_t list_host(const sl_pages_env *e, const sl_msg_cache_ask *q, uint64_t at, sl_wr *w)
 {
     sl_store_entry page[SL_CACHE_PAGES_MAX];
     int32_t cursor = at > INT32_MAX ? -1 : (int32_t)at, n = cursor < 0 ? 0 : (int32_t)q->most;
-    n = n ? sl_store_list(d->role.store, &cursor, page, n) : 0;
+    n = n ? sl_store_list(e->store, &cursor, page, n) : 0;
     uint64_t now = sl_now_ns();
     for (int32_t i = 0; i < n; i++) {
         uint64_t idle = page[i].pinned || now < page[i].used_ns ? 0 : now - page[i].used_ns;
@@ -97,12 +77,12 @@ static uint64_t list_host(const sl_decode *d, const sl_msg_cache_ask *q, uint64_
     return cursor > 0 ? (uint64_t)cursor : 0;
 }
 
-static uint64_t list_tier(const sl_decode *d, const sl_msg_cache_ask *q, int tier, uint64_t at, sl_wr *w)
+static uint64_t list_tier(const sl_pages_env *e, const sl_msg_cache_ask *q, int tier, uint64_t at, sl_wr *w)
 {
     sl_key keys[SL_CACHE_PAGES_MAX];
     int32_t found = 0, most = (int32_t)q->most;
     for (int part = 0; part < TIER_PARTS && found < most; part++) {
-        int32_t n = sl_tier_list(sl_cascade_tier_at(d->pages.cascade, tier), &at, keys, most - found);
+        int32_t n = sl_tier_list(sl_cascade_tier_at(e->cascade, tier), &at, keys, most - found);
         if (!n)
             return 0;
         for (int32_t i = 0; i < n; i++) {
@@ -115,49 +95,50 @@ static uint64_t list_tier(const sl_decode *d, const sl_msg_cache_ask *q, int tie
     return at;
 }
 
-static void list(sl_decode *d, uint32_t router, const sl_msg_cache_ask *q, int only)
+static void list(const sl_pages_env *e, const sl_audit *audit, uint32_t router, const sl_msg_cache_ask *q,
+                 int only)
 {
     sl_wr w;
     uint64_t at = q->cursor & ((1ull << PLACE_SHIFT) - 1), next;
     uint64_t place = q->cursor  ? q->cursor >> PLACE_SHIFT
                      : only > 0 ? (uint64_t)only
                                 : 0,
-             places = (uint64_t)sl_inspect_places(d);
+             places = (uint64_t)sl_places_n(e);
     sl_msg m = {.type = SL_MSG_CACHE_PAGES};
     memset(&m.cache_pages, 0, sizeof m.cache_pages);
     m.cache_pages.ask = q->ask;
     sl_wr_init(&w);
-    while (place < places && !sl_inspect_can_list(d, (int)place))
+    while (place < places && !sl_places_can_list(e, (int)place))
         place++;
     if (place < places) {
-        snprintf(m.cache_pages.tier, sizeof m.cache_pages.tier, "%s", sl_inspect_place_name(d, (int)place));
-        next = place ? list_tier(d, q, (int)place - 1, at, &w) : list_host(d, q, at, &w);
+        snprintf(m.cache_pages.tier, sizeof m.cache_pages.tier, "%s", sl_places_name(e, (int)place));
+        next = place ? list_tier(e, q, (int)place - 1, at, &w) : list_host(e, q, at, &w);
         if (next)
             m.cache_pages.cursor = place << PLACE_SHIFT | next;
-        else if (only == SL_INSPECT_ALL && place + 1 < places)
+        else if (only == SL_PLACES_ALL && place + 1 < places)
             m.cache_pages.cursor = (place + 1) << PLACE_SHIFT;
     }
     m.cache_pages.pages = (sl_blob){w.data, w.len};
     if (w.bad)
-        tell_job(d, router, q->ask, SL_ERR_NO_MEMORY, "the worker is out of memory");
+        tell_job(e, audit, router, q->ask, SL_ERR_NO_MEMORY, "the worker is out of memory");
     else
-        sl_worker_tell_router(d->worker, router, &m);
+        sl_worker_tell_router(e->worker, router, &m);
     sl_wr_free(&w);
 }
 
-void sl_inspect_ask(sl_decode *d, const sl_wmsg *m)
+void sl_inspect_ask(const sl_pages_env *e, sl_audit *audit, const sl_wmsg *m)
 {
     const sl_msg_cache_ask *q = &m->msg.cache_ask;
     sl_err err = {0};
     int place;
-    sl_status st = sl_inspect_place(d, q->tier, &place, &err);
+    sl_status st = place_of(e, q->tier, &place, &err);
     if (st == SL_OK && q->action == SL_CACHE_LIST) {
-        list(d, m->router, q, place);
+        list(e, audit, m->router, q, place);
         return;
     }
     if (st == SL_OK && (q->action == SL_CACHE_VERIFY || q->action == SL_CACHE_DROP))
-        st = sl_audit_begin(d, (sl_cache_action)q->action, place, q->rate, &err);
+        st = sl_audit_begin(audit, (sl_cache_action)q->action, place, q->rate, &err);
     else if (st == SL_OK && q->action == SL_CACHE_CANCEL)
-        sl_audit_cancel(d);
-    tell_job(d, m->router, q->ask, st, err.text);
+        sl_audit_cancel(audit);
+    tell_job(e, audit, m->router, q->ask, st, err.text);
 }

@@ -1,23 +1,135 @@
 /*
- * The pages that belong to no step: those that tiers and other workers bring (loading.c, prefetch.c, pull.c), those that are lent
- * (lend.c), how they are verified (audit.c, damage.c) and who is told of them (changes.c, holdings.c, publish.c). Engine
- * thread.
+ * The pages of a decode worker that belong to no step: those that storage tiers and other workers bring (loading.c, prefetch.c,
+ * workers.c, pull.c), those that are lent (lend.c), how they are looked at and verified (inspect.c, audit.c, damage.c), and who is
+ * told of them (changes.c, holdings.c, publish.c). env.h is what these parts share; each of them has a type that only its own
+ * file knows.
+ *
+ * This room knows requests by numbers alone and calls none of them. What it has to say to them is an event, which its owner
+ * takes after every call:
+ *
+ *     LOADED    the wait of this request has ended: RESERVE is handled again, which may wait once more
+ *     DAMAGED   this page is damaged and has left the prefix tree with the pages that continue it: every request that holds it
+ *               gives way
+ *
+ * Threads: the engine thread, except where a function says otherwise. Ownership: the room owns its cascade and the tiers.
  */
 #ifndef SL_DECODE_PAGES_PAGES_H
 #define SL_DECODE_PAGES_PAGES_H
 
+#include "decode/mail.h"
 #include "decode/pages/pull.h"
-#include "decode/pages/told.h"
-#include "decode/tickets.h"
+#include "events/events.h"
+#include "kvstore/cascade.h"
 #include "worker/checker.h"
+#include "worker/runner.h"
 
-/* A lease on pages of this worker that another one reads (lend.c). */
-typedef struct sl_lent sl_lent;
-typedef struct sl_lend_wait sl_lend_wait; /* a question for such pages that waits for a load */
-/* A RESERVE that waits for pages of a storage tier (loading.c). */
-typedef struct sl_loading sl_loading;
-/* A request of which the router has announced that it will come (prefetch.c), and how that ended. */
-typedef struct sl_prefetch sl_prefetch;
+typedef struct sl_pages sl_pages;
+
+/* Loads of requests from storage tiers: see kvstore.prefetch in docs/configuration.md. */
+typedef struct sl_prefetch_opts {
+    sl_cfg_prefetch policy;
+    uint32_t base_ms, ms_per_1024;
+    int32_t min_tokens; /* fewest that are worth a load */
+    double budget;      /* share of the store's pages */
+} sl_prefetch_opts;
+
+typedef struct sl_pages_opts {
+    /* Storage tiers below the host store, the cheapest first. Taken over by sl_pages_create(), also when it fails. */
+    sl_cascade_tier tiers[SL_CASCADE_TIERS];
+    int n_tiers;
+    sl_prefetch_opts prefetch;
+    uint64_t load_chunk_bytes; /* of a load; 0: the cascade's default */
+    /* For other programs' routers, NULL: off. Taken over likewise. */
+    sl_events *events;
+    /* Pages of other decode workers are pulled, and this worker lends its own. */
+    bool pull, lend;
+    uint32_t pull_timeout_ms; /* how long a request waits for pages of another worker */
+} sl_pages_opts;
+
+/* Closes the tiers and the events that were not taken over. */
+void sl_pages_opts_close(sl_pages_opts *o);
+
+/* What the room uses of its worker; everything here outlives the room. */
+typedef struct sl_pages_worker {
+    sl_pages_opts *o; /* kept, the tiers and the events are taken out */
+    sl_store *store;
+    sl_arena *arena;
+    const sl_runner *runner;
+    sl_checker *checker;
+    const bool *draining;
+} sl_pages_worker;
+
+/* SL_ERR_NO_MEMORY, and what the tier of other workers says. Frees what it has taken over when it fails. */
+sl_status sl_pages_create(const sl_pages_worker *w, sl_pages **out, sl_err *err);
+/* The threads have begun (w), or have ended (NULL). */
+void sl_pages_threads(sl_pages *p, sl_worker *w);
+/* The checker has ended, and what it has answered was dropped. p may be NULL. */
+void sl_pages_destroy(sl_pages *p);
+
+/* ---- what requests want ---- */
+
+/*
+ * RESERVE of this request would be granted now: whether it waits for pages of a tier first. The number is the caller's and
+ * unique; r is borrowed until sl_pages_leave(). The same call after LOADED may wait again. What was announced for the request
+ * (PREFETCH) ends here.
+ */
+bool sl_pages_wait(sl_pages *p, uint64_t number, uint32_t router, const sl_msg_reserve *r);
+/* The request waits no more and will not ask again. A number that has not waited is allowed. */
+void sl_pages_leave(sl_pages *p, uint64_t number);
+/* Requests that wait. */
+int32_t sl_pages_waiting(const sl_pages *p);
+/* What was announced for this request ends: the router has ended it. */
+void sl_pages_aborted(sl_pages *p, uint32_t router, uint64_t rid);
+
+/* A prompt became complete: this number of its tokens was computed in this time (pull_cost.h). */
+void sl_pages_prompt_took(sl_pages *p, int64_t tokens, uint64_t ns);
+
+/* ---- what has happened ---- */
+
+typedef enum { SL_PAGES_LOADED, SL_PAGES_DAMAGED } sl_pages_event_kind;
+
+typedef struct sl_pages_event {
+    sl_pages_event_kind kind;
+    uint64_t number; /* LOADED */
+    /* LOADED: pages [loaded, loaded_end) of the prompt were just compared with their checksums, and are pinned until the next
+     * call of sl_pages_next() */
+    int32_t loaded, loaded_end;
+    int32_t page;    /* DAMAGED */
+    int32_t dropped; /* DAMAGED: pages that have left the tree */
+} sl_pages_event;
+
+/* The next event; false: there is none. */
+bool sl_pages_next(sl_pages *p, sl_pages_event *out);
+
+/* How many leading ones of the pages that a request matches, which has waited (ev), are to be verified: the others were compared
+ * with their checksums by the load that has just ended. ev NULL: all. */
+int32_t sl_pages_to_verify(const sl_pages_event *ev, int32_t matched);
+
+/* ---- messages, mail, jobs of the checker, time ---- */
+
+/* A message about pages. False: it is none, and the caller still owns it. */
+bool sl_pages_msg(sl_pages *p, sl_wmsg *m);
+/* Mail about pages, likewise. */
+bool sl_pages_mail(sl_pages *p, sl_wmail *m);
+/* An answer of the checker, likewise. */
+bool sl_pages_checked(sl_pages *p, sl_check *k);
+/* A change of the store, as sl_store_event_fn. */
+void sl_pages_store_event(sl_pages *p, sl_store_event ev, const sl_store_page *page);
+/* A session has begun: its router is told everything that is here, and every change from now on. */
+void sl_pages_router_up(sl_pages *p, uint32_t router);
+void sl_pages_router_down(sl_pages *p, uint32_t router);
+/* Returns when it must be called again at the latest. */
+uint64_t sl_pages_tick(sl_pages *p, uint64_t now);
+/* At the end of each turn of the loop: tells what has changed. */
+void sl_pages_turn(sl_pages *p);
+/* Nothing is lent, no request waits, and every page that is to be written has been. */
+bool sl_pages_idle(const sl_pages *p);
+/* Readable when there is something to do for sl_pages_tick(); -1: never. */
+int sl_pages_fd(const sl_pages *p);
+
+/* ---- numbers ---- */
+
+/* How an announced request (PREFETCH) ended. */
 typedef enum {
     SL_PREFETCH_IN_TIME,   /* its load had ended when RESERVE came */
     SL_PREFETCH_LATE,      /* it had not */
@@ -27,170 +139,30 @@ typedef enum {
 } sl_prefetch_end;
 extern const char *const sl_prefetch_end_names[SL_PREFETCH_ENDS];
 
-/* A job that goes over all pages of the cache (audit.c). */
-typedef struct sl_audit sl_audit;
+typedef struct sl_lend_stats {
+    uint64_t granted, refused, expired, pages; /* leases; leases; leases; pages that were lent */
+    int32_t leases, pages_now, waiting;        /* now; waiting: questions that wait for a load */
+} sl_lend_stats;
 
-typedef struct sl_pages {
-    sl_cascade *cascade; /* NULL: there is no storage tier */
-    struct {
-        sl_loading *list;
-        int32_t n;
-    } loads;
-    struct {
-        sl_prefetch *list;
-        int32_t n, pages; /* pages: of the budget */
-        uint64_t ended[SL_PREFETCH_ENDS];
-    } prefetch;
-    struct {
-        sl_tier *tier;             /* "workers", which belongs to the cascade; NULL: there is none */
-        sl_pull_rate prefill_rate; /* tokens per second, from RESERVED to COMMIT (pull_cost.h) */
-    } pull;
-    struct {
-        sl_lent *list;
-        int32_t n, pages;
-        sl_lend_wait *waits;
-        int32_t n_waits;
-        uint64_t seen; /* sl_cascade_changes() when these questions were looked at last */
-    } lend;
-    sl_audit *audit; /* the last one; NULL: there was none */
-    struct {
-        uint64_t found;  /* damaged pages */
-        bool patrolling; /* a job of the patrol is at the checker */
-        uint64_t patrol_ns;
-    } damage;
-    struct {
-        sl_key open_seed; /* of the pages that sl_publish_event() may tell everybody */
-        sl_told told;     /* pages on disk that subscribers have been told of */
-    } publish;
-    struct {
-        sl_wr stored, removed, tokens; /* not yet sent to the routers; encoded as in sl_msg_kv_events */
-        bool cleared;
-        uint32_t only; /* the session that is told; 0: every one */
-    } changes;
-    struct {
-        sl_wr stored, removed;
-    } holdings; /* of pages on disk, likewise */
-} sl_pages;
+typedef struct sl_prefetch_stats {
+    uint64_t ended[SL_PREFETCH_ENDS];
+    int32_t now, pages; /* that have not ended, and their pages of the budget */
+} sl_prefetch_stats;
 
-/* loading.c */
-/* Takes the tiers of the options over. */
-sl_status sl_loading_open(sl_decode *d, sl_err *err);
-/* Frees the requests that wait, and closes the tiers. The checker has ended, and what it has answered was dropped. */
-void sl_loading_close(sl_decode *d);
-/* True: this RESERVE, which would be granted now, waits for pages of the tier and owns m until sl_landing_resume(). again: it has
- * waited before; else NULL. */
-bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again);
-/* How many leading ones of the pages that a request matches, which has waited (w), are to be verified: the others were compared
- * with their checksums by the load that has just ended. w NULL: all. */
-int32_t sl_loading_to_verify(const sl_loading *w, int32_t matched);
-/* True: the request waited, and is gone. */
-bool sl_loading_abort(sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt);
-void sl_loading_router_down(sl_decode *d, uint32_t router);
-/* Whether a load of this number of pages is worth its costs. */
-bool sl_loading_worth(const sl_decode *d, int32_t pages);
-/* The other worker that a message of this session names, for the cascade. */
-sl_tier_source sl_loading_source(uint32_t router, const sl_msg_source *s);
-/* An answer of the checker whose tag is CHECK_CASCADE. */
-void sl_loading_checked(sl_decode *d, sl_check *k);
-uint64_t sl_loading_tick(sl_decode *d, uint64_t now);
-/* No request waits, and every page that is to be written has been. */
-bool sl_loading_idle(const sl_decode *d);
+typedef struct sl_damage_stats {
+    uint64_t reused, verified; /* damaged pages that a reader, or an audit, has found */
+} sl_damage_stats;
 
-/* prefetch.c */
-/* Takes m, a PREFETCH. */
-void sl_prefetch_begin(sl_decode *d, sl_wmsg *m);
-/* NULL: this request was not announced, or its prefetch has ended. */
-sl_prefetch *sl_prefetch_find(const sl_decode *d, uint32_t router, uint64_t rid);
-/* Its load has ended. */
-bool sl_prefetch_done(const sl_prefetch *p);
-/* Ends and frees it, whether its load has ended or not. */
-void sl_prefetch_finish(sl_prefetch *p, sl_prefetch_end how);
-/* Ends those of this session; NULL: all. */
-void sl_prefetch_cancel(sl_decode *d, const uint32_t *router);
-/* Ends those that are too old; returns when the next one is. */
-uint64_t sl_prefetch_tick(sl_decode *d, uint64_t now);
+typedef struct sl_pages_stats {
+    uint64_t stale; /* messages that were dropped */
+    sl_lend_stats lend;
+    sl_prefetch_stats prefetch;
+    sl_damage_stats damage;
+    sl_pull_stats pull; /* zero without the tier of other workers */
+} sl_pages_stats;
 
-/* lend.c: messages of readers. The first one owns m */
-void sl_lend_ask(sl_decode *d, sl_wmsg *m);
-void sl_lend_end(sl_decode *d, const sl_wmsg *m);
-void sl_lend_damaged(sl_decode *d, const sl_wmsg *m);
-/* An answer of the checker whose tag is CHECK_LEND. */
-void sl_lend_checked(sl_decode *d, sl_check *k);
-void sl_lend_reader_gone(sl_decode *d, uint32_t ep_serial);
-/* Closes the connections of the readers whose time has ended; returns the next such time. */
-uint64_t sl_lend_tick(sl_decode *d, uint64_t now);
-/* The threads have ended. */
-void sl_lend_free_all(sl_decode *d);
-
-/* damage.c */
-/* Has the checker verify n sealed pages of t's lease, from `first` on. False: out of memory. */
-bool sl_damage_verify(sl_decode *d, sl_ticket *t, int32_t first, int32_t n, bool running);
-/* The answer of the checker. False: pages were damaged; all requests that held them have ended and may have been freed,
- * perhaps the owner of k among them. */
-bool sl_damage_verified(sl_decode *d, const sl_check *k);
-/* The same for pages of a lease of another worker. */
-void sl_damage_verified_lent(sl_decode *d, const sl_check *k, sl_lease *lease);
-/* Has the checker seal the full page `page` of t's lease, whose rows were computed here. False: out of memory. */
-bool sl_damage_seal(sl_decode *d, sl_ticket *t, int32_t page);
-/* A page of the prefix tree, whose memory the caller holds, is damaged: it leaves the tree together with the pages that continue
- * it, and all requests that held it have ended and may have been freed. */
-void sl_damage_found(sl_decode *d, int32_t page, sl_key seed, sl_key key);
-/* Starts the patrol's next verification if it is due; returns when the next one is. */
-uint64_t sl_damage_patrol(sl_decode *d, uint64_t now);
-
-/* audit.c */
-/* place: to verify or to empty; a drop needs one. rate 0: the default. SL_ERR_REFUSED: one is running, or the worker drains. */
-sl_status sl_audit_begin(sl_decode *d, sl_cache_action action, int place, uint64_t rate, sl_err *err);
-void sl_audit_cancel(sl_decode *d);
-/* Fills what concerns the job; out->keys points to keys. */
-void sl_audit_describe(const sl_decode *d, sl_msg_cache_job *out, sl_key keys[SL_CACHE_DAMAGED_MAX]);
-/* An answer of the checker whose tag is CHECK_AUDIT. */
-void sl_audit_checked(sl_decode *d, sl_check *k);
-/* Begins what is due; returns when something is due next. */
-uint64_t sl_audit_tick(sl_decode *d, uint64_t now);
-/* Before the tiers are closed, and after that. */
-void sl_audit_stop(sl_decode *d);
-void sl_audit_free(sl_decode *d);
-
-/* inspect.c: CACHE_ASK. A place is 0 for host memory and 1 + t for tier t. */
-enum { SL_INSPECT_ALL = -1 };
-void sl_inspect_ask(sl_decode *d, const sl_wmsg *m);
-int sl_inspect_places(const sl_decode *d);
-const char *sl_inspect_place_name(const sl_decode *d, int place);
-bool sl_inspect_can_list(const sl_decode *d, int place);
-/* The place of this name, SL_INSPECT_ALL for "". SL_ERR_INVALID, SL_ERR_UNSUPPORTED. */
-sl_status sl_inspect_place(const sl_decode *d, const char *tier, int *out, sl_err *err);
-
-/* changes.c */
-sl_store_event_fn sl_changes_event;
-/* A session has begun: its router is told the whole prefix tree, and every change from now on. */
-void sl_changes_router_up(sl_decode *d, uint32_t router);
-void sl_changes_router_down(sl_decode *d, uint32_t router);
-void sl_changes_tell(sl_decode *d);
-/* Reports the whole prefix tree to one session, because its router has missed a change. */
-void sl_changes_resync(sl_decode *d, uint32_t router);
-/* holdings.c */
-/* The cascade tells which pages are in its tiers now, or not any more. ctx: sl_decode. */
-/* Whether the tier belongs to this worker alone and can list its pages. */
-bool sl_holdings_local(const sl_decode *d, int tier);
-void sl_holdings_stored(void *ctx, int tier, const sl_key *keys, int32_t n);
-void sl_holdings_gone(void *ctx, int tier, const sl_key *keys, int32_t n);
-/* This session is told everything that is on disk, from the next tick on. */
-void sl_holdings_begin(sl_decode *d, uint32_t router);
-/* Tells changes and parts of lists; whether there are more parts. */
-bool sl_holdings_tick(sl_decode *d);
-
-/* publish.c */
-/* Opens the events of this configuration; *out NULL: they are off. The text of an error names the key. */
-sl_status sl_publish_open(const sl_config *cfg, const sl_worker_launch *launch, sl_metrics *metrics,
-                          sl_events **out, sl_err *err);
-void sl_publish_begin(sl_decode *d);
-/* A change of the store, as sl_store_event_fn. */
-/* A page is in a tier (kvstore/cascade.h), or pages have left a local one. */
-void sl_publish_held(void *ctx, int tier, const sl_store_page *page);
-void sl_publish_gone(sl_decode *d, const sl_key *keys, int32_t n);
-void sl_publish_event(sl_decode *d, sl_store_event ev, const sl_store_page *page);
-/* At the end of each turn of the loop. */
-void sl_publish_turn(sl_decode *d);
+void sl_pages_stats_get(const sl_pages *p, sl_pages_stats *out);
+/* For the numbers of the tiers; NULL: there is none. */
+const sl_cascade *sl_pages_cascade(const sl_pages *p);
 
 #endif

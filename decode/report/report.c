@@ -27,7 +27,7 @@ static void find_layers(sl_decode *d, sl_metrics *m)
 
 static void find_tier(sl_decode *d, sl_metrics *m, int i)
 {
-    const char *tier = sl_cascade_tier_at(d->pages.cascade, i)->ops->name;
+    const char *tier = sl_cascade_tier_at(sl_pages_cascade(d->pages), i)->ops->name;
     const char *const *of = SL_LABELS(tier);
     d->report.m.tiers[i].hits = sl_metrics_counter(m, "sluice_tier_hit_pages_total", of);
     d->report.m.tiers[i].stored = sl_metrics_counter(m, "sluice_tier_stored_pages_total", of);
@@ -117,7 +117,8 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     find_pulls(d, m);
     if (d->o.prompts.chunk_tokens)
         find_prompts(d, m);
-    for (int i = 0; m && d->pages.cascade && i < sl_cascade_n_tiers(d->pages.cascade); i++)
+    for (int i = 0; m && sl_pages_cascade(d->pages) && i < sl_cascade_n_tiers(sl_pages_cascade(d->pages));
+         i++)
         find_tier(d, m, i);
 }
 
@@ -125,7 +126,7 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
  * measures its own, for each worker (pull.h). */
 static void report_rate(sl_decode *d, int i, const sl_cascade_stats *now)
 {
-    const sl_tier_ops *ops = sl_cascade_tier_at(d->pages.cascade, i)->ops;
+    const sl_tier_ops *ops = sl_cascade_tier_at(sl_pages_cascade(d->pages), i)->ops;
     uint64_t rate = (uint64_t)now->read_rate;
     if (now->read_rate == d->report.tiers_seen[i].cascade.read_rate)
         return;
@@ -138,7 +139,7 @@ static void report_rate(sl_decode *d, int i, const sl_cascade_stats *now)
 static void report_cascade(sl_decode *d, int i)
 {
     sl_cascade_stats now, *seen = &d->report.tiers_seen[i].cascade;
-    sl_cascade_stats_get(d->pages.cascade, i, &now);
+    sl_cascade_stats_get(sl_pages_cascade(d->pages), i, &now);
     report_rate(d, i, &now);
     sl_counter_add(d->report.m.tiers[i].hits, now.hits - seen->hits);
     sl_counter_add(d->report.m.tiers[i].stored, now.stored - seen->stored);
@@ -156,7 +157,7 @@ static void report_cascade(sl_decode *d, int i)
 
 static void report_tier(sl_decode *d, int i)
 {
-    sl_tier *tier = sl_cascade_tier_at(d->pages.cascade, i);
+    sl_tier *tier = sl_cascade_tier_at(sl_pages_cascade(d->pages), i);
     sl_tier_stats now;
     sl_tier_health health;
     sl_tier_get_stats(tier, &now);
@@ -176,12 +177,20 @@ static void report_tier(sl_decode *d, int i)
 
 static void report_pulls(sl_decode *d)
 {
-    sl_gauge_set(d->report.m.lend.leases, d->pages.lend.n);
-    sl_gauge_set(d->report.m.lend.pages_now, d->pages.lend.pages);
-    if (!d->pages.pull.tier)
-        return;
-    sl_pull_stats now, *seen = &d->report.pull_seen;
-    sl_pull_stats_get(d->pages.pull.tier, &now);
+    sl_pages_stats all, *before = &d->report.pages_seen;
+    sl_pages_stats_get(d->pages, &all);
+    sl_counter_add(d->report.m.stale, all.stale - before->stale);
+    sl_counter_add(d->role.metrics.damaged_reused, all.damage.reused - before->damage.reused);
+    sl_counter_add(d->role.metrics.damaged_verified, all.damage.verified - before->damage.verified);
+    for (int i = 0; i < SL_PREFETCH_ENDS; i++)
+        sl_counter_add(d->report.m.prefetches[i], all.prefetch.ended[i] - before->prefetch.ended[i]);
+    sl_counter_add(d->report.m.lend.granted, all.lend.granted - before->lend.granted);
+    sl_counter_add(d->report.m.lend.refused, all.lend.refused - before->lend.refused);
+    sl_counter_add(d->report.m.lend.expired, all.lend.expired - before->lend.expired);
+    sl_counter_add(d->report.m.lend.pages, all.lend.pages - before->lend.pages);
+    sl_gauge_set(d->report.m.lend.leases, all.lend.leases);
+    sl_gauge_set(d->report.m.lend.pages_now, all.lend.pages_now);
+    sl_pull_stats now = all.pull, *seen = &before->pull;
     sl_counter_add(d->report.m.pull.asks, now.asks - seen->asks);
     sl_counter_add(d->report.m.pull.pages, now.pages - seen->pages);
     sl_counter_add(d->report.m.pull.bytes, now.bytes - seen->bytes);
@@ -192,7 +201,7 @@ static void report_pulls(sl_decode *d)
     sl_gauge_set(d->report.m.pull.pages_now, now.leased_pages);
     sl_gauge_set(d->report.m.pull.rate, (double)now.rate);
     atomic_store(&d->role.load.peer_rate, now.rate);
-    *seen = now;
+    *before = all;
 }
 
 /* Not after every step, because reading the counters may copy from the device. */
@@ -203,7 +212,7 @@ static void report_engine(sl_decode *d)
     if (t - d->report.engine_seen_ns < ENGINE_STATS_NS)
         return;
     d->report.engine_seen_ns = t;
-    for (int i = 0; d->pages.cascade && i < sl_cascade_n_tiers(d->pages.cascade); i++)
+    for (int i = 0; sl_pages_cascade(d->pages) && i < sl_cascade_n_tiers(sl_pages_cascade(d->pages)); i++)
         report_tier(d, i);
     sl_report_quotas(d);
     d->o.role.runner->stats(d->o.role.runner->impl, &now);
@@ -255,7 +264,7 @@ void sl_report_load(sl_decode *d)
     }
     now.running = n[TICKET_RUNNING];
     now.waiting = n[TICKET_LANDING] + n[TICKET_PROMPT] + n[TICKET_CHECKING] + n[TICKET_WAITING] +
-                  (uint32_t)d->pages.loads.n;
+                  (uint32_t)sl_pages_waiting(d->pages);
     atomic_store(&d->role.load.tokens_done, d->run.count.tokens + d->run.count.prompt_tokens);
     sl_worker_role_report(&d->role, &now);
     sl_gauge_set(d->report.m.running, n[TICKET_RUNNING]);
@@ -267,7 +276,7 @@ void sl_report_load(sl_decode *d)
     sl_gauge_set(d->report.m.reserved, n[TICKET_LANDING]);
     sl_gauge_set(d->report.m.filling, n[TICKET_CHECKING]);
     sl_gauge_set(d->report.m.quarantined, n[TICKET_QUARANTINE] + n[TICKET_ENDING]);
-    for (int i = 0; d->pages.cascade && i < sl_cascade_n_tiers(d->pages.cascade); i++)
+    for (int i = 0; sl_pages_cascade(d->pages) && i < sl_cascade_n_tiers(sl_pages_cascade(d->pages)); i++)
         report_cascade(d, i);
     report_pulls(d);
     report_engine(d);

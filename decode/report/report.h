@@ -48,7 +48,7 @@ typedef struct sl_report {
     /* what the metrics contain already */
     sl_engine_stats engine_seen;
     uint64_t engine_seen_ns;
-    sl_pull_stats pull_seen;
+    sl_pages_stats pages_seen;
     sl_decode_tenant tenants[2][2 + SL_QUOTA_RULES]; /* host store, disk tier */
     sl_layer_stats *layers_seen, *layers_now;        /* [n_layers] */
     struct {

@@ -30,8 +30,8 @@ void sl_report_quotas(sl_decode *d)
         return;
     for (int i = 0, n = sl_store_quota_uses(d->role.store, now); i < n; i++)
         report_use(d, "host", &d->report.tenants[0][i], &now[i]);
-    for (int t = 0; d->pages.cascade && t < sl_cascade_n_tiers(d->pages.cascade); t++) {
-        int n = sl_tier_quota_uses(sl_cascade_tier_at(d->pages.cascade, t), now);
+    for (int t = 0; sl_pages_cascade(d->pages) && t < sl_cascade_n_tiers(sl_pages_cascade(d->pages)); t++) {
+        int n = sl_tier_quota_uses(sl_cascade_tier_at(sl_pages_cascade(d->pages), t), now);
         for (int i = 0; i < n; i++)
             report_use(d, "disk", &d->report.tenants[1][i], &now[i]);
     }

@@ -149,7 +149,7 @@ static void open_tier(sl_decode *d, const dd_opts *how)
     sl_err err = {0};
     sl_tier_opts o = {.capacity_bytes = 16 << 20};
     ck_assert(sl_cascade_page_format(d->geo, &o.page_bytes, &o.format));
-    sl_cascade_tier *t = &d->o.tiers[d->o.n_tiers++];
+    sl_cascade_tier *t = &d->o.pages.tiers[d->o.pages.n_tiers++];
     *t = (sl_cascade_tier){
         .listener = sl_cascade_listen(&o), .policy = SL_CASCADE_WRITE_THROUGH, .load_timeout_ms = 10000};
     o.capacity_bytes = how->tier_pages ? (uint64_t)how->tier_pages * o.page_bytes : o.capacity_bytes;
@@ -159,7 +159,23 @@ static void open_tier(sl_decode *d, const dd_opts *how)
     local.persistent = true;
     if (how->local)
         t->tier->ops = &local;
-    ck_assert_int_eq(sl_loading_open(d, &err), SL_OK);
+}
+
+static void open_pages(decode_double *x, const dd_opts *o)
+{
+    sl_decode *d = x->d;
+    sl_err err = {0};
+    d->o.pages.load_chunk_bytes = (uint64_t)o->load_chunk * (uint64_t)d->geo->page_bytes;
+    if (o->tier)
+        open_tier(d, o);
+    sl_pages_worker w = {.o = &d->o.pages,
+                         .store = d->role.store,
+                         .arena = x->arena,
+                         .runner = &x->runner,
+                         .checker = &d->role.checker,
+                         .draining = &d->role.draining};
+    ck_assert_msg(sl_pages_create(&w, &d->pages, &err) == SL_OK, "%s", err.text);
+    sl_pages_threads(d->pages, (sl_worker *)x); /* which the functions above never look into */
 }
 
 void dd_open(decode_double *x, const dd_opts *o)
@@ -196,7 +212,7 @@ void dd_open(decode_double *x, const dd_opts *o)
                             .residency = SL_HIERARCHICAL,
                             .max_batch = o->max_batch,
                             .max_waiting = o->max_waiting,
-                            .lend = true,
+                            .pages = {.lend = true},
                             .quarantine_ms = 1000};
     d->geo = sl_arena_geometry(x->arena);
     d->run.batch = calloc((size_t)o->max_batch, sizeof *d->run.batch);
@@ -205,9 +221,74 @@ void dd_open(decode_double *x, const dd_opts *o)
     ck_assert_int_eq(
         sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, o->max_batch, DM_CHECKED, NULL, NULL, &err),
         SL_OK);
-    d->o.load_chunk_bytes = (uint64_t)o->load_chunk * (uint64_t)d->geo->page_bytes;
-    if (o->tier)
-        open_tier(d, o);
+    open_pages(x, o);
+}
+
+/* What decode.c does after each mail and each tick. */
+static void take_events(decode_double *x)
+{
+    sl_pages_event ev;
+    while (sl_pages_next(x->d->pages, &ev)) {
+        if (ev.kind == SL_PAGES_LOADED)
+            sl_landing_loaded(x->d, &ev);
+        else
+            sl_patrol_damaged(x->d, ev.page, ev.dropped);
+    }
+}
+
+uint64_t dd_tick(decode_double *x, uint64_t now_ns)
+{
+    uint64_t due = sl_pages_tick(x->d->pages, now_ns);
+    take_events(x);
+    return due;
+}
+
+sl_pages_stats dd_stats(const decode_double *x)
+{
+    sl_pages_stats s;
+    sl_pages_stats_get(x->d->pages, &s);
+    return s;
+}
+
+uint64_t dd_damaged(const decode_double *x)
+{
+    sl_pages_stats s = dd_stats(x);
+    return x->d->tickets.patrol.reused + x->d->tickets.patrol.found + s.damage.reused + s.damage.verified;
+}
+
+void dd_reader_gone(decode_double *x, uint32_t ep_serial)
+{
+    sl_reader_mail *m = calloc(1, sizeof *m);
+    *m = (sl_reader_mail){.mail.kind = DM_READER_GONE, .ep_serial = ep_serial};
+    ck_assert(sl_pages_mail(x->d->pages, &m->mail));
+    take_events(x);
+}
+
+void dd_router_up(decode_double *x, uint32_t session)
+{
+    sl_tickets_router_up(x->d, session);
+    sl_pages_router_up(x->d->pages, session);
+}
+
+void dd_router_down(decode_double *x, uint32_t session)
+{
+    sl_pages_router_down(x->d->pages, session);
+    sl_tickets_router_down(x->d, session);
+}
+
+void dd_resync(decode_double *x, uint32_t session)
+{
+    sl_wmsg *m = calloc(1, sizeof *m);
+    m->msg.type = SL_MSG_KV_RESYNC;
+    m->router = session;
+    ck_assert(sl_pages_msg(x->d->pages, m));
+}
+
+/* Whether the cascade has nothing to do. */
+static bool dd_stored(const decode_double *x)
+{
+    const sl_cascade *c = sl_pages_cascade(x->d->pages);
+    return !c || sl_cascade_idle(c);
 }
 
 void dd_settle(decode_double *x)
@@ -215,9 +296,8 @@ void dd_settle(decode_double *x)
     for (int quiet = 0, turns = 0; quiet < 2; turns++) {
         ck_assert_int_lt(turns, 1000);
         int jobs = dd_check(x);
-        sl_loading_tick(x->d, sl_now_ns());
-        sl_lend_tick(x->d, sl_now_ns());
-        quiet = jobs || !sl_loading_idle(x->d) ? 0 : quiet + 1;
+        dd_tick(x, sl_now_ns());
+        quiet = jobs || sl_pages_waiting(x->d->pages) || !dd_stored(x) ? 0 : quiet + 1;
     }
 }
 
@@ -227,18 +307,15 @@ void dd_close(decode_double *x)
     sl_decode *d = x->d;
     ck_assert_int_eq(dd_tickets(x), 0);
     ck_assert_int_eq(dd_held(x), 0);
-    ck_assert_int_eq(d->pages.lend.n_waits, 0);
+    ck_assert_int_eq(dd_stats(x).lend.waiting, 0);
     ck_assert_int_eq(d->tickets.n_running, 0);
     ck_assert_int_eq(fake_open_seqs(x->fake), 0);
     ck_assert_msg(sl_store_check(d->role.store, &err) == SL_OK, "%s", err.text);
     ck_assert_ptr_null(sl_mailbox_take(d->role.checker.inbox));
-    sl_loading_close(d);
-    sl_wr_free(&d->pages.changes.stored);
-    sl_wr_free(&d->pages.changes.removed);
-    sl_wr_free(&d->pages.changes.tokens);
-    sl_wr_free(&d->pages.holdings.stored);
-    sl_wr_free(&d->pages.holdings.removed);
-    sl_told_clear(&d->pages.publish.told);
+    sl_landing_router_down(d, NULL);
+    sl_pages *pages = d->pages;
+    d->pages = NULL;
+    sl_pages_destroy(pages);
     sl_worker_role_close(&d->role);
     sl_prompts_close(d);
     free(d->run.batch);
@@ -304,6 +381,7 @@ static void receive_at(decode_double *x, const sl_msg *m, uint32_t writer, uint3
     in->ep_serial = ep_serial;
     sl_wr_free(&w);
     sl_tickets_msg(x->d, in);
+    take_events(x);
 }
 
 static void receive(decode_double *x, const sl_msg *m, uint32_t writer)
@@ -479,6 +557,7 @@ bool dd_checked(decode_double *x, size_t bad)
     if (c->what == SL_CHECK_READ)
         c->n_crc = (size_t)c->n_pages * DD_LAYERS;
     sl_landing_checked(x->d, c);
+    take_events(x);
     return true;
 }
 
@@ -490,6 +569,7 @@ bool dd_check_one(decode_double *x)
     while (!sl_checker_work(&x->d->role.checker, c))
         ;
     sl_landing_checked(x->d, c);
+    take_events(x);
     return true;
 }
 

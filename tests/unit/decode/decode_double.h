@@ -117,6 +117,18 @@ bool dd_check_one(decode_double *x);
 /* The same for all jobs that wait; how many. */
 int dd_check(decode_double *x);
 
+/* One turn of the pages at this time; when the next one is due. */
+uint64_t dd_tick(decode_double *x, uint64_t now_ns);
+sl_pages_stats dd_stats(const decode_double *x);
+/* Damaged pages that were found. */
+uint64_t dd_damaged(const decode_double *x);
+/* Mail of the transport thread. */
+void dd_reader_gone(decode_double *x, uint32_t ep_serial);
+void dd_router_up(decode_double *x, uint32_t session);
+void dd_router_down(decode_double *x, uint32_t session);
+/* KV_RESYNC. */
+void dd_resync(decode_double *x, uint32_t session);
+
 /* Turns of the cascade and of the checker until nothing waits and nothing is in flight. */
 void dd_settle(decode_double *x);
 

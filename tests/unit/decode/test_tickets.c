@@ -540,7 +540,7 @@ START_TEST(a_claim_ends)
     sl_claims_refused(x.d, other, 1, later);
     later += (uint64_t)600 * 1000000;
     ck_assert(!sl_claims_bar(x.d, other, 1, later) && sl_claims_bar(x.d, DD_ROUTER, 1, later));
-    sl_changes_router_down(x.d, other);
+    dd_router_down(&x, other);
     ck_assert(!sl_claims_bar(x.d, DD_ROUTER, 1, later));
     dd_close(&x);
 }

@@ -89,13 +89,30 @@ static bool active(void)
     return any;
 }
 
+void rig_news(void)
+{
+    sl_cascade_news news;
+    while (sl_cascade_next(rig.cascade, &news)) {
+        rig_waiting *w = (rig_waiting *)news.w;
+        ck_assert(!w->ready);
+        w->ready = news.ended;
+        w->begun += news.ended ? 0 : news.pages;
+    }
+}
+
+void rig_tick(uint64_t now_ns)
+{
+    sl_cascade_tick(rig.cascade, now_ns);
+    rig_news();
+}
+
 void rig_turn(void)
 {
     struct pollfd p = {.fd = sl_cascade_fd(rig.cascade), .events = POLLIN};
     if (!rig.n_jobs && active())
         poll(&p, 1, 20);
     rig_answer_all();
-    sl_cascade_tick(rig.cascade, sl_now_ns());
+    rig_tick(sl_now_ns());
     sl_err err = {0};
     ck_assert_msg(sl_store_check(rig.store, &err) == SL_OK, "%s", err.text);
 }
@@ -168,14 +185,8 @@ int rig_request_now(const int32_t *tokens, int n)
     return matched;
 }
 
-static void on_ready(sl_cascade_waiter *w)
-{
-    ((rig_waiting *)w)->ready = true;
-}
-
 bool rig_wait_for(rig_waiting *w, const int32_t *tokens, int n)
 {
-    w->w.ready = on_ready;
     w->ready = false;
     return sl_cascade_wait(rig.cascade, rig_seed, tokens, n * PAGE + 1, &w->w);
 }

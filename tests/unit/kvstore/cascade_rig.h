@@ -57,8 +57,9 @@ typedef struct rig_setting {
 
 /* A request that waits for the tier. */
 typedef struct rig_waiting {
-    sl_cascade_waiter w;
+    sl_cascade_waiter w; /* first member */
     bool ready;
+    int32_t begun; /* pages, as it was told */
 } rig_waiting;
 
 void rig_make_store(sl_layout layout);
@@ -72,6 +73,10 @@ void rig_close_all(void);
 sl_cascade_stats rig_stats(void);
 sl_cascade_stats rig_second_stats(void);
 void rig_answer_all(void);
+/* Takes what the cascade has to tell the requests that wait. */
+void rig_news(void);
+/* One turn of the cascade at this time, and its news. */
+void rig_tick(uint64_t now_ns);
 /* One turn of the worker; the store is checked. */
 void rig_turn(void);
 /* Turns until nothing is in flight. */

@@ -234,7 +234,7 @@ START_TEST(a_late_load_lets_requests_go)
     rig_waiting w = {0}, v = {0};
     ck_assert(rig_wait_for(&w, a, 4));
     ck_assert(rig_wait_for(&v, a, 3));
-    sl_cascade_tick(rig.cascade, sl_now_ns() + 20000000);
+    rig_tick(sl_now_ns() + 20000000);
     ck_assert(w.ready && v.ready);
     ck_assert_uint_eq(rig_stats().misses[SL_MISS_LATE], 4);
     ck_assert(!rig_wait_for(&w, a, 4)); /* it does not wait twice */
@@ -341,7 +341,7 @@ START_TEST(it_ends_at_any_moment)
         ck_assert(rig_wait_for(&w, a, 6));
         rig_request_now(b, 8);
         for (int i = 0; i < turns; i++)
-            sl_cascade_tick(rig.cascade, sl_now_ns());
+            rig_tick(sl_now_ns());
         if (turns > 6)
             rig_answer_all();
         if (!w.ready)

@@ -279,6 +279,65 @@ START_TEST(a_dead_tier_does_not_stop_the_other)
 }
 END_TEST
 
+/* The first tier has failed, and the second one is asked only for requests that name a worker: the request continues at once, and does
+ * not wait for a time to end. */
+START_TEST(no_tier_to_ask_ends_the_wait_at_once)
+{
+    rig_setting s = both();
+    open_with_pages(&s, 5);
+    fault_tier_set(rig.tier, &(faults){.die_after = 1});
+    ck_assert_int_eq(ask(rig.tier, SL_TIER_EXISTS, 0), SL_ERR_IO);
+    static sl_tier_ops workers;
+    workers = *rig.second->ops;
+    workers.needs_source = true;
+    rig.second->ops = &workers;
+    rig_waiting w = {0};
+    bool waits = rig_wait_for(&w, a, 5);
+    rig_news();
+    ck_assert(!waits || w.ready);
+    ck_assert_int_eq(sl_cascade_waiting(rig.cascade), 0);
+    ck_assert_uint_eq(rig_stats().misses[SL_MISS_IO], 5);
+    check_given_back();
+    rig_close_all();
+}
+END_TEST
+
+/* What a request was told that its pages were loaded stays pinned until it asks for more news, also when it does not take them. */
+START_TEST(loaded_pages_stay_pinned_until_the_next_news)
+{
+    rig_setting s = both();
+    sl_store_stats st;
+    sl_cascade_news news;
+    open_with_pages(&s, 5);
+    rig_waiting w = {0}, v = {0};
+    ck_assert(rig_wait_for(&w, a, 5));
+    ck_assert(rig_wait_for(&v, a, 5));
+    while (sl_cascade_waiting(rig.cascade)) {
+        rig_answer_all();
+        sl_cascade_tick(rig.cascade, sl_now_ns());
+    }
+    ck_assert_uint_eq(sl_cascade_tick(rig.cascade, 77), 77); /* there is news */
+    ck_assert(!sl_cascade_idle(rig.cascade));
+    if (_i == 0) {
+        ck_assert(sl_cascade_next(rig.cascade, &news) && news.ended && news.w == &w.w);
+        sl_store_stats_get(rig.store, &st);
+        ck_assert_int_eq(st.held, 5);
+        ck_assert(w.w.loaded == 0 && w.w.loaded_end == 5);
+        ck_assert(sl_cascade_next(rig.cascade, &news) && news.ended && news.w == &v.w);
+        sl_store_stats_get(rig.store, &st);
+        ck_assert_int_eq(st.held, 5);
+    } else { /* both leave without their news */
+        sl_cascade_leave(rig.cascade, &v.w);
+        sl_cascade_leave(rig.cascade, &w.w);
+    }
+    ck_assert(!sl_cascade_next(rig.cascade, &news));
+    sl_store_stats_get(rig.store, &st);
+    ck_assert_int_eq(st.held, 0);
+    check_given_back();
+    rig_close_all();
+}
+END_TEST
+
 /* The first tier does not answer: to the question which pages it has, or to the request to read them. */
 START_TEST(a_late_tier_does_not_stop_the_other)
 {
@@ -291,15 +350,13 @@ START_TEST(a_late_tier_does_not_stop_the_other)
         fault_tier_set(rig.tier, &stuck);
     ck_assert(rig_wait_for(&w, a, 4));
     if (_i == 1) {
-        sl_cascade_tick(
-            rig.cascade,
-            sl_now_ns()); /* the tier has answered the lookup, and is not able to answer the read */
+        rig_tick(sl_now_ns()); /* the tier has answered the lookup, and is not able to answer the read */
         fault_tier_set(rig.tier, &stuck);
         while (!rig_stats().loading)
-            sl_cascade_tick(rig.cascade, sl_now_ns());
+            rig_tick(sl_now_ns());
     }
     ck_assert(!w.ready);
-    sl_cascade_tick(rig.cascade, sl_now_ns() + 60000000);
+    rig_tick(sl_now_ns() + 60000000);
     ck_assert_uint_eq(rig_stats().misses[SL_MISS_LATE],
                       _i ? 4 : 0); /* with the lookup when its load has ended */
     if (_i) {
@@ -396,14 +453,6 @@ START_TEST(a_stuck_writer_does_not_stop_the_other)
 }
 END_TEST
 
-static int32_t begun_pages;
-
-static void on_begun(sl_cascade_waiter *w, int32_t pages)
-{
-    (void)w;
-    begun_pages += pages;
-}
-
 /* Each chunk that is verified is worth something, whatever happens to the following ones. */
 START_TEST(a_load_has_chunks)
 {
@@ -415,14 +464,13 @@ START_TEST(a_load_has_chunks)
     rig_request(a, 12);
     rig_settle();
     sl_store_flush(rig.store);
-    rig_waiting w = {.w.begun = on_begun};
-    begun_pages = 0;
+    rig_waiting w = {0};
     ck_assert(rig_wait_for(&w, a, 12));
     uint64_t changes = sl_cascade_changes(rig.cascade);
     while (rig_stats().hits < 4)
         rig_turn();
     ck_assert(!w.ready);
-    ck_assert_int_eq(begun_pages, 12); /* told once */
+    ck_assert_int_eq(w.begun, 12); /* told once */
     ck_assert_uint_gt(sl_cascade_changes(rig.cascade), changes);
     ck_assert(sl_cascade_may_load(rig.cascade, rig_seed, key_of(a, 11)));
     ck_assert(!sl_cascade_may_load(rig.cascade, rig_seed, key_of(a, 12)));
@@ -464,8 +512,8 @@ START_TEST(late_while_checksums_are_compared)
     rig_waiting w = {0};
     ck_assert(rig_wait_for(&w, a, 12));
     while (!rig.n_jobs)
-        sl_cascade_tick(rig.cascade, sl_now_ns());
-    sl_cascade_tick(rig.cascade, sl_now_ns() + 61000000000u);
+        rig_tick(sl_now_ns());
+    rig_tick(sl_now_ns() + 61000000000u);
     ck_assert(w.ready);
     uint64_t elsewhere = _i == 1 ? 1 : 0;
     ck_assert_uint_eq(rig_stats().misses[SL_MISS_ROOM], 0);
@@ -492,7 +540,7 @@ START_TEST(leaving_gives_everything_back)
         ck_assert(rig_wait_for(&v, a, 10));
         sl_cascade_leave(rig.cascade, &w.w);
         for (int i = 0; i < turns; i++)
-            i % 3 == 2 ? rig_answer_all() : (void)sl_cascade_tick(rig.cascade, sl_now_ns());
+            i % 3 == 2 ? rig_answer_all() : rig_tick(sl_now_ns());
         sl_cascade_leave(rig.cascade, &v.w);
         check_given_back();
         ck_assert_int_eq(rig_request(a, 12), 12);
@@ -554,6 +602,8 @@ int main(void)
     tcase_add_loop_test(t, damage_in_both_tiers_is_found, 0, 2);
     tcase_add_test(t, only_the_wrong_page_is_replaced);
     tcase_add_loop_test(t, a_dead_tier_does_not_stop_the_other, 0, 2);
+    tcase_add_test(t, no_tier_to_ask_ends_the_wait_at_once);
+    tcase_add_loop_test(t, loaded_pages_stay_pinned_until_the_next_news, 0, 2);
     tcase_add_loop_test(t, a_late_tier_does_not_stop_the_other, 0, 2);
     tcase_add_test(t, selective_writes_at_the_second_use);
     tcase_add_test(t, read_only_is_never_written);

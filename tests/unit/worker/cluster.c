@@ -132,10 +132,10 @@ static sl_status create(cworker *w, sl_err *err)
                         .max_batch = o->max_batch,
                         .max_waiting = o->max_waiting,
                         .shipping = o->decode_ships_by_staging ? &sl_shipping_staging : o->shipping,
-                        .pull = o->pull,
-                        .lend = o->pull,
-                        .pull_timeout_ms = o->pull_timeout_ms,
-                        .prefetch = {.policy = SL_CFG_PREFETCH_WAIT_COMPLETE, .budget = 0.5},
+                        .pages = {.pull = o->pull,
+                                  .lend = o->pull,
+                                  .pull_timeout_ms = o->pull_timeout_ms,
+                                  .prefetch = {.policy = SL_CFG_PREFETCH_WAIT_COMPLETE, .budget = 0.5}},
                         .quarantine_ms = o->quarantine_ms};
     return sl_decode_create(&d, &w->decode, err);
 }

@@ -33,8 +33,8 @@ static void finish(void)
 {
     for (int turns = 0;; turns++) {
         ck_assert_int_lt(turns, 1000);
-        sl_loading_tick(x.d, sl_now_ns());
-        sl_audit_tick(x.d, UINT64_MAX);
+        dd_tick(&x, sl_now_ns());
+        dd_tick(&x, UINT64_MAX);
         dd_check(&x);
         ck_assert_int_eq(job(SL_CACHE_STATUS, ""), SL_OK);
         if (x.job.state != SL_CACHE_RUNNING)
@@ -87,7 +87,7 @@ static void damage_host(sl_key key)
 
 static sl_tier *tier(void)
 {
-    return sl_cascade_tier_at(x.d->pages.cascade, 0);
+    return sl_cascade_tier_at(sl_pages_cascade(x.d->pages), 0);
 }
 
 static uint64_t tier_pages(void)
@@ -262,7 +262,7 @@ START_TEST(verify_ends_requests_with_damaged_pages)
     ck_assert_int_eq(job(SL_CACHE_VERIFY, "host"), SL_OK);
     for (int turns = 0; x.seen == x.n_said; turns++) {
         ck_assert_int_lt(turns, 100);
-        sl_audit_tick(x.d, UINT64_MAX);
+        dd_tick(&x, UINT64_MAX);
         dd_check(&x);
     }
     dd_expect(&x, SL_MSG_RETRACTED, 2);
@@ -282,7 +282,7 @@ START_TEST(pages_may_leave_meanwhile)
     keys_of(0, keys);
     damage_host(keys[0]);
     ck_assert_int_eq(job(SL_CACHE_VERIFY, "host"), SL_OK);
-    sl_audit_tick(x.d, UINT64_MAX); /* the checker has its job */
+    dd_tick(&x, UINT64_MAX); /* the checker has its job */
     sl_store_flush(x.d->role.store);
     ck_assert_int_eq(dd_held(&x), 3);
     finish();
@@ -299,7 +299,7 @@ START_TEST(one_at_a_time_and_cancel)
     ck_assert_int_eq(x.job.state, SL_CACHE_RUNNING);
     ck_assert_int_eq(job(SL_CACHE_DROP, "memory"), SL_ERR_REFUSED);
     ck_assert_int_eq(job(SL_CACHE_VERIFY, ""), SL_ERR_REFUSED);
-    sl_audit_tick(x.d, UINT64_MAX); /* a batch is in flight */
+    dd_tick(&x, UINT64_MAX); /* a batch is in flight */
     ck_assert_int_eq(job(SL_CACHE_CANCEL, ""), SL_OK);
     ck_assert_int_eq(x.job.state, SL_CACHE_RUNNING); /* until the batch is back */
     finish();
@@ -318,7 +318,7 @@ START_TEST(the_worker_ends_meanwhile)
 {
     open_with_pages(SL_CFG_VERIFY_ALWAYS, true);
     ck_assert_int_eq(job(SL_CACHE_VERIFY, "memory"), SL_OK);
-    sl_audit_tick(x.d, UINT64_MAX); /* a read is in flight */
+    dd_tick(&x, UINT64_MAX); /* a read is in flight */
     if (_i) {
         x.d->role.draining = true;
         finish();
@@ -332,8 +332,8 @@ END_TEST
 START_TEST(drop_empties_one_tier)
 {
     open_with_pages(SL_CFG_VERIFY_ALWAYS, true);
-    sl_changes_router_up(x.d, DD_ROUTER);
-    sl_holdings_tick(x.d);
+    dd_router_up(&x, DD_ROUTER);
+    dd_tick(&x, sl_now_ns());
     x.seen = x.n_said;
     ck_assert_int_eq(job(SL_CACHE_DROP, "memory"), SL_OK);
     finish();
@@ -341,7 +341,7 @@ START_TEST(drop_empties_one_tier)
     ck_assert_uint_eq(x.job.done, 3);
     ck_assert_uint_eq(tier_pages(), 0);
     ck_assert_int_eq(host_pages(), 3);
-    sl_holdings_tick(x.d);
+    dd_tick(&x, sl_now_ns());
     int removed = 0;
     for (int i = 0; i < x.n_said; i++)
         removed += x.said[i].type == SL_MSG_KV_EVENTS && x.said[i].rid == SL_MEDIUM_DISK
@@ -377,9 +377,9 @@ START_TEST(the_rate_is_kept)
     ask_for(q);
     dd_expect(&x, SL_MSG_CACHE_JOB, question);
     uint64_t now = sl_now_ns();
-    sl_audit_tick(x.d, now);
+    dd_tick(&x, now);
     ck_assert_int_eq(dd_check(&x), 1);
-    uint64_t due = sl_audit_tick(x.d, now);
+    uint64_t due = dd_tick(&x, now);
     ck_assert_uint_gt(due, now + 1000000000ull);
     ck_assert_int_eq(dd_check(&x), 0);
     ck_assert_int_eq(job(SL_CACHE_CANCEL, ""), SL_OK);

@@ -77,7 +77,7 @@ START_TEST(published_pages)
     failed(2);
     dd_silent(&x);
     ck_assert_int_eq(dd_tickets(&x), 0);
-    ck_assert_uint_eq(x.d->pages.damage.found, 1);
+    ck_assert_uint_eq(dd_damaged(&x), 1);
     arrive(3, 200, 1, 0, (uint32_t)page); /* what continues the page has gone with it */
     dd_check(&x);
     dd_expect(&x, SL_MSG_TOKENS, 3);
@@ -131,8 +131,8 @@ START_TEST(generated_pages)
     ck_assert_int_eq(dd_ticket(&x, 1)->sealed, 3);
     flip(page_of(1, 2), 1, 5);
     uint64_t now = sl_now_ns();
-    while (!x.d->pages.damage.found) {
-        ck_assert_uint_gt(sl_damage_patrol(x.d, now += 20000000), now);
+    while (!dd_damaged(&x)) {
+        ck_assert_uint_gt(sl_patrol_tick(x.d, now += 20000000), now);
         ck_assert_int_eq(dd_check(&x), 1);
     }
     dd_expect(&x, SL_MSG_RETRACTED, 1);
@@ -156,22 +156,22 @@ START_TEST(running_pages)
     dd_expect(&x, SL_MSG_TOKENS, 2);
     uint64_t victim = 1 + (uint64_t)_i / 6, other = 3 - victim, now = sl_now_ns();
     for (int i = 0; i < 4; i++) { /* undamaged: nothing happens */
-        sl_damage_patrol(x.d, now += 20000000);
+        sl_patrol_tick(x.d, now += 20000000);
         dd_check(&x);
     }
     dd_silent(&x);
     flip(page_of(victim, _i % 6), _i % 2, _i);
     for (int i = 0; i < 12 && x.seen == x.n_said; i++) {
-        sl_damage_patrol(x.d, now += 20000000);
-        ck_assert_int_eq(sl_damage_patrol(x.d, now), UINT64_MAX); /* one job at a time */
+        sl_patrol_tick(x.d, now += 20000000);
+        ck_assert_int_eq(sl_patrol_tick(x.d, now), UINT64_MAX); /* one job at a time */
         dd_check(&x);
     }
     dd_expect(&x, SL_MSG_RETRACTED, victim);
     dd_silent(&x);
-    ck_assert_uint_eq(x.d->pages.damage.found, 1);
+    ck_assert_uint_eq(dd_damaged(&x), 1);
     dd_abort(&x, other, SL_ERR_CANCELLED);
     dd_expect(&x, SL_MSG_DRAINED, other);
-    ck_assert_uint_eq(sl_damage_patrol(x.d, now + 20000000), UINT64_MAX); /* nothing runs */
+    ck_assert_uint_eq(sl_patrol_tick(x.d, now + 20000000), UINT64_MAX); /* nothing runs */
     dd_close(&x);
 }
 END_TEST

@@ -50,13 +50,13 @@ START_TEST(pages_are_lent_and_given_back)
     ck_assert_int_eq(dd_held(&x), 3); /* the second one pins the first page too, as the tree needs it */
     dd_lease_end(&x, 11, 8);
     ck_assert_int_eq(dd_held(&x), 0);
-    ck_assert_int_eq(x.d->pages.lend.pages, 0);
+    ck_assert_int_eq(dd_stats(&x).lend.pages_now, 0);
     dd_lease_end(&x, 11, 8);                         /* late or repeated: dropped */
     dd_lease_ask(&x, 12, 7, dd_seed, 1, 0, 2, 1000); /* another prompt */
     ck_assert_uint_eq(lease(12)->n, 0);
     dd_lease_ask(&x, 13, 7, (sl_key){9, 9}, 0, 0, 2, 1000); /* the keys of another domain */
     ck_assert_uint_eq(lease(13)->n, 0);
-    ck_assert_int_eq(x.d->pages.lend.n, 0);
+    ck_assert_int_eq(dd_stats(&x).lend.leases, 0);
     dd_close(&x);
 }
 END_TEST
@@ -94,19 +94,19 @@ START_TEST(the_end_of_the_time_frees_nothing_alone)
     dd_lease_ask(&x, 11, 9, dd_seed, 0, 0, 1, 60000);
     lease(10);
     dd_expect(&x, SL_MSG_LEASE, 11);
-    uint64_t due = sl_lend_tick(x.d, sl_now_ns());
+    uint64_t due = dd_tick(&x, sl_now_ns());
     ck_assert(due < sl_now_ns() + 20000000);
     ck_assert_int_eq(x.reader_fences, 0);
     nanosleep(&(struct timespec){0, 25000000}, NULL);
-    sl_lend_tick(x.d, sl_now_ns());
-    sl_lend_tick(x.d, sl_now_ns());
+    dd_tick(&x, sl_now_ns());
+    dd_tick(&x, sl_now_ns());
     ck_assert_int_eq(x.reader_fences, 1);
     ck_assert_uint_eq(x.fenced_reader, 7);
     ck_assert_int_eq(dd_held(&x), 2);
-    sl_lend_reader_gone(x.d, 7);
+    dd_reader_gone(&x, 7);
     ck_assert_int_eq(dd_held(&x), 1);
-    sl_lend_reader_gone(x.d, 7);
-    sl_lend_reader_gone(x.d, 9);
+    dd_reader_gone(&x, 7);
+    dd_reader_gone(&x, 9);
     ck_assert_int_eq(dd_held(&x), 0);
     dd_close(&x);
 }
@@ -118,14 +118,14 @@ START_TEST(the_reader_goes_while_checksums_are_read)
     open_with_pages(SL_CFG_VERIFY_OFF);
     dd_lease_ask(&x, 10, 7, dd_seed, 0, 0, 2, 1000);
     if (_i)
-        sl_lend_reader_gone(x.d, 7);
+        dd_reader_gone(&x, 7);
     else
         dd_lease_end(&x, 10, 7);
     ck_assert_int_eq(dd_held(&x), 2);
     dd_check(&x);
     dd_silent(&x);
     ck_assert_int_eq(dd_held(&x), 0);
-    ck_assert_int_eq(x.d->pages.lend.n, 0);
+    ck_assert_int_eq(dd_stats(&x).lend.leases, 0);
     dd_close(&x);
 }
 END_TEST
@@ -149,7 +149,7 @@ START_TEST(lending_is_bounded)
     ck_assert_uint_eq(lease(6)->n, 0);
     dd_lease_end(&x, 5, 7);
     x.d->role.draining = false;
-    x.d->o.lend = false; /* kvstore.workers.enabled: false */
+    x.d->o.pages.lend = false; /* kvstore.workers.enabled: false */
     dd_lease_ask(&x, 7, 7, dd_seed, 0, 0, 3, 1000);
     ck_assert_uint_eq(lease(7)->n, 0);
     dd_close(&x);
@@ -174,7 +174,7 @@ START_TEST(damage_that_a_reader_reports_is_looked_for)
     ck_assert_int_eq(dd_check(&x), 0);
     dd_lease_damaged(&x, 10, 7, 0, 3);
     ck_assert_int_eq(dd_check(&x), 1);
-    ck_assert_uint_eq(x.d->pages.damage.found, 0); /* they are right here */
+    ck_assert_uint_eq(dd_damaged(&x), 0); /* they are right here */
     dd_lease_damaged(&x, 10, 7, 0, 3);
     ck_assert_int_eq(dd_check(&x), 0); /* once for each lease */
     dd_lease_end(&x, 10, 7);
@@ -185,7 +185,7 @@ START_TEST(damage_that_a_reader_reports_is_looked_for)
     if (_i)
         dd_lease_end(&x, 12, 7); /* the checker still reads its pages */
     ck_assert_int_eq(dd_check(&x), 1);
-    ck_assert_uint_eq(x.d->pages.damage.found, 1);
+    ck_assert_uint_eq(dd_damaged(&x), 1);
     if (!_i)
         dd_lease_end(&x, 12, 7);
     ck_assert_int_eq(dd_held(&x), 0);
@@ -240,10 +240,10 @@ static void open_loading(void)
     dd_expect(&x, SL_MSG_TOKENS, 1);
     dd_expect(&x, SL_MSG_DONE, 1);
     sl_store_flush(x.d->role.store);
-    x.d->o.lend = false; /* concerns decode workers only */
+    x.d->o.pages.lend = false; /* concerns decode workers only */
     dd_reserve(&x, 2, 200, 2, 0, 0);
     for (int i = 0; i < 20; i++)
-        sl_loading_tick(x.d, sl_now_ns());
+        dd_tick(&x, sl_now_ns());
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_LOADING, 2)->matched, 3);
     dd_silent(&x);
 }
@@ -267,19 +267,19 @@ START_TEST(pages_are_lent_while_others_are_loaded)
     dd_lease_wait(&x, 10, 7, 0, 0, 3);
     dd_lease_wait(&x, 10, 7, 0, 0, 3); /* the same again: dropped */
     dd_silent(&x);
-    ck_assert_int_eq(x.d->pages.lend.n_waits, 1);
+    ck_assert_int_eq(dd_stats(&x).lend.waiting, 1);
     ck_assert(dd_check_one(&x)); /* the first page is right */
     dd_silent(&x);
-    sl_lend_tick(x.d, sl_now_ns());
-    ck_assert_int_eq(x.d->pages.lend.n_waits, 0);
-    ck_assert_int_eq(x.d->pages.lend.pages, 1);
+    dd_tick(&x, sl_now_ns());
+    ck_assert_int_eq(dd_stats(&x).lend.waiting, 0);
+    ck_assert_int_eq(dd_stats(&x).lend.pages_now, 1);
     dd_check(&x); /* the others, and the checksums of the first one */
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3);
     const dd_said *s = dd_expect(&x, SL_MSG_LEASE, 10);
     ck_assert_uint_eq(s->n, 1);
     dd_lease_end(&x, 10, 7);
     dd_lease_wait(&x, 11, 7, 0, 1, 2); /* they are here: nothing to wait for */
-    ck_assert_int_eq(x.d->pages.lend.n_waits, 0);
+    ck_assert_int_eq(dd_stats(&x).lend.waiting, 0);
     dd_check(&x);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_LEASE, 11)->n, 2);
     dd_lease_end(&x, 11, 7);
@@ -293,14 +293,14 @@ START_TEST(a_load_that_ends_early_answers)
     open_loading();
     dd_lease_wait(&x, 10, 7, 0, 1, 2);
     ck_assert(dd_check_one(&x));
-    sl_lend_tick(x.d, sl_now_ns());
-    ck_assert_int_eq(x.d->pages.lend.n_waits, 1); /* this was the page before it */
+    dd_tick(&x, sl_now_ns());
+    ck_assert_int_eq(dd_stats(&x).lend.waiting, 1); /* this was the page before it */
     sl_check *k = (sl_check *)sl_mailbox_take(x.d->role.checker.inbox);
     ck_assert(k && k->what == SL_CHECK_KEEP && k->n_pages == 1);
     flip(k->pages[0]);
     sl_checker_post(&x.d->role.checker, k);
     dd_settle(&x);
-    ck_assert_int_eq(x.d->pages.lend.n_waits, 0);
+    ck_assert_int_eq(dd_stats(&x).lend.waiting, 0);
     const dd_said *a = &x.said[x.seen], *b = &x.said[x.seen + 1];
     ck_assert_int_eq(x.n_said - x.seen, 2);
     const dd_said *lease = a->type == SL_MSG_LEASE ? a : b, *reserved = lease == a ? b : a;
@@ -319,15 +319,15 @@ START_TEST(every_wait_for_a_load_ends)
     open_loading();
     dd_lease_wait(&x, 10, 7, 0, 0, 3);
     dd_lease_wait(&x, 11, 8, 0, 1, 2);
-    ck_assert_int_eq(x.d->pages.lend.n_waits, 2);
+    ck_assert_int_eq(dd_stats(&x).lend.waiting, 2);
     switch ((ending)_i) {
     case ENDS_LEASE:
         dd_lease_end(&x, 10, 7);
         dd_lease_end(&x, 11, 8);
         break;
     case READER_GONE:
-        sl_lend_reader_gone(x.d, 7);
-        sl_lend_reader_gone(x.d, 8);
+        dd_reader_gone(&x, 7);
+        dd_reader_gone(&x, 8);
         break;
     case ABORTED:
         dd_abort(&x, 2, SL_ERR_CANCELLED);
@@ -341,15 +341,15 @@ START_TEST(every_wait_for_a_load_ends)
     case ENDS:
         break;
     }
-    ck_assert_int_eq(x.d->pages.lend.n_waits, _i <= READER_GONE ? 0 : 2);
+    ck_assert_int_eq(dd_stats(&x).lend.waiting, _i <= READER_GONE ? 0 : 2);
     int leases = 0;
     dd_settle(&x);
     for (; x.seen < x.n_said; x.seen++)
         leases += x.said[x.seen].type == SL_MSG_LEASE;
-    ck_assert_int_eq(x.d->pages.lend.n_waits, 0);
+    ck_assert_int_eq(dd_stats(&x).lend.waiting, 0);
     ck_assert_int_eq(leases, _i <= READER_GONE ? 0 : 2);
-    sl_lend_reader_gone(x.d, 7);
-    sl_lend_reader_gone(x.d, 8);
+    dd_reader_gone(&x, 7);
+    dd_reader_gone(&x, 8);
     x.d->role.draining = false;
     dd_abort(&x, 2, SL_ERR_CANCELLED);
     dd_drained(&x, 2, DD_WRITER);
@@ -369,9 +369,9 @@ START_TEST(nothing_is_waited_for_in_vain)
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_LEASE, 11)->n, 0);
     for (uint64_t id = 100; id < 100 + 300; id++) /* bounded: the others are answered */
         dd_lease_wait(&x, id, 7, 0, 0, 3);
-    ck_assert_int_eq(x.d->pages.lend.n_waits, 256);
+    ck_assert_int_eq(dd_stats(&x).lend.waiting, 256);
     ck_assert_int_eq(x.n_said - x.seen, 300 - 256);
-    sl_lend_reader_gone(x.d, 7);
+    dd_reader_gone(&x, 7);
     x.seen = x.n_said;
     dd_check(&x);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3);

@@ -28,7 +28,7 @@ static void open_with_pages(sl_cfg_verify verify)
 static sl_cascade_stats stats(void)
 {
     sl_cascade_stats s;
-    sl_cascade_stats_get(x.d->pages.cascade, 0, &s);
+    sl_cascade_stats_get(sl_pages_cascade(x.d->pages), 0, &s);
     return s;
 }
 
@@ -69,7 +69,7 @@ START_TEST(loaded_pages_are_not_verified_twice)
     open_with_pages(SL_CFG_VERIFY_ALWAYS);
     dd_reserve(&x, 2, 200, 2, 0, 0);
     for (int i = 0; i < 20; i++)
-        sl_loading_tick(x.d, sl_now_ns());
+        dd_tick(&x, sl_now_ns());
     dd_silent(&x);
     ck_assert(dd_check_one(&x));
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3);
@@ -130,7 +130,7 @@ START_TEST(waiting_is_bounded)
     open_with_pages(SL_CFG_VERIFY_OFF);
     for (uint64_t rid = 2; rid < 7; rid++)
         dd_reserve(&x, rid, 130, 2, 0, 0);
-    ck_assert_int_eq(x.d->pages.loads.n, 4);
+    ck_assert_int_eq(sl_pages_waiting(x.d->pages), 4);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 6)->matched, 0);
     dd_settle(&x);
     int reserved = 0, refused = 0;
@@ -179,7 +179,7 @@ START_TEST(routers_know_what_is_on_disk)
     o.tier = o.local = true;
     o.tier_pages = 5;
     dd_open(&x, &o);
-    sl_changes_router_up(x.d, DD_ROUTER);
+    dd_router_up(&x, DD_ROUTER);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_KV_EVENTS, SL_MEDIUM_HOST)->ticket, 1);
     hear(DD_ROUTER, 0, 0, true);
     run_prompt(1, 1);
@@ -189,19 +189,19 @@ START_TEST(routers_know_what_is_on_disk)
     hear(DD_ROUTER, 0, 1, false);
     hear(DD_ROUTER, 3, 0, false);
     x.router = 2;
-    sl_changes_router_up(x.d, 2);
+    dd_router_up(&x, 2);
     dd_expect(&x, SL_MSG_KV_EVENTS, SL_MEDIUM_HOST);
     hear(2, 0, 0, true);
     dd_settle(&x);
     hear(2, 5, 0, false);
     dd_silent(&x);
-    sl_changes_resync(x.d, 2); /* a batch was lost */
+    dd_resync(&x, 2); /* a batch was lost */
     dd_expect(&x, SL_MSG_KV_EVENTS, SL_MEDIUM_HOST);
     hear(2, 0, 0, true);
     dd_settle(&x);
     hear(2, 5, 0, false);
-    sl_changes_router_down(x.d, DD_ROUTER);
-    sl_changes_router_down(x.d, 2);
+    dd_router_down(&x, DD_ROUTER);
+    dd_router_down(&x, 2);
     x.router = DD_ROUTER;
     run_prompt(3, 3); /* nothing is told */
     dd_silent(&x);

@@ -14,7 +14,7 @@ static void open_with_pages(sl_cfg_prefetch policy)
     o.pages = 24;
     o.tier = true;
     dd_open(&x, &o);
-    x.d->o.prefetch = (sl_prefetch_opts){
+    x.d->o.pages.prefetch = (sl_prefetch_opts){
         .policy = policy, .base_ms = 20, .ms_per_1024 = 10, .min_tokens = 64, .budget = 0.5};
     dd_reserve(&x, 1, 200, 1, 0, 0);
     dd_settle(&x);
@@ -28,13 +28,13 @@ static void open_with_pages(sl_cfg_prefetch policy)
 
 static uint64_t ended(sl_prefetch_end how)
 {
-    return x.d->pages.prefetch.ended[how];
+    return dd_stats(&x).prefetch.ended[how];
 }
 
 static uint64_t hits(void)
 {
     sl_cascade_stats s;
-    sl_cascade_stats_get(x.d->pages.cascade, 0, &s);
+    sl_cascade_stats_get(sl_pages_cascade(x.d->pages), 0, &s);
     return s.hits;
 }
 
@@ -43,11 +43,11 @@ static void close_empty(void)
 {
     sl_tier_stats s;
     dd_settle(&x);
-    sl_tier_get_stats(sl_cascade_tier_at(x.d->pages.cascade, 0), &s);
+    sl_tier_get_stats(sl_cascade_tier_at(sl_pages_cascade(x.d->pages), 0), &s);
     ck_assert_uint_eq(s.leased, 0);
-    ck_assert_ptr_null(x.d->pages.prefetch.list);
-    ck_assert_int_eq(x.d->pages.prefetch.pages, 0);
-    ck_assert_int_eq(sl_cascade_waiting(x.d->pages.cascade), 0);
+    ck_assert_int_eq(dd_stats(&x).prefetch.now, 0);
+    ck_assert_int_eq(dd_stats(&x).prefetch.pages, 0);
+    ck_assert_int_eq(sl_cascade_waiting(sl_pages_cascade(x.d->pages)), 0);
     dd_close(&x);
 }
 
@@ -63,12 +63,12 @@ START_TEST(in_time)
     open_with_pages((sl_cfg_prefetch)_i);
     dd_prefetch(&x, 2, 200, 0);
     dd_prefetch(&x, 2, 200, 0); /* again: nothing new */
-    ck_assert_int_eq(x.d->pages.prefetch.n, 1);
+    ck_assert_int_eq(dd_stats(&x).prefetch.now, 1);
     ck_assert_int_eq(dd_tickets(&x), 0);
     dd_settle(&x);
     dd_silent(&x);
     ck_assert_int_eq(dd_held(&x), 0); /* the pages are cached, and none is held */
-    ck_assert_int_eq(x.d->pages.prefetch.pages, 0);
+    ck_assert_int_eq(dd_stats(&x).prefetch.pages, 0);
     dd_reserve(&x, 2, 200, 2, 0, 0);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3); /* at once */
     ck_assert_uint_eq(ended(SL_PREFETCH_IN_TIME), 1);
@@ -103,10 +103,10 @@ START_TEST(timeout_waits_for_a_time)
     uint64_t before = sl_now_ns();
     dd_reserve(&x, 2, 200, 2, 0, 0);
     dd_silent(&x);
-    uint64_t due = sl_loading_tick(x.d, before);
+    uint64_t due = dd_tick(&x, before);
     ck_assert_uint_ge(due, before + 20000000);
     ck_assert_uint_le(due, sl_now_ns() + 22000000); /* 20 ms, and 10 ms for each 1,024 tokens */
-    sl_loading_tick(x.d, due);
+    dd_tick(&x, due);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 0);
     ck_assert_uint_eq(ended(SL_PREFETCH_LATE), (uint64_t)_i);
     finish(2);
@@ -136,7 +136,7 @@ START_TEST(cancel_gives_everything_back)
         open_with_pages(SL_CFG_PREFETCH_WAIT_COMPLETE);
         dd_prefetch(&x, 2, 200, 0);
         for (int i = 0; i < turns; i++) {
-            sl_loading_tick(x.d, sl_now_ns());
+            dd_tick(&x, sl_now_ns());
             if (i == 2)
                 dd_check(&x);
         }
@@ -144,11 +144,11 @@ START_TEST(cancel_gives_everything_back)
             dd_abort(&x, 2, SL_ERR_CANCELLED);
             dd_expect(&x, SL_MSG_DRAINED, 2);
         } else if (_i == 1) {
-            sl_tickets_router_down(x.d, DD_ROUTER);
+            dd_router_down(&x, DD_ROUTER);
         } else if (_i == 2) {
             x.d->role.draining = true;
         } else {
-            sl_loading_tick(x.d, sl_now_ns() + 61000000000);
+            dd_tick(&x, sl_now_ns() + 61000000000);
         }
         dd_settle(&x);
         ck_assert_uint_eq(ended(SL_PREFETCH_CANCELLED), 1);
@@ -161,14 +161,14 @@ END_TEST
 START_TEST(budget_and_threshold)
 {
     open_with_pages(SL_CFG_PREFETCH_WAIT_COMPLETE);
-    x.d->o.prefetch.budget = 0.1; /* 2 pages of 24 */
+    x.d->o.pages.prefetch.budget = 0.1; /* 2 pages of 24 */
     dd_prefetch(&x, 2, 200, 0);
     ck_assert_uint_eq(ended(SL_PREFETCH_SKIPPED), 1);
-    ck_assert_ptr_null(x.d->pages.prefetch.list);
-    x.d->o.prefetch.budget = 0.5;
-    x.d->o.prefetch.min_tokens = 4 * 64;
+    ck_assert_int_eq(dd_stats(&x).prefetch.now, 0);
+    x.d->o.pages.prefetch.budget = 0.5;
+    x.d->o.pages.prefetch.min_tokens = 4 * 64;
     dd_prefetch(&x, 2, 200, 0);
-    ck_assert_ptr_null(x.d->pages.prefetch.list);
+    ck_assert_int_eq(dd_stats(&x).prefetch.now, 0);
     dd_reserve(&x, 2, 200, 2, 0, 0); /* not worth a load either */
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 0);
     finish(2);
