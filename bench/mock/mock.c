@@ -62,73 +62,36 @@ static bool told_to_fail(sl_mock *m, uint64_t rid, uint32_t attempt, sl_status r
 
 static void on_reserve(sl_mock *m, const sl_msg_reserve *r)
 {
-    uint32_t pages = (uint32_t)((r->n_tokens + SL_KEY_PAGE_TOKENS - 1) / SL_KEY_PAGE_TOKENS);
-    if (m->k.full || m->c.pages_used + pages > m->o.total_pages) {
-        m->k.full -= m->k.full > 0;
+    if (m->k.full) {
+        m->k.full--;
         sl_mock_send_failed(m, r->rid, r->attempt, SL_ERR_EXHAUSTED, true);
         return;
     }
     if (told_to_fail(m, r->rid, r->attempt, SL_ERR_PEER))
         return;
-    job *j =
-        sl_mock_new_job(m, r->rid, r->attempt, r->tokens, r->n_tokens, r->n_prompt, r->sampling, r->seed);
-    j->state = JOB_RESERVING;
-    j->ticket = ++m->next_ticket;
-    j->prefill_worker = r->prefill_worker;
-    j->pages = pages;
-    m->c.pages_used += pages;
-    j->due_ns = sl_now_ns() + m->o.reserve_us * 1000ull;
+    sl_mock_reserve(m, r);
     sl_msg l = {.type = SL_MSG_LOADING};
     l.loading = (sl_msg_loading){r->rid, r->attempt, m->k.loading};
     for (int i = 0; m->k.loading && i < 2; i++)
         sl_mock_send_router(m, &l);
 }
 
-static void on_prefill(sl_mock *m, const sl_msg_prefill *p)
-{
-    if (told_to_fail(m, p->rid, p->attempt, SL_ERR_DEVICE))
-        return;
-    job *j =
-        sl_mock_new_job(m, p->rid, p->attempt, p->tokens, p->n_tokens, p->n_prompt, p->sampling, p->seed);
-    j->state = JOB_PREFILL;
-    j->ticket = p->ticket;
-    memcpy(j->decode_addr, p->decode_addr, sizeof j->decode_addr);
-    j->due_ns = sl_now_ns() + m->o.prefill_us * 1000ull;
-}
-
-static void on_commit(sl_mock *m, const sl_msg_commit *c)
-{
-    job *j = sl_mock_find_job(m, c->rid, c->attempt);
-    if (!j || j->state != JOB_LANDING || j->ticket != c->ticket || c->worker_id != j->prefill_worker) {
-        m->c.commits_stale++;
-        return;
-    }
-    j->state = JOB_DECODING;
-    sl_mock_take_token(m, j, c->first.id, sl_now_ns());
-    sl_mock_finish_if_done(m, j);
-}
-
 static void on_abort(sl_mock *m, const sl_msg_abort *a)
 {
-    job *j = sl_mock_find_job(m, a->rid, a->attempt);
-    if (!j || j->state == JOB_DRAINING)
-        return;
-    if (m->o.role == SL_ROLE_PREFILL) {
-        sl_mock_end_job(m, j);
+    if (m->o.role != SL_ROLE_PREFILL)
+        sl_mock_aborted(m, a);
+    else if (sl_mock_abort_job(m, a->rid, a->attempt))
         sl_mock_send_id(m, SL_MSG_DRAINED, a->rid, a->attempt);
-    } else if (a->status == SL_ERR_PEER || j->state == JOB_DECODING || !j->prefill_worker) {
-        sl_mock_end_job(m, j); /* no prefill worker writes into the pages any more */
-    } else {
-        j->state = JOB_DRAINING;
-        m->c.waiting_drain++;
-    }
 }
 
-static void on_drained(sl_mock *m, const sl_msg_id *id)
+/* What tests may look at after a step. */
+static void count(sl_mock *m)
 {
-    job *j = sl_mock_find_job(m, id->rid, id->attempt);
-    if (j && j->state == JOB_DRAINING)
-        sl_mock_end_job(m, j);
+    sl_tickets_sweep(&m->core.tickets);
+    m->c.waiting_drain = (uint32_t)m->core.tickets.count[SL_TICKET_QUARANTINE];
+    m->c.jobs = (uint32_t)(sl_tickets_placed(&m->core.tickets) + m->core.tickets.count[SL_TICKET_LOADING]);
+    for (const job *j = m->jobs; j; j = j->next)
+        m->c.jobs++;
 }
 
 static void handle(sl_mock *m, const sl_msg *msg)
@@ -159,16 +122,17 @@ static void handle(sl_mock *m, const sl_msg *msg)
         m->c.source = msg->prefetch.source;
         break;
     case SL_MSG_PREFILL:
-        on_prefill(m, &msg->prefill);
+        if (!told_to_fail(m, msg->prefill.rid, msg->prefill.attempt, SL_ERR_DEVICE))
+            sl_mock_prefill(m, &msg->prefill);
         break;
     case SL_MSG_COMMIT:
-        on_commit(m, &msg->commit);
+        sl_mock_committed(m, &msg->commit);
         break;
     case SL_MSG_ABORT:
         on_abort(m, &msg->abort);
         break;
     case SL_MSG_DRAINED:
-        on_drained(m, &msg->id);
+        sl_mock_drained(m, &msg->id);
         break;
     case SL_MSG_FLUSH_CACHE:
         sl_keyset_clear(m->prefix);
@@ -215,17 +179,7 @@ static void on_connected(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
     }
     peer *p = ep->user;
     p->up = st == SL_OK;
-    for (job *j = m->jobs, *next; j; j = next) {
-        next = j->next;
-        if (j->state != JOB_COMMITTING || strcmp(j->decode_addr, p->addr))
-            continue;
-        if (p->up) {
-            sl_mock_commit(m, j);
-        } else {
-            sl_mock_send_failed(m, j->rid, j->attempt, SL_ERR_PEER, true);
-            sl_mock_end_job(m, j);
-        }
-    }
+    sl_mock_peer_changed(m, p);
     if (st)
         sl_tp_close(ep, SL_TP_CLOSE_FORCE);
 }
@@ -261,6 +215,7 @@ static sl_status open_transport(sl_mock *m, sl_err *err)
     t.events = (sl_tp_events){m, on_accepted, on_connected, on_failed, on_closed};
     t.fabric = m->o.fabric;
     SL_TRY(sl_keyset_create(m->o.total_pages, &m->prefix));
+    SL_TRY(sl_mock_tickets_open(m, err));
     SL_TRY(sl_transport_create(m->o.transport, &t, &m->tp, err));
     for (uint16_t id = 0; id < SL_TP_AM_IDS; id++)
         SL_TRY(sl_tp_handle(m->tp, id, on_message, m));
@@ -287,10 +242,10 @@ sl_status sl_mock_create(const sl_mock_opts *o, sl_mock **out, sl_err *err)
 
 static int until_due(const sl_mock *m, uint64_t now)
 {
-    uint64_t next = m->beat_ns;
+    uint64_t next = m->beat_ns, tickets = m->k.hold ? UINT64_MAX : sl_mock_tickets_due(m);
+    next = tickets < next ? tickets : next;
     for (const job *j = m->jobs; j && !m->k.hold; j = j->next) {
-        bool timed = j->state == JOB_RESERVING || j->state == JOB_PREFILL || j->state == JOB_DECODING;
-        if (timed && j->due_ns < next)
+        if (j->state == JOB_PREFILL && j->due_ns < next)
             next = j->due_ns;
     }
     return next <= now ? 0 : (int)((next - now + 999999) / 1000000);
@@ -306,7 +261,10 @@ int sl_mock_step(sl_mock *m)
             n++;
         uint64_t now = sl_now_ns();
         if (!m->c.dead)
-            sl_mock_run_due(m, now);
+            sl_mock_run_jobs(m, now);
+        if (!m->c.dead)
+            sl_mock_run_tickets(m, now);
+        count(m);
         if (!m->c.dead && now >= m->beat_ns) {
             m->beat_ns = now + m->o.heartbeat_ms * 1000000ull;
             if (m->c.welcome)
@@ -358,6 +316,7 @@ void sl_mock_destroy(sl_mock *m)
         return;
     while (m->jobs)
         sl_mock_end_job(m, m->jobs);
+    sl_core_close(&m->core);
     while (m->peers) {
         peer *p = m->peers;
         m->peers = p->next;

@@ -1,7 +1,7 @@
 /*
- * What the files of the mock worker share: its state, its jobs, and the functions that they call of each other. send.c
- * sends messages, jobs.c runs the steps of jobs when they are due, mock.c handles received messages and implements
- * mock.h. One thread.
+ * What the files of the mock worker share: its state, and the functions that they call of each other. send.c sends messages,
+ * decode.c drives the requests of a decode worker, jobs.c has those of a prefill worker, mock.c handles received messages and
+ * implements mock.h. One thread.
  */
 #ifndef SL_BENCH_MOCK_MOCK_IMPL_H
 #define SL_BENCH_MOCK_MOCK_IMPL_H
@@ -9,15 +9,9 @@
 #include "model/sampler.h"
 #include "router/core/keyset.h"
 #include "bench/mock/mock.h"
+#include "decode/core/effects.h"
 
-typedef enum {
-    JOB_RESERVING,
-    JOB_LANDING,
-    JOB_DECODING,
-    JOB_PREFILL,
-    JOB_COMMITTING,
-    JOB_DRAINING
-} job_state;
+typedef enum { JOB_PREFILL, JOB_COMMITTING } job_state;
 
 /* A message that the transport borrows until it is sent. */
 typedef struct outbuf {
@@ -32,6 +26,7 @@ typedef struct peer {
     bool up;
 } peer;
 
+/* A prompt that a prefill worker computes. */
 typedef struct job {
     struct job *next;
     uint64_t rid;
@@ -39,12 +34,9 @@ typedef struct job {
     job_state state;
     uint64_t ticket, due_ns;
     int32_t *tokens;
-    size_t n, cap, n_prompt;
-    sl_sampling sampling;
-    uint32_t pages, prefill_worker;
+    size_t n, n_prompt;
+    uint32_t matched_pages;
     char decode_addr[128];
-    sl_key *keys;
-    size_t n_keys;
 } job;
 
 struct sl_mock {
@@ -56,10 +48,12 @@ struct sl_mock {
     bool router_up;
     char address[SL_TP_ADDRESS_MAX];
     peer *peers;
-    job *jobs;
+    job *jobs;     /* role prefill */
+    sl_core core;  /* of the other roles */
+    bool stepping; /* a token comes from a step, not from COMMIT */
     sl_keyset *prefix;
     outbuf *out;
-    uint64_t beat_ns, next_ticket, epoch, kv_sequence;
+    uint64_t beat_ns, epoch, kv_sequence;
     uint32_t retracted;
 };
 
@@ -73,17 +67,24 @@ void sl_mock_send_load(sl_mock *m);
 void sl_mock_send_id(sl_mock *m, sl_msg_type type, uint64_t rid, uint32_t attempt);
 void sl_mock_send_failed(sl_mock *m, uint64_t rid, uint32_t attempt, sl_status st, bool retryable);
 
+/* decode.c */
+sl_status sl_mock_tickets_open(sl_mock *m, sl_err *err);
+void sl_mock_reserve(sl_mock *m, const sl_msg_reserve *r);
+void sl_mock_committed(sl_mock *m, const sl_msg_commit *c);
+void sl_mock_aborted(sl_mock *m, const sl_msg_abort *a);
+void sl_mock_drained(sl_mock *m, const sl_msg_id *id);
+/* Does what is due. */
+void sl_mock_run_tickets(sl_mock *m, uint64_t now);
+uint64_t sl_mock_tickets_due(const sl_mock *m);
+void sl_mock_tickets_load(const sl_mock *m, sl_msg_load *out);
+
 /* jobs.c */
-job *sl_mock_find_job(sl_mock *m, uint64_t rid, uint32_t attempt);
-job *sl_mock_new_job(sl_mock *m, uint64_t rid, uint32_t attempt, const int32_t *tokens, size_t n,
-                     size_t n_prompt, sl_blob sampling, sl_key seed);
-/* Appends a token to the job and sends it; the next token is due one step later. */
-void sl_mock_take_token(sl_mock *m, job *j, int32_t id, uint64_t now);
-/* Called after each token: ends the job if the token was its last one, and then returns true. */
-bool sl_mock_finish_if_done(sl_mock *m, job *j);
+void sl_mock_prefill(sl_mock *m, const sl_msg_prefill *p);
+/* False: there is no such job. */
+bool sl_mock_abort_job(sl_mock *m, uint64_t rid, uint32_t attempt);
 void sl_mock_end_job(sl_mock *m, job *j);
-/* Sends COMMIT to the decode worker of a prefilled prompt; connects first if necessary. */
-void sl_mock_commit(sl_mock *m, job *j);
-void sl_mock_run_due(sl_mock *m, uint64_t now);
+/* The connection to a decode worker is there, or will not be: jobs that wait for it go on, or fail. */
+void sl_mock_peer_changed(sl_mock *m, const peer *p);
+void sl_mock_run_jobs(sl_mock *m, uint64_t now);
 
 #endif

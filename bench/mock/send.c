@@ -91,9 +91,10 @@ void sl_mock_send_load(sl_mock *m)
 {
     sl_msg l = {.type = SL_MSG_LOAD};
     for (job *j = m->jobs; j; j = j->next) {
-        l.load.running += j->state == JOB_DECODING || j->state == JOB_PREFILL || j->state == JOB_COMMITTING;
+        l.load.running++;
         l.load.queued_tokens += j->state == JOB_PREFILL ? j->n : 0;
     }
+    sl_mock_tickets_load(m, &l.load);
     l.load.total_pages = m->o.total_pages;
     l.load.free_pages = m->o.total_pages > m->c.pages_used ? m->o.total_pages - m->c.pages_used : 0;
     l.load.tokens_done = m->c.tokens;
