@@ -1,0 +1,407 @@
+/* Engines and constraints over llguidance; see grammar.h. */
+#include "model/grammar.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "base/hash.h"
+#include "model/grammar/llg_api.h"
+
+/*
+ * Budgets in the library's units; its documentation gives their speed on one core. Building the lexer of a grammar 50,000 a ms:
+ * 40 ms. A mask 14,000 a ms and 20,000 items a ms: 14 and 5 ms. Lexer states take 1 to 2 KB each: 40 MB at most.
+ */
+static void set_limits(sl_llg_limits *l)
+{
+    l->max_items_in_row = 20000;
+    l->initial_lexer_fuel = 2000000;
+    l->step_lexer_fuel = 200000;
+    l->step_max_items = 100000;
+    l->max_lexer_states = 20000;
+    l->max_grammar_size = 200000;
+    l->verbose_errors = false;
+}
+
+enum { KEPT = 64, SPECIAL = 0xff, STACK_BYTES = 128 << 20 };
+
+const char *const sl_grammar_kind_names[SL_GRAMMAR_KINDS] = {"none",  "json_object", "json_schema",
+                                                             "regex", "choice",      "grammar"};
+
+/* A constraint before its first token, which others are copied from. */
+typedef struct kept {
+    sl_key key;
+    LlgMatcher *first;
+    uint64_t used; /* the engine's count of uses when it was used last; 0: the entry is free */
+} kept;
+
+struct sl_grammars {
+    const sl_llg_api *api;
+    const sl_tokenizer *tok;
+    LlgTokenizer *vocabulary;
+    int32_t vocab;
+    uint32_t eos[8];
+    size_t n_eos, mask_bytes;
+    pthread_mutex_t lock; /* of what follows */
+    kept kept[KEPT];
+    uint64_t uses;
+};
+
+struct sl_grammar {
+    sl_grammars *of;
+    LlgMatcher *m;
+};
+
+/* ---- the vocabulary ---- */
+
+/* For the library, which asks how a text would be tokenized. Its bytes need not be UTF-8. */
+static size_t tokenize(const void *user, const uint8_t *bytes, size_t n, uint32_t *out, size_t n_out)
+{
+    const sl_grammars *g = user;
+    int32_t *ids = NULL;
+    size_t count = 0;
+    if (sl_tokenizer_encode(g->tok, (const char *)bytes, n, SL_TOK_NO_SPECIAL, &ids, &count, NULL) != SL_OK)
+        return 0;
+    for (size_t i = 0; i < count && i < n_out; i++)
+        out[i] = (uint32_t)ids[i];
+    free(ids);
+    return count;
+}
+
+/* The bytes of a token. Special tokens begin with a byte that no text has, so that no grammar can ask for them by spelling. */
+static size_t token_bytes(const sl_grammars *g, int32_t id, uint8_t *out)
+{
+    size_t len = 0;
+    if (id >= sl_tokenizer_vocab_size(g->tok))
+        return 0;
+    if (!sl_tokenizer_is_special(g->tok, id)) {
+        const char *piece = sl_tokenizer_piece(g->tok, id, &len);
+        if (out && len)
+            memcpy(out, piece, len);
+        return len;
+    }
+    const char *name = sl_tokenizer_token(g->tok, id);
+    len = name ? strlen(name) : 0;
+    if (out && len) {
+        out[0] = SPECIAL;
+        memcpy(out + 1, name, len);
+    }
+    return len ? len + 1 : 0;
+}
+
+static sl_status make_vocabulary(sl_grammars *g, sl_err *err)
+{
+    char why[256] = "";
+    size_t total = 0;
+    uint32_t *lens = calloc((size_t)g->vocab, sizeof *lens);
+    for (int32_t i = 0; lens && i < g->vocab; i++)
+        total += lens[i] = (uint32_t)token_bytes(g, i, NULL);
+    uint8_t *bytes = malloc(total + 1);
+    size_t at = 0;
+    for (int32_t i = 0; lens && bytes && i < g->vocab; i++)
+        at += token_bytes(g, i, bytes + at);
+    sl_llg_tokenizer_init init = {.struct_size = sizeof init,
+                                  .vocab_size = (uint32_t)g->vocab,
+                                  .tok_eos = g->eos[0],
+                                  .token_lens = lens,
+                                  .token_bytes = bytes,
+                                  .tokenize_assumes_string = true,
+                                  .tokenize = tokenize,
+                                  .user = g,
+                                  .tok_eos_extra = g->eos + 1,
+                                  .tok_eos_extra_count = (uint32_t)(g->n_eos - 1)};
+    const bool memory = lens && bytes;
+    if (memory)
+        g->vocabulary = g->api->new_tokenizer_v2(&init, why, sizeof why);
+    free(lens);
+    free(bytes);
+    if (!memory)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for the vocabulary of constraints");
+    return g->vocabulary ? SL_OK
+                         : sl_fail(err, SL_ERR_UNSUPPORTED, "llguidance refuses the vocabulary: %.200s", why);
+}
+
+/* ---- compiling ---- */
+
+static sl_status compile(sl_grammars *g, const char *type, const char *text, LlgMatcher **out, sl_err *err)
+{
+    sl_llg_matcher_init init = {0};
+    g->api->constraint_init_set_defaults(&init, g->vocabulary);
+    set_limits(&init.limits);
+    init.log_buffer_level = init.log_stderr_level = 0;
+    LlgMatcher *m = g->api->new_matcher(&init, type, text);
+    const char *why = m ? g->api->matcher_get_error(m) : "out of memory";
+    if (!why) {
+        *out = m;
+        return SL_OK;
+    }
+    const bool bound = strstr(why, "fuel") || strstr(why, "too large") || strstr(why, "limit") ||
+                       strstr(why, "too big") || strstr(why, "exceeded");
+    (void)sl_fail(err, SL_OK, "%.300s", why);
+    g->api->free_matcher(m);
+    return bound ? SL_ERR_TOO_LARGE : SL_ERR_INVALID;
+}
+
+static sl_status compile_kind(sl_grammars *g, sl_grammar_kind kind, const char *text, LlgMatcher **out,
+                              sl_err *err)
+{
+    char *made = NULL;
+    switch (kind) {
+    case SL_GRAMMAR_OBJECT:
+        return compile(g, "json_schema", "{\"type\":\"object\"}", out, err);
+    case SL_GRAMMAR_SCHEMA:
+        return compile(g, "json_schema", text, out, err);
+    case SL_GRAMMAR_REGEX:
+        return compile(g, "regex", text, out, err);
+    case SL_GRAMMAR_CHOICE:
+    case SL_GRAMMAR_GBNF:
+        SL_TRY(sl_grammar_lark(kind, text, strlen(text), &made, err));
+        break;
+    default:
+        return sl_fail(err, SL_ERR_INVALID, "a constraint of no kind");
+    }
+    sl_status st = compile(g, "lark", made, out, err);
+    free(made);
+    return st;
+}
+
+/* Compiling on a thread of its own: a chain of 2,000 references needs more than 16 MB of stack. Pages of the stack that are not
+ * reached take no memory. */
+typedef struct job {
+    sl_grammars *g;
+    sl_grammar_kind kind;
+    const char *text;
+    LlgMatcher *made;
+    sl_status status;
+    sl_err *err;
+} job;
+
+static void *run_job(void *arg)
+{
+    job *j = arg;
+    j->status = compile_kind(j->g, j->kind, j->text, &j->made, j->err);
+    return NULL;
+}
+
+static sl_status compile_aside(sl_grammars *g, sl_grammar_kind kind, const char *text, LlgMatcher **out,
+                               sl_err *err)
+{
+    job j = {.g = g, .kind = kind, .text = text, .err = err};
+    pthread_attr_t attr;
+    pthread_t thread;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    const int failed = pthread_create(&thread, &attr, run_job, &j);
+    pthread_attr_destroy(&attr);
+    if (failed)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "no thread that compiles a grammar: %s", strerror(failed));
+    pthread_join(thread, NULL);
+    *out = j.made;
+    return j.status;
+}
+
+/* ---- what is kept ---- */
+
+static LlgMatcher *copy_kept(sl_grammars *g, sl_key key)
+{
+    LlgMatcher *copy = NULL;
+    pthread_mutex_lock(&g->lock);
+    for (int i = 0; i < KEPT && !copy; i++) {
+        if (!g->kept[i].used || !sl_key_eq(g->kept[i].key, key))
+            continue;
+        g->kept[i].used = ++g->uses;
+        copy = g->api->clone_matcher(g->kept[i].first);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return copy;
+}
+
+/* Keeps m in the place that was used longest ago. */
+static void keep(sl_grammars *g, sl_key key, LlgMatcher *m)
+{
+    pthread_mutex_lock(&g->lock);
+    kept *oldest = &g->kept[0];
+    for (int i = 1; i < KEPT; i++)
+        if (g->kept[i].used < oldest->used)
+            oldest = &g->kept[i];
+    g->api->free_matcher(oldest->first);
+    *oldest = (kept){key, m, ++g->uses};
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* ---- engine ---- */
+
+sl_status sl_grammars_open(const sl_grammars_opts *o, sl_grammars **out, sl_err *err)
+{
+    const sl_llg_api *api;
+    if (o->n_eos < 1)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "constraints need a token that ends an answer, and the model has none");
+    SL_TRY(sl_llg_open(o->library, &api, err));
+    sl_grammars *g = calloc(1, sizeof *g);
+    if (!g)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    g->api = api;
+    g->tok = o->tokenizer;
+    g->vocab = o->vocab;
+    for (; g->n_eos < o->n_eos && g->n_eos < SL_COUNT(g->eos); g->n_eos++)
+        g->eos[g->n_eos] = (uint32_t)o->eos[g->n_eos];
+    g->mask_bytes = sl_grammar_mask_words(g) * sizeof(uint32_t);
+    pthread_mutex_init(&g->lock, NULL);
+    sl_status st = make_vocabulary(g, err);
+    if (st == SL_OK)
+        *out = g;
+    else
+        sl_grammars_close(g);
+    return st;
+}
+
+void sl_grammars_close(sl_grammars *g)
+{
+    if (!g)
+        return;
+    for (int i = 0; i < KEPT; i++)
+        g->api->free_matcher(g->kept[i].first);
+    g->api->free_tokenizer(g->vocabulary);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+size_t sl_grammar_mask_words(const sl_grammars *g)
+{
+    return ((size_t)g->vocab + 31) / 32;
+}
+
+/* ---- constraints ---- */
+
+/* Texts of a schema can be regular expressions, whose cost is quadratic. */
+static sl_status check_texts(const json_t *j, sl_err *err)
+{
+    const char *key;
+    size_t i;
+    json_t *value;
+    if (json_is_string(j) && json_string_length(j) > SL_GRAMMAR_REGEX_MAX)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "a text of %zu bytes in a schema; at most %d are possible",
+                       json_string_length(j), SL_GRAMMAR_REGEX_MAX);
+    json_object_foreach((json_t *)j, key, value)
+    {
+        if (strlen(key) > SL_GRAMMAR_REGEX_MAX)
+            return sl_fail(err, SL_ERR_TOO_LARGE, "a name of more than %d bytes in a schema",
+                           SL_GRAMMAR_REGEX_MAX);
+        SL_TRY(check_texts(value, err));
+    }
+    json_array_foreach(j, i, value) SL_TRY(check_texts(value, err));
+    return SL_OK;
+}
+
+static sl_status check_schema(const char *text, size_t len, sl_err *err)
+{
+    json_error_t why;
+    json_t *j = json_loadb(text, len, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    if (!j)
+        return sl_fail(err, SL_ERR_INVALID, "not JSON: %.200s", why.text);
+    sl_status st = check_texts(j, err);
+    json_decref(j);
+    return st;
+}
+
+/* The library reads C strings. */
+static sl_status check_text(sl_grammar_kind kind, const char *text, size_t len, sl_err *err)
+{
+    const size_t most = kind == SL_GRAMMAR_REGEX ? SL_GRAMMAR_REGEX_MAX : SL_GRAMMAR_BYTES_MAX;
+    if (len > most)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "%zu bytes; at most %zu are possible", len, most);
+    if (len && memchr(text, 0, len))
+        return sl_fail(err, SL_ERR_INVALID, "it contains a NUL byte");
+    return kind == SL_GRAMMAR_SCHEMA ? check_schema(text, len, err) : SL_OK;
+}
+
+static sl_status first_state(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len,
+                             LlgMatcher **out, sl_err *err)
+{
+    const sl_key key = sl_hash_chain((sl_key){(uint64_t)kind, 0}, text, len);
+    if ((*out = copy_kept(g, key)))
+        return SL_OK;
+    char *copy = strndup(len ? text : "", len);
+    if (!copy)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a grammar");
+    LlgMatcher *made = NULL;
+    sl_status st = compile_aside(g, kind, copy, &made, err);
+    free(copy);
+    SL_TRY(st);
+    *out = g->api->clone_matcher(made);
+    keep(g, key, made);
+    return *out ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a constraint");
+}
+
+sl_status sl_grammar_open(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len,
+                          sl_grammar **out, sl_err *err)
+{
+    LlgMatcher *m = NULL;
+    sl_status st = check_text(kind, text, len, err);
+    if (st == SL_OK)
+        st = first_state(g, kind, text, len, &m, err);
+    if (st != SL_OK)
+        return sl_fail_in(err, st, "%s", kind < SL_GRAMMAR_KINDS ? sl_grammar_kind_names[kind] : "grammar");
+    sl_grammar *c = malloc(sizeof *c);
+    if (!c) {
+        g->api->free_matcher(m);
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a constraint");
+    }
+    *c = (sl_grammar){g, m};
+    *out = c;
+    return SL_OK;
+}
+
+void sl_grammar_close(sl_grammar *c)
+{
+    if (!c)
+        return;
+    c->of->api->free_matcher(c->m);
+    free(c);
+}
+
+static sl_status failed(sl_grammar *c, const char *what, sl_status st, sl_err *err)
+{
+    const char *why = c->of->api->matcher_get_error(c->m);
+    return sl_fail(err, st, "%s: %.300s", what, why ? why : "no reason given");
+}
+
+sl_status sl_grammar_take(sl_grammar *c, const int32_t *ids, size_t n, sl_err *err)
+{
+    if (n && c->of->api->matcher_consume_tokens(c->m, (const uint32_t *)ids, n) != 0)
+        return failed(c, "the constraint does not allow a token of the answer", SL_ERR_INVALID, err);
+    return SL_OK;
+}
+
+sl_status sl_grammar_undo(sl_grammar *c, size_t n, sl_err *err)
+{
+    if (n && c->of->api->matcher_rollback(c->m, n) != 0)
+        return failed(c, "the constraint cannot go back", SL_ERR_INVALID, err);
+    return SL_OK;
+}
+
+sl_status sl_grammar_mask(sl_grammar *c, uint32_t *bits, sl_err *err)
+{
+    if (sl_grammar_must_end(c)) {
+        memset(bits, 0, c->of->mask_bytes);
+        for (size_t i = 0; i < c->of->n_eos; i++)
+            bits[c->of->eos[i] / 32] |= 1u << c->of->eos[i] % 32;
+        return SL_OK;
+    }
+    if (c->of->api->matcher_compute_mask_into(c->m, bits, c->of->mask_bytes) != 0)
+        return failed(c, "which tokens a constraint allows", SL_ERR_TOO_LARGE, err);
+    return SL_OK;
+}
+
+bool sl_grammar_may_end(sl_grammar *c)
+{
+    return c->of->api->matcher_is_accepting(c->m);
+}
+
+bool sl_grammar_must_end(const sl_grammar *c)
+{
+    return c->of->api->matcher_is_stopped(c->m);
+}

@@ -1,0 +1,507 @@
+/*
+ * Constraints (model/grammar.h) over the real library: texts that a constraint allows get through token by token, others are
+ * stopped; what is drawn at random under a constraint is what the constraint says; a constraint that is opened anew and takes the
+ * tokens so far gives the same masks; grammars that are wrong or too large are refused with a reason and in bounded time.
+ */
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <check.h>
+#include <jansson.h>
+
+#include "base/log.h"
+#include "base/strbuf.h"
+#include "model/grammar.h"
+#include "tests/unit/run_suite.h"
+
+enum { WORDS_MAX = 8192 };
+
+static sl_tokenizer *tok;
+static sl_grammars *engine;
+static int32_t eos;
+
+static const char *library(void)
+{
+    static glob_t found;
+    if (getenv("SL_LLGUIDANCE"))
+        return NULL;
+    return glob(".venv/lib/python3*/site-packages/llguidance/_lib*.so", 0, NULL, &found) == 0
+               ? found.gl_pathv[0]
+               : NULL;
+}
+
+static sl_status open_engine(sl_err *err)
+{
+    sl_status st = sl_tokenizer_load("models/tiny-v32", &tok, err);
+    if (st != SL_OK)
+        return st;
+    eos = sl_tokenizer_eos(tok);
+    sl_grammars_opts o = {.library = library(),
+                          .tokenizer = tok,
+                          .vocab = sl_tokenizer_vocab_size(tok) + 7, /* padding, as models have */
+                          .eos = &eos,
+                          .n_eos = 1};
+    return sl_grammars_open(&o, &engine, err);
+}
+
+static void setup(void)
+{
+    sl_err err = {0};
+    ck_assert_msg(open_engine(&err) == SL_OK, "%s", err.text);
+}
+
+static void teardown(void)
+{
+    sl_grammars_close(engine);
+    sl_tokenizer_destroy(tok);
+}
+
+static sl_grammar *opened(sl_grammar_kind kind, const char *text)
+{
+    sl_err err = {0};
+    sl_grammar *c = NULL;
+    ck_assert_msg(sl_grammar_open(engine, kind, text, strlen(text), &c, &err) == SL_OK, "%s: %s", text,
+                  err.text);
+    return c;
+}
+
+static bool allowed(const uint32_t *bits, int32_t id)
+{
+    return bits[id / 32] >> id % 32 & 1;
+}
+
+static void mask(sl_grammar *c, uint32_t *bits)
+{
+    sl_err err = {0};
+    ck_assert_uint_le(sl_grammar_mask_words(engine), WORDS_MAX);
+    ck_assert_msg(sl_grammar_mask(c, bits, &err) == SL_OK, "%s", err.text);
+}
+
+/* Whether the constraint lets the tokens of this text through, and then the end. */
+static bool accepts(sl_grammar_kind kind, const char *grammar, const char *text)
+{
+    static uint32_t bits[WORDS_MAX];
+    sl_err err = {0};
+    int32_t *ids;
+    size_t n, i;
+    sl_grammar *c = opened(kind, grammar);
+    ck_assert_int_eq(sl_tokenizer_encode(tok, text, strlen(text), SL_TOK_NO_SPECIAL, &ids, &n, &err), SL_OK);
+    for (i = 0; i < n; i++) {
+        mask(c, bits);
+        if (!allowed(bits, ids[i]))
+            break;
+        ck_assert_msg(sl_grammar_take(c, &ids[i], 1, &err) == SL_OK, "%s", err.text);
+    }
+    bool whole = i == n;
+    if (whole) {
+        mask(c, bits);
+        ck_assert_msg(allowed(bits, eos) == sl_grammar_may_end(c), "\"%s\": end", text);
+        whole = sl_grammar_may_end(c);
+    }
+    free(ids);
+    sl_grammar_close(c);
+    return whole;
+}
+
+#define JSON_GBNF                                                                                                        \
+    "root   ::= object # one object\n"                                                                                   \
+    "value  ::= object | array | string | number | (\"true\" | \"false\" | \"null\") ws\n"                               \
+    "object ::= \"{\" ws ( string \":\" ws value (\",\" ws string \":\" ws value)* )? \"}\" ws\n"                        \
+    "array  ::= \"[\" ws ( value (\",\" ws value)* )? \"]\" ws\n"                                                        \
+    "string ::= \"\\\"\" ( [^\"\\\\\\x7F\\x00-\\x1F] | \"\\\\\" ([\"\\\\bfnrt] | \"u\" [0-9a-fA-F]{4}) )* \"\\\"\" ws\n" \
+    "number ::= (\"-\"? ([0-9] | [1-9] [0-9]{0,15})) (\".\" [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws\n"               \
+    "ws     ::= | \" \" | \"\\n\" [ \\t]{0,20}\n"
+
+static const struct {
+    sl_grammar_kind kind;
+    const char *grammar;
+    const char *right[6], *wrong[6];
+} cases[] = {
+    {SL_GRAMMAR_OBJECT,
+     "",
+     {"{}", "{\"a\": 1}", "{\"a\": [1, {\"b\": null}], \"c\": \"x\"}"},
+     {"[]", "1", "", "{", "{a:1}"}},
+    {SL_GRAMMAR_SCHEMA,
+     "{\"type\":\"object\",\"properties\":{\"city\":{\"enum\":[\"Rome\",\"Oslo\"]},\"year\":{\"type\":\"integer\",\"minimum\":1900}},"
+     "\"required\":[\"city\",\"year\"],\"additionalProperties\":false}",
+     {"{\"city\":\"Rome\",\"year\":1999}", "{\"city\": \"Oslo\", \"year\": 2026}"},
+     {"{\"city\":\"Paris\",\"year\":1999}", "{\"city\":\"Rome\"}", "{\"city\":\"Rome\",\"year\":12}", "{}",
+      "{\"city\":\"Rome\",\"year\":1999,\"x\":1}"}},
+    {SL_GRAMMAR_REGEX, "[a-c]{2,4}-\\d+", {"ab-1", "abca-2026"}, {"a-1", "ab-", "abcab-1", "ab-1x", ""}},
+    {SL_GRAMMAR_CHOICE,
+     "[\"yes\",\"no\",\"not now\",\"\xc3\xa9t\xc3\xa9\"]",
+     {"yes", "no", "not now", "\xc3\xa9t\xc3\xa9"},
+     {"", "not", "maybe", "yess"}},
+    {SL_GRAMMAR_GBNF,
+     JSON_GBNF,
+     {"{}", "{\"a\": [1, 2.5e3, \"x\\n\"], \"b\":{}}"},
+     {"[1]", "{\"a\":}", "{\"a\": 1,}", "{"}},
+    {SL_GRAMMAR_GBNF,
+     "root ::= (expr \"=\" Term-2 \"\\n\")+\nexpr ::= Term-2 ([-+*/] Term-2)*\nTerm-2 ::= [a-z] | [0-9]+ | \"(\" expr \")\"\n",
+     {"a+1=2\n", "(a*b)/12=c\n1=1\n"},
+     {"a+=2\n", "a=1", "", "(a=1\n"}},
+    {SL_GRAMMAR_GBNF,
+     "root ::= \"1. \" move \" \" move \"\\n\"\nmove ::= ([KQRBN])? [a-h] [1-8] [+#]?\n",
+     {"1. e4 e5\n", "1. Nf3 Qd8+\n"},
+     {"1. e9 e5\n", "2. e4 e5\n"}},
+    {SL_GRAMMAR_GBNF,
+     "root ::= [\\u3042-\\u3093]+ . \"\\u00e9\"?",
+     {"\xe3\x81\x82\xe3\x81\x84!", "\xe3\x81\x82x\xc3\xa9"},
+     {"x", "\xe3\x81\x82"
+           "x\xc3\xa9\xc3\xa9"}},
+};
+
+START_TEST(texts)
+{
+    for (int i = 0; i < 6 && cases[_i].right[i]; i++)
+        ck_assert_msg(accepts(cases[_i].kind, cases[_i].grammar, cases[_i].right[i]), "refused: %s",
+                      cases[_i].right[i]);
+    for (int i = 0; i < 6 && cases[_i].wrong[i]; i++)
+        ck_assert_msg(!accepts(cases[_i].kind, cases[_i].grammar, cases[_i].wrong[i]), "let through: %s",
+                      cases[_i].wrong[i]);
+}
+END_TEST
+
+/* Draws allowed tokens at random. An answer that ended is what the constraint says; tokens in the middle are undone from time to time, and
+ * a second constraint that takes the tokens so far has the same mask. */
+static void walk(int which, unsigned seed)
+{
+    static uint32_t bits[WORDS_MAX], again[WORDS_MAX];
+    int32_t taken[120];
+    size_t n = 0, len;
+    sl_err err = {0};
+    char *text;
+    sl_grammar *c = opened(cases[which].kind, cases[which].grammar);
+    bool ended = false;
+    srand(seed);
+    while (n < SL_COUNT(taken) && !ended) {
+        mask(c, bits);
+        int32_t all = sl_tokenizer_vocab_size(tok), id = rand() % all;
+        for (int32_t k = 0; k < all && !allowed(bits, id); k++)
+            id = (id + 1) % all;
+        ck_assert_msg(allowed(bits, id), "no token is allowed");
+        if (allowed(bits, eos) && rand() % 4 == 0)
+            id = eos;
+        ended = id == eos;
+        if (ended)
+            break;
+        ck_assert_int_eq(sl_grammar_take(c, &id, 1, &err), SL_OK);
+        taken[n++] = id;
+        if (n > 3 && rand() % 8 == 0) {
+            ck_assert_msg(sl_grammar_undo(c, 2, &err) == SL_OK, "%s", err.text);
+            n -= 2;
+        }
+    }
+    sl_grammar *other = opened(cases[which].kind, cases[which].grammar);
+    ck_assert_int_eq(sl_grammar_take(other, taken, n, &err), SL_OK);
+    mask(c, bits);
+    mask(other, again);
+    ck_assert_mem_eq(bits, again, sl_grammar_mask_words(engine) * 4);
+    ck_assert_int_eq(sl_tokenizer_decode(tok, taken, n, true, &text, &len), SL_OK);
+    if (ended && cases[which].kind <= SL_GRAMMAR_SCHEMA) {
+        json_error_t why;
+        json_t *j = json_loadb(text, len, 0, &why);
+        ck_assert_msg(json_is_object(j), "%s: %s", text, why.text);
+        json_decref(j);
+    }
+    free(text);
+    sl_grammar_close(other);
+    sl_grammar_close(c);
+}
+
+START_TEST(walks)
+{
+    for (unsigned seed = 1; seed <= 12; seed++)
+        walk(_i, seed);
+}
+END_TEST
+
+START_TEST(a_token_that_is_not_allowed)
+{
+    sl_err err = {0};
+    int32_t id = sl_tokenizer_id(tok, "z", 1);
+    sl_grammar *c = opened(SL_GRAMMAR_REGEX, "[ab]+");
+    ck_assert_int_ge(id, 0);
+    ck_assert_int_eq(sl_grammar_take(c, &id, 1, &err), SL_ERR_INVALID);
+    ck_assert_int_ne(err.text[0], 0);
+    sl_grammar_close(c);
+}
+END_TEST
+
+/* The answer must end: only the end is allowed, and special tokens never are, whatever they spell. */
+START_TEST(the_end_and_special_tokens)
+{
+    static uint32_t bits[WORDS_MAX];
+    sl_err err = {0};
+    int32_t *ids;
+    size_t n;
+    sl_grammar *c = opened(SL_GRAMMAR_CHOICE, "[\"ab\"]");
+    ck_assert_int_eq(sl_tokenizer_encode(tok, "ab", 2, 0, &ids, &n, &err), SL_OK);
+    ck_assert_int_eq(sl_grammar_take(c, ids, n, &err), SL_OK);
+    mask(c, bits);
+    for (int32_t i = 0; i < sl_tokenizer_vocab_size(tok) + 7; i++)
+        ck_assert_msg(allowed(bits, i) == (i == eos), "token %d", i);
+    ck_assert(sl_grammar_must_end(c));
+    free(ids);
+    sl_grammar_close(c);
+    c = opened(SL_GRAMMAR_REGEX, "(?s:.*)");
+    mask(c, bits);
+    for (int32_t i = 0; i < sl_tokenizer_vocab_size(tok) + 7; i++)
+        ck_assert_msg(!allowed(bits, i) || i == eos || !sl_tokenizer_is_special(tok, i), "token %d", i);
+    sl_grammar_close(c);
+}
+END_TEST
+
+static const struct {
+    sl_grammar_kind kind;
+    const char *text, *reason;
+} refused[] = {
+    {SL_GRAMMAR_SCHEMA, "{", "json_schema"},
+    {SL_GRAMMAR_SCHEMA, "{\"type\":\"colour\"}", "json_schema"},
+    {SL_GRAMMAR_SCHEMA, "{\"$ref\":\"http://example.com/s.json\"}", "json_schema"},
+    {SL_GRAMMAR_REGEX, "[", "regex"},
+    {SL_GRAMMAR_REGEX, "(?=a)", "regex"},
+    {SL_GRAMMAR_CHOICE, "[]", "want a list"},
+    {SL_GRAMMAR_CHOICE, "[1]", "entry 0 is no text"},
+    {SL_GRAMMAR_CHOICE, "{", "not JSON"},
+    {SL_GRAMMAR_GBNF, "", "has no rules"},
+    {SL_GRAMMAR_GBNF, "# nothing", "has no rules"},
+    {SL_GRAMMAR_GBNF, "root ::= \"a", "line 1: a text in quotes does not end"},
+    {SL_GRAMMAR_GBNF, "root ::= \"a\"\nx ::= [", "line 2: a class of characters does not end"},
+    {SL_GRAMMAR_GBNF, "root ::= (\"a\"", "is not closed"},
+    {SL_GRAMMAR_GBNF, "root ::= \"a\")", "was not opened"},
+    {SL_GRAMMAR_GBNF, "root ::= \"a\"{3,1}", "braces"},
+    {SL_GRAMMAR_GBNF, "root ::= \"a\"{99999999999}", "exceeds"},
+    {SL_GRAMMAR_GBNF, "root ::= [z-a]", "ends before it begins"},
+    {SL_GRAMMAR_GBNF, "root ::= \"\\q\"", "escape"},
+    {SL_GRAMMAR_GBNF, "root ::= \"\\ud800\"", "outside Unicode"},
+    {SL_GRAMMAR_GBNF, "root = \"a\"", "want a rule"},
+    {SL_GRAMMAR_GBNF, "root ::= missing", "grammar"},
+    {SL_GRAMMAR_GBNF, "other ::= \"a\"", "grammar"},
+};
+
+START_TEST(what_is_refused)
+{
+    sl_err err = {0};
+    sl_grammar *c;
+    sl_status st =
+        sl_grammar_open(engine, refused[_i].kind, refused[_i].text, strlen(refused[_i].text), &c, &err);
+    ck_assert_msg(st == SL_ERR_INVALID, "%s: %d %s", refused[_i].text, st, err.text);
+    ck_assert_msg(strstr(err.text, refused[_i].reason), "%s: want \"%s\" in: %s", refused[_i].text,
+                  refused[_i].reason, err.text);
+}
+END_TEST
+
+/* ---- hostile grammars ---- */
+
+static void repeat(sl_strbuf *sb, const char *text, int n)
+{
+    for (int i = 0; i < n; i++)
+        sl_sb_str(sb, text);
+}
+
+/* Each fills about `bytes` bytes. */
+
+static void nested_schema(sl_strbuf *sb, size_t bytes)
+{
+    repeat(sb, "{\"items\":", (int)bytes / 10);
+    sl_sb_str(sb, "{}");
+    repeat(sb, "}", (int)bytes / 10);
+}
+
+static void linked(sl_strbuf *sb, size_t bytes, const char *before, const char *after)
+{
+    sl_sb_str(sb, "{\"$ref\":\"#/a0\"");
+    int i = 0;
+    for (; sb->len < bytes; i++)
+        sl_sb_printf(sb, ",\"a%d\":%s{\"$ref\":\"#/a%d\"}%s", i, before, i + 1, after);
+    sl_sb_printf(sb, ",\"a%d\":{\"type\":\"integer\"}}", i);
+}
+
+static void linked_refs(sl_strbuf *sb, size_t bytes)
+{
+    linked(sb, bytes, "", "");
+}
+
+static void linked_all_of(sl_strbuf *sb, size_t bytes)
+{
+    linked(sb, bytes, "{\"allOf\":[", "]}");
+}
+
+static void linked_properties(sl_strbuf *sb, size_t bytes)
+{
+    linked(sb, bytes, "{\"properties\":{\"x\":", "}}");
+}
+
+static void doubling_refs(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "{\"$ref\":\"#/a0\"");
+    int i = 0;
+    for (; sb->len < bytes; i++)
+        sl_sb_printf(sb, ",\"a%d\":{\"anyOf\":[{\"$ref\":\"#/a%d\"},{\"$ref\":\"#/a%d\"}]}", i, i + 1, i + 1);
+    sl_sb_printf(sb, ",\"a%d\":{\"type\":\"integer\"}}", i);
+}
+
+static void crossed_all_of(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "{\"type\":\"string\",\"allOf\":[{}");
+    for (int i = 0; sb->len < bytes; i++)
+        sl_sb_printf(sb, ",{\"anyOf\":[{\"pattern\":\"^.*a%d.*$\"},{\"pattern\":\"^.*b%d.*$\"}]}", i, i);
+    sl_sb_str(sb, "]}");
+}
+
+static void many_properties(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "{\"type\":\"object\",\"properties\":{\"a\":{}");
+    for (int i = 0; sb->len < bytes; i++)
+        sl_sb_printf(sb, ",\"p%d\":{\"maxLength\":5000}", i);
+    sl_sb_str(sb, "}}");
+}
+
+static void optional_patterns(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "{\"properties\":{\"a\":{}");
+    for (int i = 0; sb->len + 4100 < bytes; i++) {
+        sl_sb_printf(sb, ",\"p%d\":{\"type\":\"string\",\"pattern\":\"", i);
+        repeat(sb, "a?", 2000);
+        sl_sb_str(sb, "\"}");
+    }
+    sl_sb_str(sb, "}}");
+}
+
+static void optional_letters(sl_strbuf *sb, size_t bytes)
+{
+    repeat(sb, "a?", (int)(bytes < SL_GRAMMAR_REGEX_MAX ? bytes : SL_GRAMMAR_REGEX_MAX) / 2);
+}
+
+static void stars(sl_strbuf *sb, size_t bytes)
+{
+    repeat(sb, "(a|b*)", (int)(bytes < SL_GRAMMAR_REGEX_MAX ? bytes : SL_GRAMMAR_REGEX_MAX) / 6);
+}
+
+static void powers_of_repeats(sl_strbuf *sb, size_t bytes)
+{
+    (void)bytes;
+    sl_sb_str(sb, "((((((a{1,100}){1,100}){1,100}){1,100}){1,100}){1,100})");
+}
+
+static void subset_explosion(sl_strbuf *sb, size_t bytes)
+{
+    (void)bytes;
+    sl_sb_str(sb, "(a|b)*a(a|b){4000}");
+}
+
+static void deep_groups(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "root ::= ");
+    repeat(sb, "(", (int)bytes);
+}
+
+static void circle_of_rules(sl_strbuf *sb, size_t bytes)
+{
+    int rules = (int)bytes / 22;
+    sl_sb_str(sb, "root ::= r0\n");
+    for (int i = 0; i < rules; i++)
+        sl_sb_printf(sb, "r%d ::= \"a\" | r%d\n", i, (i + 1) % rules);
+}
+
+static void optional_items(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "root ::= ");
+    repeat(sb, "\"a\"? ", (int)bytes / 5);
+}
+
+static void alternatives(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "root ::= \"b\"");
+    for (int i = 0; sb->len < bytes; i++)
+        sl_sb_printf(sb, "|\"a%d\"", i);
+}
+
+static void ambiguous(sl_strbuf *sb, size_t bytes)
+{
+    (void)bytes;
+    sl_sb_str(sb, "root ::= s\ns ::= s s | s s s | [a-z] | \"\"\n");
+}
+
+static const struct {
+    const char *name;
+    sl_grammar_kind kind;
+    void (*make)(sl_strbuf *sb, size_t bytes);
+} hostile[] = {
+    {"nested schema", SL_GRAMMAR_SCHEMA, nested_schema},
+    {"refs", SL_GRAMMAR_SCHEMA, linked_refs},
+    {"allOf", SL_GRAMMAR_SCHEMA, linked_all_of},
+    {"properties of properties", SL_GRAMMAR_SCHEMA, linked_properties},
+    {"doubling refs", SL_GRAMMAR_SCHEMA, doubling_refs},
+    {"crossed allOf", SL_GRAMMAR_SCHEMA, crossed_all_of},
+    {"many properties", SL_GRAMMAR_SCHEMA, many_properties},
+    {"patterns", SL_GRAMMAR_SCHEMA, optional_patterns},
+    {"optional letters", SL_GRAMMAR_REGEX, optional_letters},
+    {"stars", SL_GRAMMAR_REGEX, stars},
+    {"powers", SL_GRAMMAR_REGEX, powers_of_repeats},
+    {"subsets", SL_GRAMMAR_REGEX, subset_explosion},
+    {"groups", SL_GRAMMAR_GBNF, deep_groups},
+    {"circle of rules", SL_GRAMMAR_GBNF, circle_of_rules},
+    {"optional items", SL_GRAMMAR_GBNF, optional_items},
+    {"alternatives", SL_GRAMMAR_GBNF, alternatives},
+    {"ambiguous", SL_GRAMMAR_GBNF, ambiguous},
+};
+
+/* Whether it is refused or served: compiling and 20 tokens end, and in ten times the processor time that the header promises. */
+START_TEST(hostile_grammars_are_bounded)
+{
+    static uint32_t bits[WORDS_MAX];
+    sl_strbuf sb = {0};
+    sl_err err = {0};
+    sl_grammar *c = NULL;
+    clock_t begin = clock();
+    hostile[_i].make(&sb, SL_GRAMMAR_BYTES_MAX - 250);
+    sl_status st = sl_grammar_open(engine, hostile[_i].kind, sb.data, sb.len, &c, &err);
+    double compiled = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    for (int n = 0; n < 20 && st == SL_OK && !sl_grammar_must_end(c); n++) {
+        st = sl_grammar_mask(c, bits, &err);
+        int32_t id = 0;
+        while (st == SL_OK && !allowed(bits, id))
+            id++;
+        if (st == SL_OK && id == eos)
+            break;
+        if (st == SL_OK)
+            st = sl_grammar_take(c, &id, 1, &err);
+    }
+    double whole = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    if (getenv("SL_TEST_LOG"))
+        printf("%s: %s, %.3f s to compile, %.3f s in all %s\n", hostile[_i].name, sl_status_name(st),
+               compiled, whole, err.text);
+    ck_assert_msg(st == SL_OK || st == SL_ERR_INVALID || st == SL_ERR_TOO_LARGE, "%s: %d %s",
+                  hostile[_i].name, st, err.text);
+    ck_assert_msg(whole < 10, "%s: %.1f s of processor time", hostile[_i].name, whole);
+    sl_grammar_close(c);
+    sl_sb_free(&sb);
+}
+END_TEST
+
+int main(void)
+{
+    sl_err err = {0};
+    sl_log_init(SL_LOG_ERROR, false, "test");
+    if (open_engine(&err) != SL_OK) {
+        printf("skipped: %s; scripts/install-deps installs it\n", err.text);
+        return 77;
+    }
+    teardown();
+    Suite *s = suite_create("grammar");
+    TCase *t = tcase_create("grammar");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, texts, 0, (int)SL_COUNT(cases));
+    tcase_add_loop_test(t, walks, 0, (int)SL_COUNT(cases));
+    tcase_add_test(t, a_token_that_is_not_allowed);
+    tcase_add_test(t, the_end_and_special_tokens);
+    tcase_add_loop_test(t, what_is_refused, 0, (int)SL_COUNT(refused));
+    tcase_add_loop_test(t, hostile_grammars_are_bounded, 0, (int)SL_COUNT(hostile));
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}
