@@ -36,6 +36,7 @@ class Prometheus:
         shipped = yaml.safe_load((real.ROOT / "deploy" / "prometheus.yml").read_text())
         assert [j["job_name"] for j in shipped["scrape_configs"]] == ["sluice-router", "sluice-workers"]
         shipped["global"]["scrape_interval"] = interval
+        shipped["rule_files"] = [str(real.ROOT / "deploy" / name) for name in shipped["rule_files"]]
         for job, addresses in zip(shipped["scrape_configs"], targets):
             job["static_configs"] = [{"targets": addresses}]
         config.write_text(yaml.safe_dump(shipped))
