@@ -234,10 +234,11 @@ SL_SAMPLE_FN double sl_sample_log(uint64_t total)
                    SM_DMUL(SM_DMUL(2.0, s), p));
 }
 
-/* The log-probability of logit x, from the largest logit and sl_sample_log() of the total mass. */
+/* The log-probability of logit x, from the largest logit and sl_sample_log() of the total mass; never -0, so that the sign of
+ * a logit of 0 has no influence. */
 SL_SAMPLE_FN float sl_sample_logprob(float x, float max, double log_total)
 {
-    return (float)SM_DADD(SM_DADD((double)x, -(double)max), -log_total);
+    return (float)SM_DADD(SM_DADD(SM_DADD((double)x, -(double)max), -log_total), 0.0);
 }
 
 #endif

@@ -472,8 +472,8 @@ static bool parse(cold_options *o, int argc, char **argv)
 
 static bool run_all(cold *c)
 {
-    const cold_group *const all[] = {cold_select_groups, cold_rows_groups, cold_dense_groups,
-                                     cold_gqa_select_groups, cold_prompt_groups};
+    const cold_group *const all[] = {cold_select_groups,     cold_rows_groups,   cold_dense_groups,
+                                     cold_gqa_select_groups, cold_prompt_groups, cold_sample_groups};
     int32_t ran = 0;
     bool ok = true;
 

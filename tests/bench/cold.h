@@ -65,7 +65,7 @@ typedef struct cold_group {
 } cold_group;
 
 extern const cold_group cold_select_groups[], cold_rows_groups[], cold_dense_groups[],
-    cold_gqa_select_groups[], cold_prompt_groups[]; /* end with op NULL */
+    cold_gqa_select_groups[], cold_prompt_groups[], cold_sample_groups[]; /* end with op NULL */
 
 /* Device memory; contents undefined. */
 void *cold_mem(cold *c, size_t bytes);
