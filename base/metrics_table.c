@@ -48,9 +48,10 @@ static const sl_metric_def table[] = {
     GAUGE("sluice_build_info", ALL, "version,role,backend", "Always 1; the labels say what runs."),
 
     /* router: requests */
-    COUNTER("sluice_requests_total", R,
-            "api=chat|completions|generate,outcome=stop|length|cancelled|deadline|rejected|invalid|failed",
-            "Requests finished, by how they ended."),
+    COUNTER(
+        "sluice_requests_total", R,
+        "api=chat|completions|generate,outcome=stop|length|cancelled|deadline|rejected|invalid|failed|data_loss",
+        "Requests finished, by how they ended."),
     GAUGE("sluice_requests_running", R, "", "Requests placed on workers and not finished."),
     GAUGE("sluice_requests_waiting", R, "", "Requests in the router's queue."),
     COUNTER("sluice_prompt_tokens_total", R, "", "Prompt tokens of accepted requests."),
@@ -93,6 +94,10 @@ static const sl_metric_def table[] = {
     COUNTER(
         "sluice_placements_total", R, "reason=prefix|load|order",
         "Placements by what decided them: a cached prefix, the loads of the workers, or round-robin order."),
+    COUNTER(
+        "sluice_repeated_tokens_total", R, "result=equal|different",
+        "Tokens that were sent before damage was found in the rows that they were computed from, and that were computed "
+        "again. The stream of one that is different ends with the error data_loss."),
     COUNTER(
         "sluice_workers_set_aside_total", R, "reason=pages|alone",
         "Workers that took no other request for a while: one that was refused pages and passed waited for them, or "

@@ -222,6 +222,8 @@ static void fields_of_load(codec *c, sl_msg_load *m)
     f_u64(c, "disk_rate", &m->disk_rate);
     f_u64(c, "shared_rate", &m->shared_rate);
     f_u64(c, "peer_rate", &m->peer_rate);
+    f_u32(c, "checker_age_ms", &m->checker_age_ms);
+    f_u32(c, "copier_age_ms", &m->copier_age_ms);
     f_flag(c, "group_broken", &m->group_broken);
 }
 
@@ -377,6 +379,13 @@ static void fields_of_done(codec *c, sl_msg_done *m)
     f_u64(c, "hits", &m->hits);
     f_u64(c, "misses", &m->misses);
     f_u64(c, "swap_bytes", &m->swap_bytes);
+}
+
+static void fields_of_retracted(codec *c, sl_msg_retracted *m)
+{
+    f_request(c, &m->rid, &m->attempt);
+    f_u32(c, "safe", &m->safe);
+    f_flag(c, "damaged", &m->damaged);
 }
 
 static void fields_of_abort(codec *c, sl_msg_abort *m)
@@ -578,6 +587,7 @@ static bool fields(codec *c, sl_msg *m)
     case SL_MSG_DONE:
         return fields_of_done(c, &m->done), true;
     case SL_MSG_RETRACTED:
+        return fields_of_retracted(c, &m->retracted), true;
     case SL_MSG_DRAINED:
         return f_request(c, &m->id.rid, &m->id.attempt), true;
     case SL_MSG_ABORT:
@@ -611,6 +621,7 @@ static bool fields(codec *c, sl_msg *m)
     case SL_MSG_LOADING:
         return fields_of_loading(c, &m->loading), true;
     case SL_MSG_DRAIN:
+    case SL_MSG_LEAVE:
     case SL_MSG_FLUSH_CACHE:
     case SL_MSG_KV_RESYNC:
         return true;
@@ -695,4 +706,14 @@ void sl_msg_free(sl_msg *msg)
     default:
         break;
     }
+}
+
+const char *sl_load_hangs(const sl_msg_load *l, uint32_t dead_after_ms)
+{
+    uint64_t most = (uint64_t)SL_ENGINE_PATIENCE * dead_after_ms;
+    if (l->engine_age_ms > most)
+        return "its engine makes no progress";
+    if (l->checker_age_ms > most)
+        return "its checker thread makes no progress";
+    return l->copier_age_ms > most ? "its copier thread makes no progress" : NULL;
 }

@@ -26,6 +26,7 @@
  *   rank     rank 0   GROUP_JOIN           GROUP (welcome, when all ranks have joined) | REFUSE; then PING <-> PONG
  *   rank     rank     GROUP                none: what the ranks of one group tell each other (worker/group.h)
  *   decode   router   TOKENS..., then DONE | RETRACTED | FAILED
+ *   worker   router   DRAIN                LEAVE, when no request of the router needs the worker any more
  *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
  *   router   decode   DRAINED              none; relayed: the writer of (rid, attempt) writes no more
  *   decode   router   KV_EVENTS            none; after a gap in their numbers KV_RESYNC asks for a full report
@@ -38,12 +39,12 @@
 #include "base/status.h"
 #include "base/wire.h"
 
-#define SL_MSG_VERSION 8
+#define SL_MSG_VERSION 9
 #define SL_MSG_MAX_RANKS 64 /* of a group, as kernels/comm.h */
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)
 #define SL_MSG_MAX_TOP 20
-/* A worker counts as hung when its engine has made no turn for this multiple of cluster.dead_after_ms. */
+/* A worker counts as hung when one of its threads has made no turn for this multiple of cluster.dead_after_ms. */
 #define SL_ENGINE_PATIENCE 10
 /* The active-message id of a message is its type. */
 
@@ -84,6 +85,7 @@ typedef enum {
     SL_MSG_CACHE_PAGES,
     SL_MSG_CACHE_JOB,
     SL_MSG_LOADING,
+    SL_MSG_LEAVE,
     SL_MSG_TYPE_COUNT,
 } sl_msg_type;
 
@@ -153,6 +155,8 @@ typedef struct sl_msg_load { /* worker -> router, every heartbeat and when it ch
     uint32_t prefill_rate; /* prefill: prompt tokens computed per second of compute time */
     /* decode: bytes of pages per second of load time, from its disk, its shared stores and other decode workers */
     uint64_t disk_rate, shared_rate, peer_rate;
+    /* Since the last turn of its checker and of its copier, while a job waits there; 0: none waits. */
+    uint32_t checker_age_ms, copier_age_ms;
     uint8_t group_broken; /* the session ends now, because the group of this rank lost another rank */
 } sl_msg_load;
 
@@ -306,7 +310,18 @@ typedef struct sl_msg_done {
     uint64_t hits, misses, swap_bytes;
 } sl_msg_done;
 
-typedef struct sl_msg_id { /* RETRACTED, DRAINED */
+/*
+ * decode -> router: the request is given back. The first `safe` of all its produced tokens, also those before a restart, are
+ * known to be right; fewer than were sent only after damage was found: the others were computed after its last clean round.
+ */
+typedef struct sl_msg_retracted {
+    uint64_t rid;
+    uint32_t attempt;
+    uint32_t safe;
+    uint8_t damaged;
+} sl_msg_retracted;
+
+typedef struct sl_msg_id { /* DRAINED */
     uint64_t rid;
     uint32_t attempt;
 } sl_msg_id;
@@ -497,7 +512,8 @@ typedef struct sl_msg {
         sl_msg_commit commit;
         sl_msg_tokens tokens;
         sl_msg_done done;
-        sl_msg_id id; /* RETRACTED, DRAINED */
+        sl_msg_retracted retracted;
+        sl_msg_id id; /* DRAINED */
         sl_msg_abort abort;
         sl_msg_kv_events kv_events;
         sl_msg_pages_ask pages_ask;
@@ -513,7 +529,7 @@ typedef struct sl_msg {
         sl_msg_cache_pages cache_pages;
         sl_msg_cache_job cache_job;
         sl_msg_loading loading;
-        /* DRAIN, FLUSH_CACHE, KV_RESYNC have no body */
+        /* DRAIN, LEAVE, FLUSH_CACHE, KV_RESYNC have no body */
     };
 } sl_msg;
 
@@ -524,6 +540,8 @@ void sl_msg_encode(const sl_msg *msg, sl_wr *w);
 sl_status sl_msg_decode(const void *bytes, size_t n, sl_msg *out, sl_err *err);
 /* Frees a decoded message's arrays; the struct itself is the caller's. */
 void sl_msg_free(sl_msg *msg);
+/* The thread of the worker that hangs, as a sentence for logs; NULL: none does. */
+const char *sl_load_hangs(const sl_msg_load *l, uint32_t dead_after_ms);
 const char *sl_msg_type_name(sl_msg_type type);
 const char *sl_role_name(sl_role role);
 const char *sl_finish_name(sl_finish finish);

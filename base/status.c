@@ -43,6 +43,8 @@ const char *sl_status_name(sl_status st)
         return "stale";
     case SL_ERR_DENIED:
         return "denied";
+    case SL_ERR_DATA_LOSS:
+        return "data_loss";
     case SL_ERR_PEER:
         return "peer";
     case SL_ERR_REFUSED:

@@ -32,6 +32,7 @@ typedef enum {
     SL_ERR_CORRUPT = -8,     /* data arrived damaged or is inconsistent */
     SL_ERR_STALE = -9,       /* wrong generation, epoch or ticket */
     SL_ERR_DENIED = -10,     /* authentication failed */
+    SL_ERR_DATA_LOSS = -11,  /* what was delivered before is not what a clean computation yields */
 
     /* one peer is lost */
     SL_ERR_PEER = -20,    /* connection to a peer failed or was closed */

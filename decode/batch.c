@@ -93,7 +93,8 @@ void sl_batch_first_token(sl_decode *d, sl_ticket *t)
 void sl_batch_retract(sl_decode *d, sl_ticket *t, const char *why)
 {
     sl_msg m = {.type = SL_MSG_RETRACTED};
-    m.id = (sl_msg_id){t->rid, t->attempt};
+    m.retracted = (sl_msg_retracted){
+        .rid = t->rid, .attempt = t->attempt, .safe = (uint32_t)(t->n_tokens - t->n_prompt)};
     sl_worker_tell_router(d->worker, t->router, &m);
     d->tickets.count.retracted++;
     sl_counter_add(d->report.m.retractions, 1);

@@ -22,6 +22,7 @@ struct sl_copier {
     sl_err open_err;
     sl_copier_mail stop;
     bool stopped;
+    sl_watch watch;
     void *registered[MAX_REGISTERED];
     int n_registered;
 };
@@ -104,6 +105,8 @@ static void let_go(sl_copier *c, sl_copier_mail *m)
 static void run_one(sl_copier *c, sl_copier_mail *m)
 {
     sl_err err = {0};
+    if (!c->opened || m->what != SL_COPIER_COPY)
+        sl_watch_pause(&c->watch); /* to open a device or to pin a large arena takes long */
     if (!c->opened)
         c->open_status = sl_backend_create(c->name, &c->opts, &c->be, &c->open_err);
     c->opened = true;
@@ -134,8 +137,13 @@ static void *thread_main(void *arg)
                 run_one(c, batch[n++] = m);
         }
         sl_err err = {0};
+        if (n)
+            sl_watch_turn(&c->watch);
         sl_status st = n && c->be ? sl_be_sync(c->be, &err) : SL_OK;
+        if (n)
+            sl_watch_turn(&c->watch);
         for (int i = 0; i < n; i++) {
+            sl_watch_back(&c->watch);
             if (st != SL_OK && batch[i]->status == SL_OK) {
                 batch[i]->status = st;
                 snprintf(batch[i]->why, sizeof batch[i]->why, "%.199s", err.text);
@@ -174,7 +182,14 @@ sl_status sl_copier_create(const char *backend, const sl_backend_opts *opts, int
 
 void sl_copier_post(sl_copier *c, sl_copier_mail *m)
 {
+    if (m->what != SL_COPIER_STOP)
+        sl_watch_post(&c->watch);
     sl_mailbox_post(c->inbox, &m->mail.link);
+}
+
+uint32_t sl_copier_age_ms(const sl_copier *c, uint64_t now_ns)
+{
+    return c ? sl_watch_age_ms(&c->watch, now_ns) : 0;
 }
 
 void sl_copier_stop(sl_copier *c)

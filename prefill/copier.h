@@ -15,6 +15,7 @@
 #include "kernels/backend.h"
 #include "worker/pieces.h"
 #include "worker/direct.h"
+#include "worker/watch.h"
 #include "worker/worker.h"
 
 enum { SL_COPIES = 64 };
@@ -52,6 +53,8 @@ typedef struct sl_copier sl_copier;
 sl_status sl_copier_create(const char *backend, const sl_backend_opts *opts, int kind, sl_copier **out,
                            sl_err *err);
 void sl_copier_post(sl_copier *c, sl_copier_mail *m);
+/* Since its last turn, while a batch waits (worker/watch.h). Any thread; c may be NULL. */
+uint32_t sl_copier_age_ms(const sl_copier *c, uint64_t now_ns);
 /* Finishes what was posted before, then ends the thread. */
 void sl_copier_stop(sl_copier *c);
 /* To be called after stop. Mails that were posted after it are passed to `drop`. c may be NULL. */

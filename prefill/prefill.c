@@ -58,7 +58,9 @@ static void on_router_msg(void *arg, sl_wmsg *m)
 
 static void on_load(void *arg, sl_msg_load *out)
 {
-    sl_worker_role_read_load(&((sl_prefill *)arg)->role, out);
+    sl_prefill *p = arg;
+    sl_worker_role_read_load(&p->role, out);
+    out->copier_age_ms = sl_copier_age_ms(p->copier, sl_now_ns());
 }
 
 static void on_accepted(void *arg, sl_wep *ep, const char *address)

@@ -42,6 +42,8 @@ static void init_requests(sl_router_stats *s, const char *model)
     s->by_load = sl_metrics_counter(m, "sluice_placements_total", SL_LABELS("load"));
     s->by_order = sl_metrics_counter(m, "sluice_placements_total", SL_LABELS("order"));
     s->set_aside_pages = sl_metrics_counter(m, "sluice_workers_set_aside_total", SL_LABELS("pages"));
+    s->repeated_equal = sl_metrics_counter(m, "sluice_repeated_tokens_total", SL_LABELS("equal"));
+    s->repeated_different = sl_metrics_counter(m, "sluice_repeated_tokens_total", SL_LABELS("different"));
     s->set_aside_alone = sl_metrics_counter(m, "sluice_workers_set_aside_total", SL_LABELS("alone"));
 }
 
@@ -117,6 +119,8 @@ const char *sl_router_stats_outcome(sl_status st)
         return "deadline";
     case SL_ERR_EXHAUSTED:
         return "rejected";
+    case SL_ERR_DATA_LOSS:
+        return "data_loss";
     case SL_ERR_INVALID:
     case SL_ERR_NOT_FOUND:
     case SL_ERR_TOO_LARGE:

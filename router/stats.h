@@ -22,6 +22,7 @@ typedef struct sl_router_stats {
     sl_counter *stale, *malformed, *unknown, *refused;
     sl_counter *by_prefix, *by_load, *by_order;
     sl_counter *set_aside_pages, *set_aside_alone;
+    sl_counter *repeated_equal, *repeated_different;
     sl_gauge *directory_pages[3], *directory_bytes; /* by sl_medium */
     sl_counter *directory_lookups, *directory_lookup_pages, *directory_forgotten;
     sl_counter *prefetch_sent, *prefetch_used, *prefetch_withdrawn;
@@ -43,7 +44,8 @@ static inline int sl_router_stats_role(uint8_t role)
     return role == SL_ROLE_PREFILL ? 0 : role == SL_ROLE_DECODE ? 1 : 2;
 }
 void sl_router_stats_free(sl_router_stats *s);
-/* One request ended: outcome "stop", "length", "cancelled", "deadline", "rejected", "invalid", "failed". */
+/* One request ended: outcome "stop", "length", "cancelled", "deadline", "rejected", "invalid", "failed",
+ * "data_loss". */
 void sl_router_stats_request(sl_router_stats *s, const char *api, const char *outcome);
 const char *sl_router_stats_outcome(sl_status st); /* of a request that ended with this status */
 void sl_router_stats_http(sl_router_stats *s, const char *path, int code);

@@ -281,7 +281,8 @@ static sl_sim_ticket *youngest(const sl_sim_decode *d)
 static void retract(sl_sim_ticket *t)
 {
     sl_msg m = {.type = SL_MSG_RETRACTED};
-    m.id = (sl_msg_id){t->m.reserve.rid, t->m.reserve.attempt};
+    m.retracted =
+        (sl_msg_retracted){.rid = t->m.reserve.rid, .attempt = t->m.reserve.attempt, .safe = UINT32_MAX};
     t->w->s->out.retracted++;
     tell_tokens(t);
     sl_sim_tell(t->w, &m);

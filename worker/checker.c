@@ -32,6 +32,7 @@ void sl_check_free(sl_check *k)
 
 void sl_checker_post(sl_checker *c, sl_check *k)
 {
+    sl_watch_post(&c->watch);
     sl_mailbox_post(c->inbox, &k->mail.link);
 }
 
@@ -127,9 +128,12 @@ static void *checker_main(void *arg)
         } else if (m == &c->stop) {
             stopping = true;
         } else {
-            bool finished = sl_checker_work(c, (sl_check *)m);
+            bool finished = sl_checker_work(c, (sl_check *)m) || stopping;
+            sl_watch_turn(&c->watch);
+            if (finished)
+                sl_watch_back(&c->watch);
             m->kind = c->back_kind;
-            sl_mailbox_post(finished || stopping ? c->back : c->inbox, &m->link);
+            sl_mailbox_post(finished ? c->back : c->inbox, &m->link);
         }
     }
 }

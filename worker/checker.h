@@ -24,6 +24,7 @@
 
 #include "base/config.h"
 #include "kvstore/seal.h"
+#include "worker/watch.h"
 #include "worker/worker.h"
 
 typedef enum { SL_CHECK_KEEP, SL_CHECK_SEAL, SL_CHECK_VERIFY, SL_CHECK_READ } sl_check_what;
@@ -64,6 +65,7 @@ typedef struct sl_checker {
     pthread_t thread;
     bool runs;
     sl_wmail stop;
+    sl_watch watch;
 } sl_checker;
 
 /*

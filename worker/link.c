@@ -72,14 +72,14 @@ static void go_idle(sl_wlink *l)
         l->pause_ms *= 2;
 }
 
-/* True if the engine's loop has not run for so long that the router would end a session with this worker. */
-static bool engine_hangs(const sl_wlink *l)
+/* True if a thread has made no turn for so long that the router would end a session with this worker. */
+static bool thread_hangs(const sl_wlink *l)
 {
     const sl_worker *w = l->w;
     sl_msg_load load;
     memset(&load, 0, sizeof load);
     w->calls.load(w->calls.arg, &load);
-    return load.engine_age_ms > (uint64_t)SL_ENGINE_PATIENCE * l->dead_after_ms;
+    return sl_load_hangs(&load, l->dead_after_ms) != NULL;
 }
 
 static void connect_now(sl_wlink *l)
@@ -121,6 +121,8 @@ static void end_session_by(sl_wlink *l, sl_status st, const char *why, sl_tp_clo
 {
     sl_worker *w = l->w;
     bool was_up = l->state == LINK_UP;
+    if (was_up && !l->dismissed)
+        atomic_fetch_sub(&w->needed, 1);
     if (l->state == LINK_CLOSING || l->state == LINK_IDLE)
         return;
     l->state = LINK_CLOSING;
@@ -186,6 +188,8 @@ static void on_welcome(sl_wlink *l, const sl_msg_welcome *m)
     if (l->state != LINK_HELLO || !m->worker_id)
         return;
     l->state = LINK_UP;
+    l->dismissed = false;
+    atomic_fetch_add(&w->needed, 1);
     l->refused_ns = 0;
     l->worker_id = m->worker_id;
     l->welcomed_once = true;
@@ -229,6 +233,18 @@ static void on_refuse(sl_wlink *l, const sl_msg_refuse *m)
     end_session(l, SL_ERR_REFUSED, m->reason);
 }
 
+static void on_leave(sl_wlink *l)
+{
+    if (l->state == LINK_UP && !l->dismissed)
+        atomic_fetch_sub(&l->w->needed, 1);
+    l->dismissed |= l->state == LINK_UP;
+}
+
+bool sl_worker_needed(const sl_worker *w)
+{
+    return atomic_load(&w->needed) > 0;
+}
+
 void sl_worker_link_msg(sl_wlink *l, sl_wmsg *m)
 {
     sl_worker *w = l->w;
@@ -245,6 +261,9 @@ void sl_worker_link_msg(sl_wlink *l, sl_wmsg *m)
         sl_wep_send(l->ep, &m->msg);
         break;
     case SL_MSG_PONG:
+        break;
+    case SL_MSG_LEAVE:
+        on_leave(l);
         break;
     default:
         if (l->state == LINK_UP) {
@@ -267,7 +286,7 @@ static uint64_t tick(sl_wlink *l, uint64_t now)
             return UINT64_MAX;
         if (now < l->next_try_ns)
             return l->next_try_ns;
-        if (engine_hangs(l)) {
+        if (thread_hangs(l)) {
             l->next_try_ns = now + w->o.reconnect_ms * MS;
             return l->next_try_ns;
         }

@@ -142,13 +142,14 @@ void sl_worker_role_read_load(sl_worker_role *r, sl_msg_load *out)
     out->hits = atomic_load(&r->load.hits);
     out->misses = atomic_load(&r->load.misses);
     out->swap_bytes = atomic_load(&r->load.swap_bytes);
-    out->draining = atomic_load(&r->load.draining) != 0;
+    out->draining = atomic_load(&r->load.leaving) != 0;
     out->prefill_rate = (uint32_t)atomic_load(&r->load.prefill_rate);
     out->disk_rate = atomic_load(&r->load.disk_rate);
     out->shared_rate = atomic_load(&r->load.shared_rate);
     out->peer_rate = atomic_load(&r->load.peer_rate);
     uint64_t turn = atomic_load(&r->load.turn_ns), now = sl_now_ns();
     out->engine_age_ms = turn && now > turn ? (uint32_t)((now - turn) / MS) : 0;
+    out->checker_age_ms = sl_watch_age_ms(&r->checker.watch, now);
 }
 
 /* ---- engine thread ---- */
@@ -189,7 +190,7 @@ void sl_worker_role_report(sl_worker_role *r, const sl_worker_report *now)
     atomic_store(&r->load.free_pages, (uint32_t)st.free);
     atomic_store(&r->load.cached_pages, (uint32_t)st.cached);
     atomic_store(&r->load.queued_tokens, now->queued_tokens);
-    atomic_store(&r->load.draining, r->draining);
+    atomic_store(&r->load.leaving, r->leaving);
     sl_gauge_set(r->metrics.running, now->running);
     sl_gauge_set(r->metrics.waiting, now->waiting);
     report_store(r, &st, now->landing_pages);

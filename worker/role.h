@@ -48,7 +48,7 @@ void sl_worker_ages_add(void *ctx, double unused_s, double age_s);
 /* The load that heartbeats report: written by the engine thread, read by the transport thread. */
 typedef struct sl_worker_load {
     _Atomic uint64_t turn_ns; /* when the engine thread's loop began its last iteration */
-    _Atomic uint32_t running, waiting, free_pages, cached_pages, draining;
+    _Atomic uint32_t running, waiting, free_pages, cached_pages, leaving;
     _Atomic uint64_t queued_tokens, tokens_done, hits, misses, swap_bytes;
     _Atomic uint64_t prefill_rate, disk_rate, shared_rate, peer_rate; /* as in sl_msg_load */
 } sl_worker_load;
@@ -65,7 +65,10 @@ typedef struct sl_worker_role {
     /* engine thread */
     sl_store *store;
     sl_sampler *sampler;
-    bool draining, failed;
+    bool leaving; /* it was told to stop, and the routers know */
+    bool
+        draining; /* it leaves, and no router needs it any more: it takes no new work and gives back what waits */
+    bool failed;
     bool joined; /* of a group: it is whole, and the routers are joined */
     int ending;  /* of a group: ends of sessions of which requests may still be here, because it broke */
     sl_store_stats seen; /* the values that were already added to the counters below */
@@ -131,8 +134,9 @@ typedef struct sl_worker_engine {
 } sl_worker_engine;
 
 /*
- * Serves until *stop is set (by any thread or signal handler; it is read ten times per second), then finishes its
- * requests within at most drain_timeout_ms, and returns SL_OK. A negative status when the worker cannot continue
+ * Serves until *stop is set (by any thread or signal handler; it is read ten times per second), then tells the routers
+ * DRAIN and serves until each of them has answered LEAVE or is gone, finishes its requests, and returns SL_OK; all this
+ * within at most drain_timeout_ms. A negative status when the worker cannot continue
  * (refused by the router, device lost).
  */
 sl_status sl_worker_role_run(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e,

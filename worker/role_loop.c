@@ -6,8 +6,7 @@
 #include "worker/role.h"
 
 static const uint64_t MS = 1000000;
-/* LEAVE_MS: the time from DRAIN to the end, in which the router receives DRAIN and the worker refuses the requests that
- * the router had sent before. */
+/* LEAVE_MS: the least time from DRAIN to the end, so that a router that has just connected is told. */
 enum { IDLE_MS = 100, LEAVE_MS = 150 };
 
 /* The flag may be set by a signal handler or by another thread. */
@@ -19,7 +18,7 @@ static bool stop_asked(const volatile int *stop)
 /* Tells the routers to place no further request here. */
 static void begin_draining(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e)
 {
-    r->draining = true;
+    r->leaving = true;
     e->report(e->arg);
     sl_worker_tell_routers(w, &(sl_msg){.type = SL_MSG_DRAIN});
 }
@@ -31,6 +30,7 @@ static void begin_draining(sl_worker_role *r, sl_worker *w, const sl_worker_engi
 static sl_status group_turn(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e, bool leaving,
                             sl_err *err)
 {
+    bool needed = r->leaving && !r->draining;
     if (r->joined && !sl_wgroup_whole(r->group)) { /* also if it forms again in this turn */
         r->joined = false;
         r->ending++;
@@ -40,12 +40,14 @@ static sl_status group_turn(sl_worker_role *r, sl_worker *w, const sl_worker_eng
     bool whole = sl_wgroup_whole(r->group);
     if (whole && !r->joined) {
         r->joined = true;
-        r->draining = leaving;
+        r->leaving = leaving;
+        r->draining = false;
         sl_worker_hold(w, false, NULL);
     }
-    if (whole && !r->draining && sl_wgroup_others(r->group) & SL_WGROUP_LEAVING)
+    if (whole && !r->leaving && sl_wgroup_others(r->group) & SL_WGROUP_LEAVING)
         begin_draining(r, w, e);
-    sl_wgroup_say(r->group, (e->idle(e->arg) ? 0u : SL_WGROUP_BUSY) | (leaving ? SL_WGROUP_LEAVING : 0u));
+    sl_wgroup_say(r->group,
+                  (e->idle(e->arg) && !needed ? 0u : SL_WGROUP_BUSY) | (leaving ? SL_WGROUP_LEAVING : 0u));
     return SL_OK;
 }
 
@@ -79,6 +81,8 @@ static sl_status run(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e,
     uint64_t leave_ns = UINT64_MAX, give_up_ns = UINT64_MAX;
     for (;;) {
         atomic_store(&r->load.turn_ns, sl_now_ns());
+        bool dismissed =
+            !sl_worker_needed(w); /* before the mail, in which everything is that was sent earlier */
         for (sl_wmail *m; (m = sl_worker_role_take(r));)
             e->mail(e->arg, m);
         if (r->failed)
@@ -90,10 +94,12 @@ static sl_status run(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e,
             give_up_ns = now + drain_timeout_ms * MS;
             begin_draining(r, w, e);
         }
+        r->draining = r->leaving && dismissed;
         if (r->group)
             SL_TRY(group_turn(r, w, e, leaving, err));
         uint64_t due = e->tick(e->arg, now);
-        if (leaving && ((e->idle(e->arg) && now >= leave_ns && may_leave(r)) || now >= give_up_ns)) {
+        if (leaving &&
+            ((r->draining && e->idle(e->arg) && now >= leave_ns && may_leave(r)) || now >= give_up_ns)) {
             e->report(e->arg);
             return SL_OK;
         }

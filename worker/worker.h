@@ -123,6 +123,9 @@ void sl_worker_stop(sl_worker *w);
  * SL_WMAIL_HELD, after every mail that the ends of the sessions have caused.
  */
 void sl_worker_hold(sl_worker *w, bool on, sl_mailbox *tell);
+/* Any thread. Whether there is a session whose router has not said LEAVE. When it becomes false, every message that the
+ * routers sent before has been passed to sl_worker_calls.router_msg. */
+bool sl_worker_needed(const sl_worker *w);
 /* Any thread. */
 void sl_worker_post(sl_worker *w, sl_wmail *m);
 /* Any thread except the transport thread: sends msg to the router of this session; dropped when it has ended. */

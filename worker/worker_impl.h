@@ -69,6 +69,7 @@ typedef struct sl_wlink {
     uint64_t next_try_ns, last_heard_ns, next_beat_ns;
     uint32_t pause_ms, heartbeat_ms, dead_after_ms;
     bool welcomed_once;
+    bool dismissed;      /* the router said LEAVE in this session */
     bool gave_up;        /* the last refusal was final for this link */
     uint64_t refused_ns; /* first refusal of this kind that may be retried; 0: none since the last WELCOME */
     sl_msg_load told;    /* last */
@@ -90,8 +91,9 @@ struct sl_worker {
     uint32_t next_serial;
     sl_wlink links[SL_WORKER_ROUTERS_MAX];
     int n_links;
-    bool ended; /* fatal was called: no link connects again */
-    bool held;  /* no link connects now */
+    bool ended;         /* fatal was called: no link connects again */
+    bool held;          /* no link connects now */
+    _Atomic int needed; /* sessions whose router has not said LEAVE */
     bool stopping, waiting_out;
     uint64_t last_loop_ns;
     /* the result of the start, passed to sl_worker_start() under the mutex */

@@ -61,7 +61,8 @@ static void tell_prefilled(void *ctx, const sl_ticket *t)
 
 static void send_token(sl_mock *m, const sl_ticket *t, int32_t id, uint32_t index)
 {
-    sl_msg_token token = {.id = id, .logprob = -0.5f};
+    bool off = m->k.off_logprob && index + 1 == m->k.wrong_at;
+    sl_msg_token token = {.id = id, .logprob = off ? -0.9f : -0.5f};
     if (t->sampling.n_logprobs > 0) {
         token.n_top = 2;
         token.top_ids[0] = id;
@@ -140,7 +141,16 @@ static void tell_done(void *ctx, sl_ticket *t, sl_finish finish, int32_t matched
 static void tell_retracted(void *ctx, sl_ticket *t, const char *why)
 {
     (void)why;
-    sl_mock_send_id(ctx, SL_MSG_RETRACTED, t->rid, t->attempt);
+    sl_mock *m = ctx;
+    sl_msg r = {.type = SL_MSG_RETRACTED};
+    r.retracted =
+        (sl_msg_retracted){.rid = t->rid,
+                           .attempt = t->attempt,
+                           .safe = m->k.damage_at ? m->k.damage_at : (uint32_t)sl_ticket_produced(t),
+                           .damaged = m->k.damage_at != 0};
+    m->k.damage_at = m->k.wrong_at = 0;
+    m->k.off_logprob = false;
+    sl_mock_send_router(m, &r);
 }
 
 static void tell_drained(void *ctx, const sl_ticket *t)
@@ -214,7 +224,7 @@ static sl_status lease(void *ctx, sl_ticket *t, sl_grant *out)
 {
     sl_mock *m = ctx;
     uint32_t pages = pages_of(t);
-    if (m->c.pages_used + pages > m->o.total_pages)
+    if (m->c.pages_used + m->k.leaked + pages > m->o.total_pages)
         return SL_ERR_EXHAUSTED;
     m->c.pages_used += pages;
     of(t)->pages = pages;
@@ -322,6 +332,8 @@ static void retract_if_told(sl_mock *m, sl_ticket *t, uint64_t now)
 static void step(sl_mock *m, sl_ticket *t, uint64_t now)
 {
     sl_msg_token token = next_token(m, t);
+    if (m->k.wrong_at && !m->k.off_logprob && sl_ticket_produced(t) + 1 == (int32_t)m->k.wrong_at)
+        token.id ^= 1;
     sl_ticket_event ev = {.kind = SL_ON_TOKENS, .now_ns = now};
     ev.tokens.list = &token;
     ev.tokens.n = 1;

@@ -43,19 +43,25 @@ typedef struct sl_mock_knobs {
     bool hold;        /* accepts requests and never answers them; heartbeats are still sent */
     bool hold_commit; /* prefill: computes, but never sends COMMIT */
     uint32_t loading; /* decode: RESERVE is followed by LOADING of this number of pages, twice; 0: by none */
+    uint32_t leaked;  /* decode: pages that no request has and that never come back */
     uint32_t full;    /* decode: number of next RESERVEs that are answered with FAILED (exhausted) */
     uint32_t fail;    /* number of next requests that are answered with FAILED, retryable */
     uint32_t fail_final; /* the same, not retryable */
     uint32_t retract_at; /* decode: sends RETRACTED once, after this number of output tokens */
-    uint32_t die_at;     /* decode: becomes silent after this number of output tokens in total */
-    bool duplicate;      /* TOKENS, RESERVED, PREFILLED, DONE are sent twice */
-    bool stale; /* after each TOKENS, sends one of the previous attempt and one of an unknown request */
-    uint32_t skip_token;           /* decode: the token with this number, counted from 1, is never sent */
-    bool wrong_count;              /* decode: the next DONE reports one token too many */
-    bool draining;                 /* LOAD reports that the worker is draining */
-    bool group_broken;             /* LOAD reports that the group of this rank is broken */
-    uint32_t engine_age_ms;        /* LOAD reports this time since the engine's last iteration */
-    uint64_t disk_rate, peer_rate; /* LOAD reports these speeds; 0: none was measured */
+    /* decode, with retract_at: RETRACTED says that rows were damaged after damage_at output tokens; 0: none were. wrong_at:
+     * this output token, counted from 1, is wrong until then, and unlikely if off_logprob says so; 0: none is. */
+    uint32_t damage_at, wrong_at;
+    bool off_logprob;
+    uint32_t die_at; /* decode: becomes silent after this number of output tokens in total */
+    bool duplicate;  /* TOKENS, RESERVED, PREFILLED, DONE are sent twice */
+    bool stale;      /* after each TOKENS, sends one of the previous attempt and one of an unknown request */
+    uint32_t skip_token;    /* decode: the token with this number, counted from 1, is never sent */
+    bool wrong_count;       /* decode: the next DONE reports one token too many */
+    bool draining;          /* LOAD reports that the worker is draining */
+    bool group_broken;      /* LOAD reports that the group of this rank is broken */
+    uint32_t engine_age_ms; /* LOAD reports this time since the engine's last iteration */
+    uint32_t checker_age_ms, copier_age_ms; /* and of these threads */
+    uint64_t disk_rate, peer_rate;          /* LOAD reports these speeds; 0: none was measured */
     uint32_t prefill_rate;
 } sl_mock_knobs;
 

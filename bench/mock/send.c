@@ -96,11 +96,14 @@ void sl_mock_send_load(sl_mock *m)
     }
     sl_mock_tickets_load(m, &l.load);
     l.load.total_pages = m->o.total_pages;
-    l.load.free_pages = m->o.total_pages > m->c.pages_used ? m->o.total_pages - m->c.pages_used : 0;
+    uint32_t used = m->c.pages_used + m->k.leaked;
+    l.load.free_pages = m->o.total_pages > used ? m->o.total_pages - used : 0;
     l.load.tokens_done = m->c.tokens;
     l.load.draining = m->k.draining;
     l.load.group_broken = m->k.group_broken;
     l.load.engine_age_ms = m->k.engine_age_ms;
+    l.load.checker_age_ms = m->k.checker_age_ms;
+    l.load.copier_age_ms = m->k.copier_age_ms;
     l.load.disk_rate = m->k.disk_rate;
     l.load.peer_rate = m->k.peer_rate;
     l.load.prefill_rate = m->k.prefill_rate;

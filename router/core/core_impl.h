@@ -18,6 +18,9 @@
  *   admission.c       which calls are admitted
  *   deadlines.c       requests that are late or stuck
  *   queue.c, place.c  requests that wait, and their workers             sl_queue
+ *   aside.c           workers that are set aside for one request
+ *   leaving.c         workers that leave, and whether they are still needed
+ *   repeat.c          tokens that are produced again after damage
  *   estimate.c        what placement knows of the workers               sl_estimate
  *   prefetch.c        requests that wait are announced to workers
  *   kv_events.c       changes of prefix caches, for the index and for subscribers    sl_kv_log
@@ -77,6 +80,8 @@ typedef struct sl_member {
     sl_msg_load load;
     bool has_load;
     uint64_t joined_ns, last_seen_ns, progress_ns;
+    uint64_t drain_ns;         /* DRAINING: since when */
+    bool dismissed;            /* DRAINING: it was told LEAVE and gets no request any more */
     uint64_t blocked_until_ns; /* it answered EXHAUSTED: no request is placed here before */
     uint64_t set_aside;        /* rid of the one request that may be placed here; 0: every request may */
     uint32_t placed;           /* requests of this router that are placed here */
@@ -371,10 +376,26 @@ void sl_queue_unhold(sl_router *r, sl_request *q);
 void sl_queue_place(sl_router *r);
 /* The numbers of requests that the ready workers can take now, and could take if they were idle. */
 void sl_places(const sl_router *r, uint32_t *free_places, uint32_t *places);
+
+/* ---- aside.c ---- */
+
 /* The decode member refused q, because it has too few free pages. */
-void sl_place_refused(sl_router *r, sl_request *q, sl_member *d);
+void sl_aside_refused(sl_router *r, sl_request *q, sl_member *d);
 /* Other requests may be placed again on the members set aside for q: those of prefill only, or all. */
-void sl_place_release(sl_router *r, sl_request *q, bool prefill_only);
+void sl_aside_release(sl_router *r, sl_request *q, bool prefill_only);
+/* Before q is placed: forgets members that serve it no more; a suspect gets both or none. */
+void sl_aside_update(sl_router *r, sl_request *q);
+/* Releases the members of q when no page came back for router.stage_timeout_ms. */
+void sl_aside_tick(sl_router *r, sl_request *q, uint64_t now);
+
+/* ---- leaving.c ---- */
+
+/* Whether q may be placed on w: it is ready, or leaves but is the last of its role. */
+bool sl_member_serves(const sl_router *r, const sl_member *w, const sl_request *q);
+/* Whether a worker of the role serves any request. */
+bool sl_members_serve(const sl_router *r, sl_role role);
+/* Tells those that leave and are not needed any more. */
+void sl_leaving_tick(sl_router *r, uint64_t now);
 
 /* ---- estimate.c ---- */
 

@@ -48,6 +48,7 @@ static void check(sl_router *r, sl_request *q, uint64_t now)
         sl_request_fail(r, q, SL_ERR_DEADLINE, "the request's deadline passed");
         return;
     }
+    sl_aside_tick(r, q, now);
     if (q->state == SL_REQUEST_QUEUED) {
         check_queued(r, q, now);
         return;
@@ -59,13 +60,13 @@ static void check(sl_router *r, sl_request *q, uint64_t now)
     sl_request_apply(r, q, &ev);
 }
 
-/* Since when each role has no ready worker. */
+/* Since when each role has no worker that serves. */
 static void watch_roles(sl_router *r, uint64_t now)
 {
     static const sl_role roles[] = {SL_ROLE_PREFILL, SL_ROLE_DECODE};
     for (size_t i = 0; i < SL_COUNT(roles); i++) {
         uint64_t *since = &r->cluster.absent_ns[i];
-        if (sl_members_count(r, roles[i]))
+        if (sl_members_serve(r, roles[i]))
             *since = 0;
         else if (!*since)
             *since = now;

@@ -72,7 +72,7 @@ static void book_prefill(sl_router *r, sl_request *q, const sl_effect *e)
     q->prefetch_prefill = 0; /* PREFILL ends it */
     sl_place_fetched(r, q);
     if (!q->alone)
-        sl_place_release(r, q, false);
+        sl_aside_release(r, q, false);
 }
 
 static void perform_prefill(sl_router *r, sl_request *q, const sl_effect *e)
@@ -111,7 +111,7 @@ static void book_settle(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill);
     r->queue.dirty = true;
-    sl_place_release(r, q, true);
+    sl_aside_release(r, q, true);
     if (!p)
         return;
     discharge_prefill(p, e, e->placed_tokens);
@@ -128,7 +128,7 @@ static void book_block(sl_router *r, sl_request *q, const sl_effect *e)
     if (!d)
         return;
     d->blocked_until_ns = e->until_ns;
-    sl_place_refused(r, q, d);
+    sl_aside_refused(r, q, d);
 }
 
 static void book_leave(sl_router *r, sl_request *q, const sl_effect *e)
@@ -140,7 +140,7 @@ static void book_leave(sl_router *r, sl_request *q, const sl_effect *e)
     if (!e->leave.why && e->leave.tell && q->placed_ns)
         sl_estimate_stayed(r, sl_now_ns() - q->placed_ns);
     if (e->leave.tell || e->leave.why) /* otherwise it was refused and waits for pages */
-        sl_place_release(r, q, false);
+        sl_aside_release(r, q, false);
     if (p && e->leave.writer != SL_WRITER_DONE)
         discharge_prefill(p, e, e->leave.placed_tokens);
     if (d) {
@@ -204,7 +204,7 @@ static sl_output output_of(const sl_router *r, const sl_request *q, size_t text_
                        .text_len = text->bad ? 0 : text_len,
                        .matched_token = -1,
                        .prompt_tokens = (uint32_t)q->n_prompt,
-                       .completion_tokens = sl_request_produced(q),
+                       .completion_tokens = sl_request_sent(q),
                        .cached_tokens = q->cached_tokens};
 }
 
@@ -216,7 +216,7 @@ static void book_emit(sl_router *r, sl_request *q, const sl_effect *e)
     if (l->output_tokens)
         sl_counter_add(l->output_tokens, e->emit.n_tokens);
     if (q->own_decode && !q->alone) /* it is no longer a suspect */
-        sl_place_release(r, q, false);
+        sl_aside_release(r, q, false);
 }
 
 static void perform_emit(sl_router *r, sl_request *q, const sl_effect *e)
@@ -253,7 +253,7 @@ static void observe_end(sl_router *r, const sl_request *q, const sl_effect *e)
         "rid=%016lx attempt=%u id=%s index=%u outcome=%s prompt=%zu cached=%u produced=%u retries=%u ms=%.1f "
         "reason=\"%s\"",
         q->rid, q->attempt, q->group->id, q->index, outcome, q->n_prompt, q->cached_tokens,
-        sl_request_produced(q), q->retries, (double)(now - q->start_ns) / 1e6,
+        sl_request_sent(q), q->retries, (double)(now - q->start_ns) / 1e6,
         e->end.reason ? e->end.reason : "");
 }
 
@@ -262,7 +262,7 @@ static void book_end(sl_router *r, sl_request *q, const sl_effect *e)
     sl_queue_remove(r, q);
     if (q->prefetch)
         sl_prefetch_end(r, q, 0, q->attempt + 1);
-    sl_place_release(r, q, false);
+    sl_aside_release(r, q, false);
     unhash(&r->requests, q);
     r->requests.active--;
     q->group->lane->active--;

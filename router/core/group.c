@@ -47,6 +47,7 @@ static void request_free(sl_request *q)
     sl_sampling_free(&q->sampling);
     sl_wr_free(&q->sampling_wire);
     free(q->tokens);
+    free(q->logprobs);
     free(q->keys);
     free(q);
 }

@@ -8,7 +8,8 @@
  * not count as silence of the members: sl_members_tick() is called every 20 ms, and measures its delay.
  *
  * A worker's heartbeat comes from its transport thread. LOAD also contains the time since its engine thread last began
- * an iteration. A worker whose engine hangs is treated like a dead one, and does not join again before its engine runs.
+ * an iteration, and since its checker and its copier began what they do. A worker of which one of these threads hangs is
+ * treated like a dead one, and does not join again before the thread runs.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -142,8 +143,8 @@ static void on_load(sl_member *w, const sl_msg_load *l)
     w->r->queue.dirty |= freed;
     if (l->group_broken)
         sl_member_lost(w, SL_ERR_PEER, "its group is broken: another rank was lost");
-    else if (l->engine_age_ms > (uint64_t)SL_ENGINE_PATIENCE * w->r->o.dead_after_ms)
-        sl_member_lost(w, SL_ERR_TIMEOUT, "its engine makes no progress");
+    else if (sl_load_hangs(l, w->r->o.dead_after_ms))
+        sl_member_lost(w, SL_ERR_TIMEOUT, sl_load_hangs(l, w->r->o.dead_after_ms));
 }
 
 void sl_member_message(sl_member *w, const sl_msg *m)
@@ -224,6 +225,7 @@ void sl_members_tick(sl_router *r, uint64_t now)
             sl_router_link_send(w, &m);
         sl_kv_tick(w, now);
     }
+    sl_leaving_tick(r, now);
     sl_cache_tick(r, now);
     sl_directory_sweep(r->directory);
     sl_members_update_context(r);

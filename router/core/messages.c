@@ -22,6 +22,9 @@ static void identify(const sl_msg *m, uint64_t *rid, uint32_t *attempt)
     case SL_MSG_DONE:
         *rid = m->done.rid, *attempt = m->done.attempt;
         break;
+    case SL_MSG_RETRACTED:
+        *rid = m->retracted.rid, *attempt = m->retracted.attempt;
+        break;
     default:
         *rid = m->id.rid, *attempt = m->id.attempt;
         break;
@@ -67,6 +70,7 @@ static bool to_event(const sl_request *q, const sl_member *w, const sl_msg *m, s
         return decode;
     case SL_MSG_RETRACTED:
         ev->kind = SL_EVENT_RETRACTED;
+        ev->retracted = &m->retracted;
         return decode;
     default:
         return false;

@@ -5,16 +5,14 @@
  * answer EXHAUSTED. A request without room stops the scan: none overtakes it while it waits.
  *
  * While a request reserves, it is not in the queue, and the next ones may take the pages it needs. So a long prompt
- * could be refused again and again while short ones pass. The bound: after PASSED_MAX placements since its first
- * refusal, the decode worker that refuses it is set aside for it. No other request is placed there until it has its
- * pages; those that run there end and give theirs back. Requests without room on a worker set aside do not stop the
- * scan.
+ * could be refused again and again while short ones pass. aside.c sets a worker aside for it. Requests without room on a
+ * worker set aside do not stop the scan.
  *
  * A worker of role both is chosen like a decode worker, with the prompts that wait for it as a part of its load, and
  * computes the prompt itself: it is both members of the attempt, and no prefill worker is chosen. A decode worker is a
  * candidate only while a prefill worker has room; the shortest queue of a prefill worker is then a part of its load.
  *
- * A suspect (request.h) gets a prefill and a decode worker set aside, and is placed when nothing else is on them.
+ * A worker that leaves gets requests only while no other of its role is ready (leaving.c).
  *
  * Placing only books and adds effects, so it may run anywhere.
  */
@@ -22,7 +20,7 @@
 
 #include "router/core/core_impl.h"
 
-enum { MAX_CANDIDATES = 1024, PASSED_MAX = 16 };
+enum { MAX_CANDIDATES = 1024 };
 
 static uint32_t room(const sl_member *w)
 {
@@ -43,83 +41,6 @@ static void count_choice(sl_router *r, const sl_request *q, const sl_candidate *
                    : prefix                         ? r->stats.by_prefix
                                                     : r->stats.by_load,
                    1);
-}
-
-/* ---- members set aside ---- */
-
-static void set_aside(sl_router *r, sl_request *q, sl_member *w, const char *why)
-{
-    w->set_aside = q->rid;
-    *(sl_role_does(w->role, SL_ROLE_DECODE) ? &q->own_decode : &q->own_prefill) = w->id;
-    sl_counter_add(sl_role_does(w->role, SL_ROLE_DECODE) && !q->alone ? r->stats.set_aside_pages
-                                                                      : r->stats.set_aside_alone,
-                   1);
-    sl_log(SL_LOG_INFO, "router", "worker_set_aside", "rid=%016lx worker=%s tokens=%zu reason=\"%s\"", q->rid,
-           w->name, q->n_tokens, why);
-}
-
-static void release(sl_router *r, sl_request *q, uint32_t *own)
-{
-    sl_member *w = sl_member_find(r, *own);
-    *own = 0;
-    if (!w || w->set_aside != q->rid)
-        return;
-    w->set_aside = 0;
-    r->queue.dirty = true;
-}
-
-void sl_place_release(sl_router *r, sl_request *q, bool prefill_only)
-{
-    if (prefill_only && q->own_prefill == q->own_decode)
-        return; /* one worker of role both, which still decodes */
-    release(r, q, &q->own_prefill);
-    if (!prefill_only)
-        release(r, q, &q->own_decode);
-}
-
-void sl_place_refused(sl_router *r, sl_request *q, sl_member *d)
-{
-    if (!q->refused_at)
-        q->refused_at = r->queue.picks + 1;
-    if (r->queue.picks + 1 - q->refused_at >= PASSED_MAX && !d->set_aside && !q->own_decode)
-        set_aside(r, q, d, "it was refused pages, and others passed it");
-}
-
-/* Of the ready members of a role that are not set aside, the one with the fewest requests; NULL: none. */
-static sl_member *least_placed(sl_router *r, uint8_t role)
-{
-    sl_member *best = NULL;
-    for (sl_member *w = r->cluster.members; w; w = w->next) {
-        if (w->id && w->role == role && w->state == SL_MEMBER_READY && !w->set_aside &&
-            (!best || w->placed < best->placed))
-            best = w;
-    }
-    return best;
-}
-
-static bool ready(sl_router *r, uint32_t id)
-{
-    const sl_member *w = sl_member_find(r, id);
-    return w && w->state == SL_MEMBER_READY;
-}
-
-/* Updates the members that are set aside for q: forgets those that left; a suspect gets both or none. */
-static void update_own(sl_router *r, sl_request *q)
-{
-    if ((q->own_decode && !ready(r, q->own_decode)) || (q->own_prefill && !ready(r, q->own_prefill)))
-        sl_place_release(r, q, false);
-    if (!q->alone || (q->own_decode && q->own_prefill))
-        return;
-    sl_place_release(r, q, false);
-    sl_member *p = least_placed(r, SL_ROLE_PREFILL), *d = least_placed(r, SL_ROLE_DECODE);
-    sl_member *both = p && d ? NULL : least_placed(r, SL_ROLE_BOTH);
-    if (both) {
-        set_aside(r, q, both, "workers died with it, it runs alone");
-        q->own_prefill = both->id;
-    } else if (p && d) {
-        set_aside(r, q, p, "workers died with it, it runs alone");
-        set_aside(r, q, d, "workers died with it, it runs alone");
-    }
 }
 
 /* ---- choosing ---- */
@@ -144,7 +65,7 @@ static size_t collect(sl_router *r, const sl_request *q, unsigned roles, uint32_
     size_t n = 0;
     *avoided = NULL;
     for (sl_member *w = r->cluster.members; w && n < MAX_CANDIDATES; w = w->next) {
-        if (!w->id || !(roles & ONE(w->role)) || w->state != SL_MEMBER_READY || !takes(w, q, now))
+        if (!(roles & ONE(w->role)) || !sl_member_serves(r, w, q) || !takes(w, q, now))
             continue;
         if (w->id == avoid || (w->role == SL_ROLE_BOTH && w->id == q->avoid_prefill)) {
             *avoided = w;
@@ -242,7 +163,7 @@ static bool place(sl_router *r, sl_request *q, uint64_t now)
         sl_request_fail(r, q, SL_ERR_NO_MEMORY, "out of memory");
         return true;
     }
-    update_own(r, q);
+    sl_aside_update(r, q);
     sl_member *p, *d;
     uint64_t compute;
     if (!choose(r, q, now, &p, &d, &compute))

@@ -75,6 +75,7 @@ void sl_ranks_joined(sl_member *w)
     if (o)
         o->next_rank = w;
     w->state = any_drains(w) ? SL_MEMBER_DRAINING : SL_MEMBER_WAITING;
+    w->drain_ns = sl_now_ns();
     if (ring_length(w) == w->ranks)
         move_all(w, SL_MEMBER_WAITING, SL_MEMBER_READY);
     sl_log(SL_LOG_INFO, "router", "rank_joined", "worker=%s group=%u rank=%u ranks=%u joined=%u", w->name,
@@ -98,6 +99,10 @@ void sl_ranks_drain(sl_member *w)
 {
     if (w->state != SL_MEMBER_READY && w->state != SL_MEMBER_WAITING)
         return;
+    uint64_t now = sl_now_ns();
+    w->drain_ns = now;
+    for (sl_member *o = w->next_rank; o && o != w; o = o->next_rank)
+        o->drain_ns = o->state == SL_MEMBER_DRAINING ? o->drain_ns : now;
     if (w->next_rank) {
         move_all(w, SL_MEMBER_READY, SL_MEMBER_DRAINING);
         move_all(w, SL_MEMBER_WAITING, SL_MEMBER_DRAINING);

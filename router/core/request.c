@@ -23,6 +23,11 @@ uint32_t sl_request_produced(const sl_request *q)
     return (uint32_t)(q->n_tokens - q->n_prompt);
 }
 
+uint32_t sl_request_sent(const sl_request *q)
+{
+    return (uint32_t)((q->n_repeat > q->n_tokens ? q->n_repeat : q->n_tokens) - q->n_prompt);
+}
+
 bool sl_request_over(const sl_request *q)
 {
     return q->state == SL_REQUEST_FINISHED || q->state == SL_REQUEST_FAILED;
@@ -73,7 +78,8 @@ sl_effect *sl_step_add(sl_step *out, const sl_request *q, sl_effect_kind kind)
 bool sl_request_complete(const sl_request *q)
 {
     uint32_t n = sl_request_produced(q);
-    return n && (n >= (uint32_t)q->sampling.max_tokens || q->matched_token >= 0);
+    return n && q->n_repeat <= q->n_tokens &&
+           (n >= (uint32_t)q->sampling.max_tokens || q->matched_token >= 0);
 }
 
 void sl_step_leave(sl_request *q, sl_status why, unsigned tell, sl_step *out)
@@ -117,13 +123,13 @@ void sl_step_requeue(sl_request *q, uint64_t now, sl_step *out)
     q->stage_ns = now;
 }
 
-/* Records the worker that the next attempt should avoid: the one that failed, if that is known. */
+/* Records the worker that the next attempt should avoid: the one that failed, and therefore is not told, or else the one
+ * that had to act next. A prompt that is shipped waits for the decode worker. */
 static void avoid(sl_request *q, unsigned tell)
 {
-    if (q->state == SL_REQUEST_DECODING || (q->state == SL_REQUEST_PREFILLING && !(tell & SL_TELL_DECODE)))
-        q->avoid_decode = q->decode;
-    else
-        q->avoid_prefill = q->prefill;
+    bool prefill_acts = q->state == SL_REQUEST_PREFILLING && q->writer != SL_WRITER_DONE;
+    bool by_prefill = tell == (SL_TELL_PREFILL | SL_TELL_DECODE) ? prefill_acts : tell == SL_TELL_DECODE;
+    *(by_prefill ? &q->avoid_prefill : &q->avoid_decode) = by_prefill ? q->prefill : q->decode;
 }
 
 static void count_retry(const sl_request_env *env, const sl_request *q)

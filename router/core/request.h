@@ -10,7 +10,7 @@
  * RESERVED                  -> PREFILLING
  * NO_ROOM                   -> QUEUED
  * PREFILLED                                 PREFILLING      DECODING
- * TOKENS                                    -> DECODING *   DECODING *
+ * TOKENS                                    -> DECODING *%  DECODING *%
  * DONE                                      -> FINISHED     -> FINISHED
  * RETRACTED                                 -> QUEUED *     -> QUEUED *
  * FAILED                    retry $         retry $         retry $
@@ -20,6 +20,7 @@
  *
  *   retry   -> QUEUED, or -> FAILED when router.retries is used up *; LOST while it ran alone -> FAILED
  *   $       -> FAILED when the worker says that the failure is final
+ *   %       -> FAILED when a token that must be repeated differs from the one that was sent
  *   *       -> FINISHED when the stream is complete: a stop string or stop token matched, or all tokens are there
  *   An event in a state without an entry is dropped. RESERVED, TOKENS and DONE that contradict what the request
  *   holds are a failure of the worker: retry. LOST of a prefill worker that has finished changes nothing.
@@ -39,7 +40,8 @@
  *
  * Recovery keeps prompt and produced tokens, so the next attempt continues at the same position with the same random
  * numbers. Tokens of TOKENS are compared with those already sent: a repeated or lost message can neither change a
- * stream nor leave a hole in it.
+ * stream nor leave a hole in it. After damage on the decode worker the next attempt starts before the tokens that may
+ * be wrong, and these are compared as well; when one differs, the request ends with DATA_LOSS (repeat.c).
  *
  * Threads: the loop's thread only. Ownership: a request belongs to its group (group.c).
  */
@@ -91,6 +93,9 @@ typedef struct sl_request {
 
     int32_t *tokens; /* prompt, then produced */
     size_t n_prompt, n_tokens, cap;
+    size_t
+        n_repeat; /* tokens[n_tokens..n_repeat) were sent, but must be produced again (repeat.c); else smaller */
+    float *logprobs;        /* of the produced tokens, if the client asked for them; else NULL */
     sl_share_domain domain; /* who shares its pages; constant, so attempts that start again find their own */
     sl_key *keys;           /* page keys of full pages; n_keys valid for seed */
     size_t n_keys, cap_keys;
@@ -105,12 +110,14 @@ typedef struct sl_request {
     bool prefetch_considered;  /* in this attempt */
     uint32_t prefetch_prefill; /* prefill member that fetches its pages while they are loaded, 0 none */
     uint32_t avoid_prefill, avoid_decode;
-    uint32_t own_prefill, own_decode; /* members set aside for it (place.c), 0 none */
-    uint64_t refused_at; /* placements of the router, counted from 1, at its first NO_ROOM; 0 none */
-    uint32_t deaths;     /* consecutive deaths of workers of one role that computed it */
-    bool deaths_decode;  /* these were decode workers, else prefill workers */
-    uint32_t deaths_at;  /* number of tokens that it had produced at the last death */
-    bool alone;          /* suspected of causing them: placed on workers that have no other request */
+    uint32_t own_prefill, own_decode; /* members set aside for it (aside.c), 0 none */
+    uint64_t own_since_ns; /* since when; the clock begins again when pages come back there (aside.c) */
+    uint32_t own_pages;    /* the most pages that were free there since then */
+    uint64_t refused_at;   /* placements of the router, counted from 1, at its first NO_ROOM; 0 none */
+    uint32_t deaths;       /* consecutive deaths of workers of one role that computed it */
+    bool deaths_decode;    /* these were decode workers, else prefill workers */
+    uint32_t deaths_at;    /* number of tokens that it had produced at the last death */
+    bool alone;            /* suspected of causing them: placed on workers that have no other request */
     uint64_t ticket;
     sl_writer writer;
     uint64_t placed_tokens;  /* tokens that this attempt added to the account of the prefill member */
@@ -136,11 +143,11 @@ typedef enum {
     SL_EVENT_PREFILLED, /* prefilled: committed and drained */
     SL_EVENT_TOKENS,    /* tokens */
     SL_EVENT_DONE,      /* done */
-    SL_EVENT_RETRACTED, /* the decode worker gave the request back to make room */
-    SL_EVENT_FAILED,    /* failed: a worker says so */
-    SL_EVENT_LOST,      /* lost: a worker of the attempt is gone */
-    SL_EVENT_STALLED,   /* no progress for router.stage_timeout_ms */
-    SL_EVENT_END,       /* end: cancelled, past its deadline, refused */
+    SL_EVENT_RETRACTED, /* retracted: the decode worker gave the request back, to make room or because of damage */
+    SL_EVENT_FAILED,  /* failed: a worker says so */
+    SL_EVENT_LOST,    /* lost: a worker of the attempt is gone */
+    SL_EVENT_STALLED, /* no progress for router.stage_timeout_ms */
+    SL_EVENT_END,     /* end: cancelled, past its deadline, refused */
     SL_EVENT_COUNT,
 } sl_request_event_kind;
 
@@ -157,6 +164,7 @@ typedef struct sl_request_event {
         const sl_msg_prefilled *prefilled;
         const sl_msg_tokens *tokens;
         const sl_msg_done *done;
+        const sl_msg_retracted *retracted;
         struct {
             bool by_decode; /* else by the prefill worker */
             bool retryable;
@@ -246,8 +254,10 @@ typedef struct sl_request_env {
 bool sl_request_step(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out);
 
 /* Queries. */
-uint32_t sl_request_produced(const sl_request *q);
-bool sl_request_over(const sl_request *q); /* FINISHED or FAILED */
+uint32_t
+sl_request_produced(const sl_request *q); /* tokens that the next attempt starts from, without the prompt */
+uint32_t sl_request_sent(const sl_request *q); /* tokens that the client was sent */
+bool sl_request_over(const sl_request *q);     /* FINISHED or FAILED */
 uint32_t sl_request_remaining_ms(const sl_request *q, uint64_t now);
 /* Brings the seed and the page keys up to the tokens, for workers with this fingerprint. */
 sl_status sl_request_update_keys(sl_request *q, sl_key fingerprint);

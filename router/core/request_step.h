@@ -36,4 +36,12 @@ typedef void sl_request_step_fn(const sl_request_env *env, sl_request *q, const 
 sl_request_step_fn sl_step_reserved, sl_step_no_room, sl_step_prefilled, sl_step_tokens, sl_step_done,
     sl_step_retracted, sl_step_failed;
 
+/* ---- repeat.c ---- */
+
+/* The attempt was given back: the next one starts after the first `safe` produced tokens. */
+void sl_repeat_from(sl_request *q, uint32_t safe);
+/* Takes those of t[0..n), which continue the tokens of q, that were sent before; *taken: their number. False: one of
+ * them differs. */
+bool sl_repeat_take(const sl_request_env *env, sl_request *q, const sl_msg_token *t, size_t n, size_t *taken);
+
 #endif

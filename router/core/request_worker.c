@@ -83,6 +83,19 @@ static bool room_for(sl_request *q, size_t n)
     return true;
 }
 
+static bool keep_logprobs(sl_request *q, const sl_msg_token *t, size_t n)
+{
+    if (q->sampling.n_logprobs < 0)
+        return true;
+    float *p = realloc(q->logprobs, (q->cap - q->n_prompt) * sizeof *p);
+    if (!p)
+        return false;
+    q->logprobs = p;
+    for (size_t i = 0; i < n; i++)
+        p[q->n_tokens - q->n_prompt + i] = t[i].logprob;
+    return true;
+}
+
 static void observe_tokens(const sl_request_env *env, sl_request *q, size_t n, uint64_t now)
 {
     sl_router_stats *s = env->stats;
@@ -126,7 +139,7 @@ static void out_of_memory(const sl_request_env *env, sl_request *q, sl_step *out
 static void take_tokens(const sl_request_env *env, sl_request *q, const sl_msg_token *t, size_t n,
                         uint64_t now, sl_step *out)
 {
-    if (!room_for(q, n)) {
+    if (!room_for(q, n) || !keep_logprobs(q, t, n)) {
         out_of_memory(env, q, out);
         return;
     }
@@ -156,6 +169,16 @@ static void take_tokens(const sl_request_env *env, sl_request *q, const sl_msg_t
     }
 }
 
+static void wrong_tokens(const sl_request_env *env, sl_request *q, sl_step *out)
+{
+    sl_step_leave(q, SL_ERR_DATA_LOSS, TELL_BOTH, out);
+    sl_step_end(
+        env, q, SL_FINISH_ERROR, SL_ERR_DATA_LOSS,
+        "memory of the worker was damaged, and tokens that were sent differ from those that a repeated "
+        "computation yields: the output must not be used",
+        out);
+}
+
 void sl_step_tokens(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
 {
     const sl_msg_tokens *m = ev->tokens;
@@ -173,8 +196,13 @@ void sl_step_tokens(const sl_request_env *env, sl_request *q, const sl_request_e
     }
     q->stage_ns = ev->now_ns;
     size_t skip = sl_request_produced(q) - m->first_index; /* tokens of a repeated message */
-    if (skip < m->n_tokens)
-        take_tokens(env, q, m->tokens + skip, m->n_tokens - skip, ev->now_ns, out);
+    if (skip >= m->n_tokens)
+        return;
+    size_t again;
+    if (!sl_repeat_take(env, q, m->tokens + skip, m->n_tokens - skip, &again))
+        wrong_tokens(env, q, out);
+    else if (skip + again < m->n_tokens)
+        take_tokens(env, q, m->tokens + skip + again, m->n_tokens - skip - again, ev->now_ns, out);
 }
 
 /* ---- ends of an attempt ---- */
@@ -193,6 +221,10 @@ void sl_step_done(const sl_request_env *env, sl_request *q, const sl_request_eve
                       out);
         return;
     }
+    if (q->n_repeat > q->n_tokens) { /* it ends earlier than the first time */
+        wrong_tokens(env, q, out);
+        return;
+    }
     if (m->cached_tokens && !q->cached_known && m->cached_tokens <= q->n_prompt)
         q->cached_tokens = m->cached_tokens;
     if (m->matched_stop >= 0)
@@ -203,8 +235,11 @@ void sl_step_done(const sl_request_env *env, sl_request *q, const sl_request_eve
 
 void sl_step_retracted(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
 {
-    sl_log(SL_LOG_INFO, "router", "request_retracted", "rid=%016lx attempt=%u produced=%u", q->rid,
-           q->attempt, sl_request_produced(q));
+    const sl_msg_retracted *m = ev->retracted;
+    sl_log(SL_LOG_INFO, "router", "request_retracted", "rid=%016lx attempt=%u produced=%u safe=%u damaged=%d",
+           q->rid, q->attempt, sl_request_produced(q), m->safe, m->damaged);
+    if (m->damaged)
+        sl_repeat_from(q, m->safe);
     q->avoid_decode = q->decode;
     sl_step_leave(q, SL_OK, SL_TELL_PREFILL, out);
     if (sl_request_complete(q))

@@ -70,6 +70,8 @@ rpc_code rpc_code_of(sl_status st)
         return RPC_UNIMPLEMENTED;
     case SL_ERR_DENIED:
         return RPC_UNAUTHENTICATED;
+    case SL_ERR_DATA_LOSS:
+        return RPC_DATA_LOSS;
     case SL_ERR_PEER:
     case SL_ERR_REFUSED:
     case SL_ERR_TIMEOUT:

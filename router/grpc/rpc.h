@@ -25,6 +25,7 @@ typedef enum {
     RPC_UNIMPLEMENTED = 12,
     RPC_INTERNAL = 13,
     RPC_UNAVAILABLE = 14,
+    RPC_DATA_LOSS = 15,
     RPC_UNAUTHENTICATED = 16,
 } rpc_code;
 

@@ -24,6 +24,7 @@ static const row rows[] = {
     {SL_ERR_CANCELLED, 499, "cancelled", "request_cancelled"},
     {SL_ERR_DEADLINE, 504, "timeout_error", "deadline_exceeded"},
     {SL_ERR_EXHAUSTED, 429, "rate_limit_error", "rate_limit_exceeded"},
+    {SL_ERR_DATA_LOSS, 500, "server_error", "data_loss"},
     {SL_ERR_PEER, 503, "server_error", "service_unavailable"},
     {SL_ERR_REFUSED, 503, "server_error", "service_unavailable"},
     {SL_ERR_TIMEOUT, 503, "server_error", "service_unavailable"},

@@ -56,7 +56,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
         m.refuse = (sl_msg_refuse){SL_ERR_REFUSED, "row_format differs", 1};
         break;
     case SL_MSG_LOAD:
-        m.load = (sl_msg_load){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 11, 12, 13, 14, 15, 1};
+        m.load = (sl_msg_load){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 11, 12, 13, 14, 15, 16, 17, 1};
         break;
     case SL_MSG_PING:
     case SL_MSG_PONG:
@@ -133,6 +133,8 @@ static inline sl_msg msg_sample(sl_msg_type type)
         m.done = (sl_msg_done){99, 2, SL_FINISH_LENGTH, 11, 128, 64, 1, 2, 3};
         break;
     case SL_MSG_RETRACTED:
+        m.retracted = (sl_msg_retracted){99, 2, 17, 1};
+        break;
     case SL_MSG_DRAINED:
         m.id = (sl_msg_id){99, 2};
         break;

@@ -21,6 +21,7 @@ START_TEST(names_are_distinct)
                              SL_ERR_CORRUPT,
                              SL_ERR_STALE,
                              SL_ERR_DENIED,
+                             SL_ERR_DATA_LOSS,
                              SL_ERR_PEER,
                              SL_ERR_REFUSED,
                              SL_ERR_TIMEOUT,

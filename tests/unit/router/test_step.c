@@ -77,6 +77,7 @@ static sl_msg_reserved reserved = {.n_pages = 2, .pages = pages};
 static sl_msg_prefilled prefilled;
 static sl_msg_token one = {.id = 'b'};
 static sl_msg_tokens tokens = {.tokens = &one, .n_tokens = 1};
+static sl_msg_retracted retracted = {.safe = UINT32_MAX};
 static sl_msg_done done = {.finish = SL_FINISH_LENGTH, .matched_stop = -1};
 
 /* A true event of this kind for q as it is. */
@@ -101,6 +102,9 @@ static sl_request_event make_event(sl_request_event_kind kind)
         break;
     case SL_EVENT_DONE:
         ev.done = &done;
+        break;
+    case SL_EVENT_RETRACTED:
+        ev.retracted = &retracted;
         break;
     case SL_EVENT_FAILED:
         ev.failed.by_decode = ev.failed.retryable = true;
@@ -215,6 +219,50 @@ START_TEST(a_worker_that_failed_is_not_told)
         ck_assert_uint_eq(step.list[0].leave.tell, by_decode ? SL_TELL_PREFILL : SL_TELL_DECODE);
         ck_assert_uint_eq(by_decode ? q.avoid_decode : q.avoid_prefill, by_decode ? DECODE_ID : PREFILL_ID);
     }
+}
+END_TEST
+
+/* The worker that had to act next is the one that is avoided. */
+START_TEST(a_stall_blames_the_one_that_had_to_act)
+{
+    static const struct {
+        sl_request_state state;
+        sl_writer writer;
+        bool decode;
+    } cases[] = {{SL_REQUEST_RESERVING, SL_WRITER_NONE, true},
+                 {SL_REQUEST_PREFILLING, SL_WRITER_ACTIVE, false},
+                 {SL_REQUEST_PREFILLING, SL_WRITER_DONE, true},
+                 {SL_REQUEST_DECODING, SL_WRITER_ACTIVE, true},
+                 {SL_REQUEST_DECODING, SL_WRITER_DONE, true}};
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        make(cases[i].state);
+        q.writer = cases[i].writer;
+        ck_assert(apply(make_event(SL_EVENT_STALLED)));
+        ck_assert_uint_eq(q.avoid_decode, cases[i].decode ? DECODE_ID : 0);
+        ck_assert_uint_eq(q.avoid_prefill, cases[i].decode ? 0 : PREFILL_ID);
+    }
+}
+END_TEST
+
+/* A stream that had all its tokens is not finished before those that may be wrong are confirmed. */
+START_TEST(a_complete_stream_is_confirmed)
+{
+    for (uint32_t damaged = 0; damaged < 2; damaged++) {
+        make(SL_REQUEST_DECODING);
+        while (sl_request_produced(&q) < MAX_TOKENS)
+            ck_assert(apply(make_event(SL_EVENT_TOKENS)));
+        retracted = (sl_msg_retracted){.safe = MAX_TOKENS - 1, .damaged = (uint8_t)damaged};
+        ck_assert(apply(make_event(SL_EVENT_RETRACTED)));
+        ck_assert_str_eq(effects(), damaged ? "LQ" : "LFX");
+        ck_assert_uint_eq(sl_request_sent(&q), MAX_TOKENS);
+        ck_assert_uint_eq(sl_request_produced(&q), MAX_TOKENS - damaged);
+    }
+    q.state = SL_REQUEST_DECODING;
+    ck_assert(apply(make_event(SL_EVENT_TOKENS))); /* the same as before: nothing is sent */
+    ck_assert_str_eq(effects(), "");
+    ck_assert(apply(make_event(SL_EVENT_DONE)));
+    ck_assert_int_eq(q.state, SL_REQUEST_FINISHED);
+    retracted = (sl_msg_retracted){.safe = UINT32_MAX};
 }
 END_TEST
 
@@ -419,6 +467,8 @@ int main(void)
     tcase_add_test(t, every_state_and_event);
     tcase_add_test(t, effects_carry_the_attempt_that_is_left);
     tcase_add_test(t, a_worker_that_failed_is_not_told);
+    tcase_add_test(t, a_stall_blames_the_one_that_had_to_act);
+    tcase_add_test(t, a_complete_stream_is_confirmed);
     tcase_add_test(t, final_failure_ends_it);
     tcase_add_test(t, retries_end);
     tcase_add_test(t, backoff_has_a_cap);

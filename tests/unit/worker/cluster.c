@@ -33,6 +33,7 @@ cluster_opts cluster_defaults(void)
                           .drain_ms = 1000,
                           .quarantine_ms = 2000,
                           .deadline_ms = 20000,
+                          .leave_ms = 300,
                           .verify = SL_CFG_VERIFY_ALWAYS,
                           .shipping = default_shipping(),
                           .eos = -1};
@@ -170,8 +171,9 @@ static void *worker_main(void *arg)
     w->run_status = create(w, &w->run_err);
     atomic_store(&w->broken, w->run_status != SL_OK);
     if (w->run_status == SL_OK)
-        w->run_status = p ? sl_prefill_run(w->prefill, &w->stop, 1000, &w->run_err)
-                          : sl_decode_run(w->decode, &w->stop, 1000, &w->run_err);
+        w->run_status = p ? sl_prefill_run(w->prefill, &w->stop, o->leave_ms, &w->run_err)
+                          : sl_decode_run(w->decode, &w->stop, o->leave_ms, &w->run_err);
+    atomic_store(&w->ended, 1);
     return NULL;
 }
 
@@ -351,6 +353,8 @@ void cluster_stop(cluster *c)
     for (int i = 0; i < c->n; i++) {
         if (!c->w[i].running)
             continue;
+        while (!atomic_load(&c->w[i].ended)) /* it waits for LEAVE */
+            cluster_run_ms(c, 1);
         pthread_join(c->w[i].thread, NULL);
         ck_assert_msg(c->w[i].run_status == SL_OK, "%s: %s", c->w[i].name, c->w[i].run_err.text);
         worker_free(&c->w[i], true);

@@ -44,6 +44,7 @@ typedef struct cworker {
     sl_loopback_faults faults;
     _Atomic int faults_change;         /* the hook sets `faults` as the default of new endpoints */
     _Atomic int broken;                /* the worker could not be created; run_err says why */
+    _Atomic int ended;                 /* its engine thread has returned */
     _Atomic int kill;                  /* the hook kills the instance */
     _Atomic uint64_t device_bytes_put; /* of the instance, by the hook */
     /* used by the router */
@@ -116,6 +117,7 @@ typedef struct cluster_opts {
      */
     bool (*make_runner)(cworker *w);
     void (*drop_runner)(cworker *w);
+    uint32_t leave_ms;      /* drain_timeout_ms of the workers: one that was killed waits so long */
     uint32_t dead_after_ms; /* value that the router sends in WELCOME; 0: 3000 */
     cluster *second; /* a second router of the same workers, made by cluster_start; not started otherwise */
     /* on_msg of the second router at first */
@@ -142,6 +144,7 @@ struct cluster {
     uint64_t pulled, pull_bytes, pull_ns; /* pages, by decode workers that have ended */
     int leases_left;                      /* that they held, or had lent, at their end */
     bool auto_place, silent;
+    bool keeps; /* workers that leave serve on: DRAIN is not answered */
     /* True: the message is swallowed. */
     bool (*on_msg)(cluster *c, cworker *w, const sl_msg *m);
     void *user;

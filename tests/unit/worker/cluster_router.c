@@ -66,7 +66,7 @@ static void place(cluster *c, creq *r)
     cworker *p = NULL, *d = NULL;
     for (int k = 0; k < c->n; k++) {
         cworker *w = &c->w[(k + (int)r->attempt) % c->n];
-        if (!w->id || w->down || w->load.draining)
+        if (!w->id || w->down || (w->load.draining && !c->keeps))
             continue;
         if (w->role == SL_ROLE_PREFILL && (r->prefill < 0 || r->prefill == w->index) && !p)
             p = w;
@@ -249,6 +249,10 @@ static void on_worker_msg(cluster *c, cworker *w, const sl_msg *m)
     switch (m->type) {
     case SL_MSG_LOAD:
         w->load = m->load;
+        if (w->load.draining && !c->keeps)
+            cluster_send(w, &(sl_msg){.type = SL_MSG_LEAVE});
+        break;
+    case SL_MSG_DRAIN: /* LOAD says so, too */
         break;
     case SL_MSG_PING: {
         sl_msg pong = *m;

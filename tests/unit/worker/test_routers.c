@@ -241,11 +241,94 @@ START_TEST(one_refuses)
 }
 END_TEST
 
+static bool all_leave(cluster *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        if (!c->w[i].load.draining)
+            return false;
+    }
+    return true;
+}
+
+static bool all_ended(cluster *c)
+{
+    (void)c; /* the workers are those of the first cluster */
+    for (int i = 0; i < a.n; i++) {
+        if (!atomic_load(&a.w[i].ended))
+            return false;
+    }
+    return true;
+}
+
+static bool prefilling(cluster *c)
+{
+    return !c->n_req || c->req[0].state >= REQ_PREFILLING;
+}
+
+static void let_go(cluster *c)
+{
+    c->keeps = false;
+    for (int i = 0; i < c->n; i++)
+        cluster_send(&c->w[i], &(sl_msg){.type = SL_MSG_LEAVE});
+}
+
+/* Told to stop, the workers serve a router that does not answer LEAVE: requests that were there, and new ones. They end
+ * soon after the answer. _i: a second router has let them go at once. */
+START_TEST(leaving_workers_serve_until_they_are_let_go)
+{
+    cluster_opts o = cluster_defaults();
+    o.leave_ms = 60000;
+    o.prefill_layer_us = 2000;
+    if (_i)
+        o.second = &b;
+    cluster_start(&a, &o);
+    a.keeps = true;
+    cluster_until(&a, joined, 10, "workers join");
+    cluster_ask(&a, 300, 20, 1);
+    cluster_until(&a, prefilling, 10, "the prompt is computed");
+    for (int i = 0; i < a.n; i++)
+        __atomic_store_n(&a.w[i].stop, 1, __ATOMIC_RELAXED);
+    cluster_until(&a, all_leave, 10, "workers leave");
+    cluster_ask(&a, 200, 20, 2);
+    cluster_finish(&a, 10);
+    cluster_ask(&a, 100, 20, 3); /* after a pause without work */
+    cluster_run_ms(&a, 400);
+    cluster_finish(&a, 10);
+    for (int i = 0; i < a.n; i++)
+        ck_assert(!atomic_load(&a.w[i].ended));
+    for (int i = 0; i < a.n_req; i++)
+        ck_assert_msg(a.req[i].attempts == 0 && a.req[i].retractions == 0, "%s", a.req[i].reason);
+    let_go(&a);
+    cluster_until(&a, all_ended, 2, "workers end");
+    cluster_stop(&a);
+}
+END_TEST
+
+/* A router that is lost needs no worker. */
+START_TEST(leaving_workers_do_not_wait_for_a_lost_router)
+{
+    cluster_opts o = cluster_defaults();
+    o.leave_ms = 600000;
+    cluster_start(&a, &o);
+    a.keeps = true;
+    cluster_until(&a, joined, 10, "workers join");
+    for (int i = 0; i < a.n; i++)
+        __atomic_store_n(&a.w[i].stop, 1, __ATOMIC_RELAXED);
+    cluster_until(&a, all_leave, 10, "workers leave");
+    a.keeps = false; /* of later sessions */
+    cluster_cut_all(&a);
+    cluster_until(&a, all_ended, 10, "workers end");
+    cluster_stop(&a);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("routers");
     TCase *t = tcase_create("routers");
     tcase_set_timeout(t, 300);
+    tcase_add_loop_test(t, leaving_workers_serve_until_they_are_let_go, 0, 2);
+    tcase_add_test(t, leaving_workers_do_not_wait_for_a_lost_router);
     tcase_add_test(t, both_are_served);
     tcase_add_test(t, cache_events_go_to_both);
     tcase_add_loop_test(t, one_dies_in_the_middle, 0, 3);
