@@ -57,6 +57,9 @@ static sl_status check_opts(const sl_engine_opts *o, const sl_model_opts *m, con
         o->row_pages > MAX_POOL_PAGES)
         return sl_fail(err, SL_ERR_INVALID, "engine: index_pages %lld, row_pages %lld",
                        (long long)o->index_pages, (long long)o->row_pages);
+    if (o->max_item_tokens < 0 || o->max_item_tokens > SL_RUN_TOKENS_MAX)
+        return sl_fail(err, SL_ERR_INVALID, "engine: max_item_tokens %d is outside 0..%d", o->max_item_tokens,
+                       SL_RUN_TOKENS_MAX);
     for (int32_t l = 0; o->hot_rows_layer && l < cfg->n_layers; l++)
         if (o->hot_rows_layer[l] < SL_HOT_RESIDENT)
             return sl_fail(err, SL_ERR_INVALID, "engine: hot_rows_layer %d of layer %d", o->hot_rows_layer[l],
@@ -178,6 +181,7 @@ static sl_status make_coord(sl_engine *e, sl_err *err)
         .gates = e->o.gates,
         .draw = e->o.draw,
         .probe = e->o.probe,
+        .run_tokens = e->item_tokens,
         .overlap = !e->o.sequential,
         .groups = e->o.groups,
         .poison = e->o.poison,
@@ -275,7 +279,9 @@ sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, con
     e->unified = (sl_backend_caps(be) & SL_BE_UNIFIED) != 0;
     e->comm = m->comm;
     e->ld = sl_pages_for(opts->max_context);
-    e->max_logits = m->max_logit_rows < opts->max_seqs ? m->max_logit_rows : opts->max_seqs;
+    e->item_tokens = opts->max_item_tokens > 0 ? opts->max_item_tokens : 1;
+    const int64_t logits = (int64_t)opts->max_seqs * e->item_tokens;
+    e->max_logits = m->max_logit_rows < logits ? m->max_logit_rows : (int32_t)logits;
     sl_status st = make_parts(e, err);
     if (st != SL_OK)
         goto destroy;

@@ -28,8 +28,8 @@ typedef enum {
 enum { SL_HOT_RESIDENT = -1 };
 
 /*
- * How decode steps (one token of every sequence, no layer hook) run. Their inputs are padded to a few sizes, and
- * their shapes depend on the size and on the longest context rounded up, so that a step can be the launch of one
+ * How decode steps (at most max_item_tokens tokens of every sequence, no layer hook) run. Their inputs are padded to a
+ * few sizes, and their shapes depend on the size, on the most tokens of a sequence and on the longest context rounded up, so that a step can be the launch of one
  * graph that was captured earlier. The logits are the same bit by bit in every mode.
  */
 typedef enum {
@@ -44,8 +44,15 @@ typedef struct sl_engine_opts {
     int32_t max_seqs;              /* sequences open at once */
     int32_t max_hot_seqs;          /* most of them that are hierarchical at once; 0: none ever is */
     int32_t max_step_tokens;       /* most tokens of one step, <= the model's max_tokens */
-    int32_t max_context;           /* longest sequence, tokens */
-    int32_t hot_rows, tail_rows;   /* per hierarchical sequence and layer; hot_rows >= index_topk */
+    /*
+     * Most tokens that a hierarchical sequence appends in one step, and a sequence in a decode step, 0: 1; at most
+     * SL_RUN_TOKENS_MAX. With more than 1 hot_rows must hold the lists of this many tokens, tail_rows twice as many tokens
+     * less one (in rows of several tokens their blocks), and tokens can be taken back (sl_engine_seq_truncate()).
+     */
+    int32_t max_item_tokens;
+    int32_t max_context; /* longest sequence, tokens */
+    int32_t hot_rows,
+        tail_rows; /* per hierarchical sequence and layer; hot_rows >= index_topk * max_item_tokens */
     /*
      * [n_layers] or NULL, read during create: hot rows by layer, 0 = hot_rows. SL_HOT_RESIDENT: all rows of
      * that layer are on the device, whatever a sequence's residency, in index_pages pages of rows.
@@ -141,6 +148,15 @@ sl_status sl_engine_seq_load(sl_engine *e, sl_seq *s, int32_t n_cached, sl_err *
 /* A resident sequence becomes hierarchical: its device rows are freed, except the newest tail_rows rows.
  * SL_ERR_EXHAUSTED: no hot slot is free. */
 sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err);
+/*
+ * The sequence has its first `len` tokens only: those after them, which its last step appended, are taken back, for
+ * example because they were drafts that the model did not confirm. From here on everything is as if they had never been:
+ * rows, keys and metadata in the device's and the host's pages up to `len`, selections, residency, and what the next
+ * steps compute, bit by bit. What is in the host pages beyond `len` is undefined, as before a step. Counters say what was
+ * computed and fetched, also for tokens that were taken back. Enqueues nothing. SL_ERR_INVALID: len is less than before the last step or than a prompt
+ * that ends in a selection, or more than the length; SL_ERR_UNSUPPORTED: max_item_tokens is 1.
+ */
+sl_status sl_engine_seq_truncate(sl_engine *e, sl_seq *s, int32_t len, sl_err *err);
 /* Frees the sequence's device memory. Host pages stay the caller's. */
 void sl_engine_seq_close(sl_engine *e, sl_seq *s);
 int32_t sl_engine_seq_len(const sl_seq *s);      /* tokens whose rows exist */
@@ -149,14 +165,15 @@ void *sl_engine_seq_user(const sl_seq *s);
 /* Swap-in counters of this sequence so far. */
 void sl_engine_seq_stats(const sl_engine *e, const sl_seq *s, sl_layer_stats *out);
 
-/* One sequence's part of a step: these tokens are appended at its end. A hierarchical sequence takes exactly
- * one. */
+/* One sequence's part of a step: these tokens are appended at its end. A hierarchical sequence takes at most
+ * max_item_tokens. The bits of every token are those of steps of one token. */
 typedef struct sl_step_item {
     sl_seq *seq;
     const int32_t *tokens;
     int32_t n_tokens;
-    bool want_logits;    /* of the last token */
-    const float *logits; /* out: [vocab], host readable, valid until the next step; NULL if not wanted */
+    int32_t want_logits; /* of this many of its last tokens, 0 .. n_tokens */
+    const float
+        *logits; /* out: [want_logits][vocab], host readable, valid until the next step; NULL if not wanted */
 } sl_step_item;
 
 typedef struct sl_step_hooks {
@@ -200,9 +217,9 @@ const sl_step_share *sl_engine_shares(const sl_engine *e, uint64_t *steps);
 sl_ep_load sl_engine_expert_load(const sl_engine *e);
 
 /*
- * Captures the graphs of decode steps of up to max_batch sequences of up to max_context tokens, with logits, so
- * that no request waits for a capture; at most max_graphs of them, first the largest batches of the shortest
- * contexts. done (may be NULL) is called after each. SL_OK with nothing done where there are no graphs, and for a model
+ * Captures the graphs of decode steps of up to max_batch sequences of up to max_context tokens, with logits and of
+ * every number of tokens of a sequence, so that no request waits for a capture; at most max_graphs of them, first one
+ * token of the largest batches of the shortest contexts. done (may be NULL) is called after each. SL_OK with nothing done where there are no graphs, and for a model
  * in a group: its steps need all ranks, so each shape is captured when it first occurs.
  */
 sl_status sl_engine_capture(sl_engine *e, int32_t max_batch, int32_t max_context,

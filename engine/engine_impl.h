@@ -44,6 +44,7 @@ typedef struct sl_step_arrays {
 /* This alone determines the shapes of a decode step's ops. */
 typedef struct sl_step_shape {
     int32_t tokens, context; /* padded; 0 tokens: not a decode step, run as it is */
+    int32_t per;             /* tokens for every sequence */
     bool logits;             /* of every token */
     int32_t group_tokens;    /* of the ranks of a group, which exchange rows; else 0 */
 } sl_step_shape;
@@ -79,9 +80,10 @@ struct sl_engine {
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */
     sl_event **events;               /* [n_layers], asynchronous backends */
-    int32_t decode_cap;              /* most sequences of a decode step; 0: decode steps are like others */
-    bool graphs;                     /* decode steps are captured as graphs */
-    sl_step_graph *graph;            /* [max_graphs] */
+    int32_t item_tokens;             /* sl_engine_opts.max_item_tokens, at least 1 */
+    int32_t decode_cap;   /* most sequences of a decode step of one token; 0: decode steps are like others */
+    bool graphs;          /* decode steps are captured as graphs */
+    sl_step_graph *graph; /* [max_graphs] */
     int32_t n_graphs, max_graphs;
     uint64_t clock;
     /* The running step. */
@@ -117,10 +119,12 @@ bool sl_graphs_together(const sl_engine *e);
 int32_t sl_graphs_pad(int32_t n, int32_t most);
 /* Forgets all graphs. */
 void sl_graphs_clear(sl_engine *e);
-/* Shape of a step of n sequences of which the longest has `context` tokens after it. In a group, all ranks with decode
+/* Most sequences of a decode step with `per` tokens for each. */
+int32_t sl_graphs_cap(const sl_engine *e, int32_t per);
+/* Shape of a step of n sequences, `per` tokens for each, of which the longest has `context` tokens after it. In a group, all ranks with decode
  * steps take the padded size of the largest one: a step takes as long as its slowest rank, and so there are not more
  * shapes than without a group. */
-sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t context, bool logits);
+sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t per, int32_t context, bool logits);
 /* The graph of a shape; NULL: not captured yet. */
 sl_graph *sl_graphs_find(sl_engine *e, const sl_step_shape *shape);
 /* Captures the running step, whose ops have all run once in this shape. */

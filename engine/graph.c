@@ -57,11 +57,19 @@ bool sl_graphs_together(const sl_engine *e)
     return e->group_tokens > 0 && e->group_tokens <= sl_graphs_pad(e->decode_cap, e->o.max_step_tokens);
 }
 
-sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t context, bool logits)
+int32_t sl_graphs_cap(const sl_engine *e, int32_t per)
+{
+    if (per == 1)
+        return e->decode_cap;
+    return least(least(e->o.max_step_tokens, e->max_logits) / per, e->decode_cap);
+}
+
+sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t per, int32_t context, bool logits)
 {
     bool together = e->comm && sl_graphs_together(e);
     return (sl_step_shape){.tokens = together ? least(e->group_tokens, e->decode_cap)
-                                              : sl_graphs_pad(n, e->decode_cap),
+                                              : sl_graphs_pad(n, sl_graphs_cap(e, per)) * per,
+                           .per = per,
                            .context = pad_context(context, e->o.max_context),
                            .logits = logits,
                            .group_tokens = e->comm ? e->group_tokens : 0};
@@ -69,7 +77,7 @@ sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t context, bo
 
 static bool same_shape(const sl_step_shape *a, const sl_step_shape *b)
 {
-    return a->tokens == b->tokens && a->context == b->context && a->logits == b->logits &&
+    return a->tokens == b->tokens && a->per == b->per && a->context == b->context && a->logits == b->logits &&
            a->group_tokens == b->group_tokens;
 }
 

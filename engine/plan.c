@@ -34,6 +34,7 @@ static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, const sl
         .max_step_tokens = in->max_step_tokens,
         .overlap = true,
         .groups = 2,
+        .run_tokens = in->max_item_tokens,
         .max_context = p->max_context,
         .policy = in->policy,
         .gates = in->gates,
@@ -50,17 +51,18 @@ static uint64_t whole_bytes(const sl_geometry *g, int32_t layer)
     return bytes;
 }
 
-int32_t sl_plan_default_hot_rows(const sl_algo_desc *algorithm, int32_t width)
+int32_t sl_plan_default_hot_rows(const sl_algo_desc *algorithm, int32_t width, int32_t of_run)
 {
-    int32_t rows = algorithm->constant_k ? 2 * width : width;
+    int32_t rows = algorithm->constant_k ? width + of_run : of_run;
     return rows < SL_HOT_ROWS_MAX ? rows : SL_HOT_ROWS_MAX;
 }
 
-/* Page tables, the arrays of a step, and logits: one row for every sequence, but at most one for every token of a step. */
+/* Page tables, the arrays of a step, and logits: one row for every token of every sequence's item, but at most one for every
+ * token of a step. */
 static void add_tables(const sl_plan_in *in, int32_t max_seqs, sl_plan *p)
 {
     const uint64_t seqs = (uint64_t)max_seqs, tokens = (uint64_t)in->max_step_tokens,
-                   rows = seqs < tokens ? seqs : tokens;
+                   results = seqs * (uint64_t)p->item_tokens, rows = results < tokens ? results : tokens;
     p->max_seqs = max_seqs;
     p->logit_bytes = rows * (uint64_t)in->cfg->vocab_size * sizeof(float);
     p->fixed_bytes += 4 * (seqs * (3 * (uint64_t)sl_pages_for(p->max_context) + 1) + 3 * tokens + rows);
@@ -83,11 +85,12 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
     for (int32_t l = 0; l < in->cfg->n_layers; l++)
         p->index_layers += in->cfg->layer_has_indexer[l];
     sl_coord_opts o = coord_opts(in, p, rows, layers, 0);
-    SL_TRY(sl_coord_width(&o, &p->width, err));
-    int32_t hot = sl_plan_default_hot_rows(in->algorithm, p->width);
+    int32_t of_run;
+    p->item_tokens = in->max_item_tokens > 0 ? in->max_item_tokens : 1;
+    SL_TRY(sl_coord_width(&o, &p->width, &of_run, err));
+    int32_t hot = sl_plan_default_hot_rows(in->algorithm, p->width, of_run);
     p->hot_rows = in->hot_rows > 0 ? in->hot_rows : hot;
-    p->all_resident =
-        in->hot_rows <= 0 && !in->hot_rows_layer && !in->algorithm->constant_k && hot < p->width;
+    p->all_resident = in->hot_rows <= 0 && !in->hot_rows_layer && !in->algorithm->constant_k && hot < of_run;
     o = coord_opts(in, p, rows, layers, 1);
     SL_TRY(sl_coord_plan_bytes(&o, &p->hot_meta_bytes, &p->fixed_bytes, &p->algorithm_bytes, err));
     const uint64_t page_rows = (uint64_t)sl_cache_page_bytes(rows);
@@ -189,6 +192,7 @@ sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, i
     out->max_context = max_context;
     out->hot_rows = p->hot_rows;
     out->tail_rows = p->tail_rows;
+    out->max_item_tokens = p->item_tokens;
     out->index_pages = index;
     out->row_pages = !hot                 ? rows
                      : p->row_page_device ? at_most(most, (int64_t)(left / p->row_page_device))

@@ -17,6 +17,7 @@ typedef struct sl_plan_in {
     int32_t hot_rows;                     /* 0: sl_plan_default_hot_rows() */
     const int32_t *hot_rows_layer;        /* as in sl_engine_opts, or NULL */
     int32_t tail_rows;                    /* 0: 64 */
+    int32_t max_item_tokens;              /* as in sl_engine_opts */
     int32_t max_context, max_step_tokens; /* max_context 0: the model's */
     int32_t
         max_seqs; /* most requests, for which tables and state are set aside; 0: 256, and batches are not bounded */
@@ -44,6 +45,7 @@ enum { SL_PLAN_ROWS = 4, SL_PLAN_GENERATED = 1024 };
 
 typedef struct sl_plan {
     int32_t width, hot_rows, tail_rows, max_context;
+    int32_t item_tokens;     /* most tokens of a sequence in a step for which the hot rows suffice */
     int32_t index_layers;    /* layers with an indexer */
     int32_t resident_layers; /* layers whose rows never leave the device */
     /* No hot buffer can hold a list, because lists are as long as the context: every layer is planned as resident. The
@@ -70,8 +72,8 @@ typedef struct sl_plan {
 
 /* The default size of a hot buffer, in rows: twice the longest selection, so that rows stay which the next step
  * selects again; for an algorithm whose lists grow with the context, the longest list, because it needs no more.
- * width: tokens of the longest list. */
-int32_t sl_plan_default_hot_rows(const sl_algo_desc *algorithm, int32_t width);
+ * width: tokens of the longest list; of_run: of the lists of the tokens that a sequence has in one step. */
+int32_t sl_plan_default_hot_rows(const sl_algo_desc *algorithm, int32_t width, int32_t of_run);
 
 /* Errors: what sl_engine_create would refuse (combination, hot_rows). Too small budgets are not errors:
  * batches are 0. */
@@ -81,7 +83,7 @@ sl_status sl_plan_make(const sl_plan_in *in, sl_plan *out, sl_err *err);
  * Pool sizes for max_seqs sequences of up to max_context tokens within the plan's device budget.
  * Hierarchical: a hot slot for every sequence, index pages for all of them at full length or as far as the
  * memory goes, row pages with what is left (resident while there is room). Resident: index and row pages
- * alike. Sets max_seqs, max_hot_seqs, max_context, hot_rows, tail_rows, index_pages and row_pages of *out,
+ * alike. Sets max_seqs, max_hot_seqs, max_context, hot_rows, tail_rows, max_item_tokens, index_pages and row_pages of *out,
  * nothing else (the caller passes hot_rows_layer on). SL_ERR_DEVICE_MEMORY when not even one sequence
  * fits, with the numbers.
  */

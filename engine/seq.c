@@ -302,6 +302,14 @@ put_slot:
     return st;
 }
 
+sl_status sl_engine_seq_truncate(sl_engine *e, sl_seq *s, int32_t len, sl_err *err)
+{
+    SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
+    SL_TRY(sl_coord_request_truncate(e->coord, s->row, len, err));
+    s->len = len;
+    return SL_OK;
+}
+
 void sl_engine_seq_close(sl_engine *e, sl_seq *s)
 {
     if (!s)

@@ -8,6 +8,7 @@
 
 typedef struct step_plan {
     int32_t tokens, logits, context;
+    int32_t per; /* most tokens of an item */
     sl_step_shape shape;
     bool graph; /* the shape may be captured: a decode step, or a step of a group without own tokens */
 } step_plan;
@@ -21,6 +22,9 @@ static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *
     if (it->n_tokens > sl_engine_seq_capacity(it->seq) - it->seq->len)
         return sl_fail(err, SL_ERR_EXHAUSTED, "step: a sequence of %d tokens appends %d, its pages hold %d",
                        it->seq->len, it->n_tokens, sl_engine_seq_capacity(it->seq));
+    if (it->want_logits < 0 || it->want_logits > it->n_tokens)
+        return sl_fail(err, SL_ERR_INVALID, "step: logits of the last %d of %d tokens", it->want_logits,
+                       it->n_tokens);
     for (int32_t i = 0; i < it->n_tokens; i++)
         if (it->tokens[i] < 0 || it->tokens[i] >= e->cfg->vocab_size)
             return sl_fail(err, SL_ERR_INVALID, "step: token id %d is outside the vocabulary of %d",
@@ -41,10 +45,11 @@ static sl_status measure_step(sl_engine *e, const sl_step_item *items, int32_t n
         SL_TRY(check_item(e, it, err));
         if (it->n_tokens > e->o.max_step_tokens - p->tokens)
             return sl_fail(err, SL_ERR_TOO_LARGE, "step: more than %d tokens", e->o.max_step_tokens);
-        if (it->want_logits && p->logits >= e->max_logits)
-            return sl_fail(err, SL_ERR_TOO_LARGE, "step: logits of more than %d items", e->max_logits);
+        if (it->want_logits > e->max_logits - p->logits)
+            return sl_fail(err, SL_ERR_TOO_LARGE, "step: logits of more than %d tokens", e->max_logits);
         e->runs[i] = (sl_coord_run){.seq = it->seq->row, .n = it->n_tokens};
         p->tokens += it->n_tokens, p->logits += it->want_logits;
+        p->per = it->n_tokens > p->per ? it->n_tokens : p->per;
         if (it->seq->len + it->n_tokens > p->context)
             p->context = it->seq->len + it->n_tokens;
     }
@@ -57,17 +62,24 @@ static void place_arrays(sl_step_arrays *a, int32_t n)
     a->token_seq = a->ids + n, a->token_pos = a->ids + 2 * n, a->logit_rows = a->ids + 3 * n;
 }
 
-/* Makes p a decode step: it gets the padded sizes of its shape, and if any logits are wanted, it computes those of
- * all tokens. */
-static void shape_step(sl_engine *e, step_plan *p)
+/* Makes p a decode step of n items: it gets the padded sizes of its shape, and if any logits are wanted, it computes
+ * those of all tokens. */
+static void shape_step(sl_engine *e, int32_t n, step_plan *p)
 {
-    p->shape = sl_graphs_shape(e, p->tokens, p->context, p->logits > 0);
+    p->shape = sl_graphs_shape(e, n, p->per, p->context, p->logits > 0);
     p->graph = e->graphs && (!e->comm || sl_graphs_together(e));
     p->tokens = p->shape.tokens;
     p->logits = p->shape.logits ? p->shape.tokens : 0;
-    sl_coord_step_shape(e->coord, p->shape.tokens, p->shape.context);
+    sl_coord_step_shape(e->coord, p->shape.tokens, p->shape.per, p->shape.context);
 }
 
+static void fill_padding(sl_step_arrays *a, int32_t *t, int32_t end)
+{
+    for (; *t < end; ++*t)
+        a->ids[*t] = 0, a->token_seq[*t] = -1, a->token_pos[*t] = 0;
+}
+
+/* In a decode step the tokens of item i begin at i * per. */
 static void fill_arrays(sl_engine *e, const sl_step_item *items, int32_t n_items, const step_plan *p)
 {
     sl_step_arrays *a = &e->in_host;
@@ -76,16 +88,16 @@ static void fill_arrays(sl_engine *e, const sl_step_item *items, int32_t n_items
     place_arrays(&e->in_dev, p->tokens);
     for (int32_t i = 0; i < n_items; i++) {
         const sl_step_item *it = &items[i];
+        fill_padding(a, &t, i * p->shape.per);
         for (int32_t k = 0; k < it->n_tokens; k++, t++) {
             a->ids[t] = it->tokens[k];
             a->token_seq[t] = it->seq->row;
             a->token_pos[t] = it->seq->len + k;
         }
-        if (p->shape.tokens == 0 && it->want_logits)
-            a->logit_rows[g++] = t - 1;
+        for (int32_t k = it->want_logits; p->shape.tokens == 0 && k > 0; k--)
+            a->logit_rows[g++] = t - k;
     }
-    for (; t < p->tokens; t++) /* padding */
-        a->ids[t] = 0, a->token_seq[t] = -1, a->token_pos[t] = 0;
+    fill_padding(a, &t, p->tokens);
     for (; g < p->logits; g++)
         a->logit_rows[g] = g;
 }
@@ -198,14 +210,12 @@ static sl_status run_step(sl_engine *e, const step_plan *p, int32_t rows, sl_err
     return st != SL_OK ? st : done;
 }
 
-static bool is_decode(const sl_engine *e, const sl_step_item *items, int32_t n, const sl_step_hooks *hooks)
+/* In a group the ranks agree on tokens, not on sequences: their decode steps have one token of each. */
+static bool is_decode(const sl_engine *e, const step_plan *p, int32_t n, const sl_step_hooks *hooks)
 {
-    if (n < 1 || n > e->decode_cap || (hooks && hooks->layer_done) || sl_coord_step_once(e->coord))
+    if (n < 1 || (hooks && hooks->layer_done) || p->per > (e->comm ? 1 : e->item_tokens))
         return false;
-    for (int32_t i = 0; i < n; i++)
-        if (items[i].n_tokens != 1)
-            return false;
-    return true;
+    return n <= sl_graphs_cap(e, p->per) && !sl_coord_step_once(e->coord);
 }
 
 static void count_step(sl_engine *e, const step_plan *p, int32_t tokens, uint64_t ns)
@@ -255,6 +265,18 @@ static void shape_idle(sl_engine *e, step_plan *p)
     p->graph = e->graphs && e->comm && sl_graphs_together(e);
 }
 
+/* The rows of logits of each item, which are those of its last tokens. */
+static void give_results(const sl_engine *e, sl_step_item *items, int32_t n_items, const step_plan *p)
+{
+    int32_t g = 0;
+    for (int32_t i = 0; i < n_items; i++) {
+        sl_step_item *it = &items[i];
+        int32_t row = p->shape.tokens ? i * p->shape.per + it->n_tokens - it->want_logits : g;
+        g += it->want_logits;
+        it->logits = it->want_logits ? e->logits_host + (int64_t)row * e->cfg->vocab_size : NULL;
+    }
+}
+
 /* *begun: whether the ranks of the group have met for this step. */
 static sl_status step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
                       bool *begun, sl_err *err)
@@ -268,9 +290,9 @@ static sl_status step(sl_engine *e, sl_step_item *items, int32_t n_items, const 
     sl_status st = agree(e, p.tokens, err);
     if (st != SL_OK)
         goto abort_step;
-    if (is_decode(e, items, n_items, hooks)) {
-        shape_step(e, &p);
-        rows = p.logits > 0 ? n_items : 0;
+    if (is_decode(e, &p, n_items, hooks)) {
+        shape_step(e, n_items, &p);
+        rows = p.logits > 0 ? n_items * p.per : 0;
     } else if (n_items == 0) {
         shape_idle(e, &p);
     }
@@ -281,13 +303,9 @@ static sl_status step(sl_engine *e, sl_step_item *items, int32_t n_items, const 
     if (st != SL_OK)
         goto abort_step;
     sl_coord_step_end(e->coord);
-    int32_t g = 0;
-    for (int32_t i = 0; i < n_items; i++) {
-        int32_t row = p.shape.tokens ? i : g;
-        g += items[i].want_logits;
+    for (int32_t i = 0; i < n_items; i++)
         items[i].seq->len += items[i].n_tokens;
-        items[i].logits = items[i].want_logits ? e->logits_host + (int64_t)row * e->cfg->vocab_size : NULL;
-    }
+    give_results(e, items, n_items, &p);
     if (n_items > 0)
         count_step(e, &p, tokens, sl_now_ns() - t0);
     return SL_OK;
@@ -335,11 +353,11 @@ const sl_step_share *sl_engine_shares(const sl_engine *e, uint64_t *steps)
 }
 
 /* A step of padding alone: it runs every op once and changes no cache. */
-static sl_status warm(sl_engine *e, int32_t batch, int32_t context, sl_err *err)
+static sl_status warm(sl_engine *e, int32_t batch, int32_t per, int32_t context, sl_err *err)
 {
-    step_plan p = {.tokens = batch, .logits = batch, .context = context};
+    step_plan p = {.tokens = batch * per, .logits = batch * per, .context = context, .per = per};
     SL_TRY(sl_coord_step_begin(e->coord, e->runs, 0, err));
-    shape_step(e, &p);
+    shape_step(e, batch, &p);
     fill_arrays(e, NULL, 0, &p);
     sl_status st = upload_and_run(e, NULL, 0, &p, 0, err);
     if (st != SL_OK)
@@ -351,28 +369,39 @@ abort_step:
     return st;
 }
 
-/* Counts the shapes up to the limits, at most `most`; with `run` it also calls warm() for each of them, otherwise
- * *n receives their number. */
-static sl_status each_shape(sl_engine *e, int32_t batch, int32_t context, int32_t most, bool run, int32_t *n,
-                            void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err)
+typedef struct shape_walk {
+    bool run; /* calls warm() for each shape; otherwise they are counted */
+    int32_t most, made, of;
+    void (*done)(void *ctx, int32_t n, int32_t of);
+    void *ctx;
+} shape_walk;
+
+/* The shapes of up to `batch` sequences, `per` tokens for each, of one context. */
+static sl_status each_batch(sl_engine *e, int32_t batch, int32_t per, int32_t context, shape_walk *w,
+                            sl_err *err)
 {
-    int32_t made = 0;
-    for (int32_t c = 1; c <= context && made < most;) {
-        sl_step_shape s = {0};
-        for (int32_t b = batch; b >= 1 && made < most;) {
-            s = sl_graphs_shape(e, b, c, true);
-            if (run)
-                SL_TRY(warm(e, b, c, err));
-            if (run && done)
-                done(ctx, made + 1, *n);
-            made++;
-            while (b >= 1 && sl_graphs_shape(e, b, c, true).tokens == s.tokens)
-                b--;
-        }
-        c = s.context + 1;
+    const int32_t cap = sl_graphs_cap(e, per);
+    for (int32_t b = batch < cap ? batch : cap; b >= 1 && w->made < w->most;) {
+        const sl_step_shape s = sl_graphs_shape(e, b, per, context, true);
+        if (w->run)
+            SL_TRY(warm(e, b, per, context, err));
+        w->made++;
+        if (w->run && w->done)
+            w->done(w->ctx, w->made, w->of);
+        while (b >= 1 && sl_graphs_shape(e, b, per, context, true).tokens == s.tokens)
+            b--;
     }
-    if (!run)
-        *n = made;
+    return SL_OK;
+}
+
+/* All shapes up to the limits, at most w->most. */
+static sl_status each_shape(sl_engine *e, int32_t batch, int32_t context, shape_walk *w, sl_err *err)
+{
+    for (int32_t c = 1; c <= context && w->made < w->most;) {
+        for (int32_t per = 1; per <= e->item_tokens; per++)
+            SL_TRY(each_batch(e, batch, per, c, w, err));
+        c = sl_graphs_shape(e, 1, 1, c, true).context + 1;
+    }
     return SL_OK;
 }
 
@@ -381,8 +410,9 @@ sl_status sl_engine_capture(sl_engine *e, int32_t max_batch, int32_t max_context
 {
     if (!e->graphs || e->decode_cap < 1 || sl_model_get_opts(e->model)->ranks > 1)
         return SL_OK;
-    int32_t n = 0, batch = max_batch < e->decode_cap ? max_batch : e->decode_cap;
     int32_t context = max_context < e->o.max_context ? max_context : e->o.max_context;
-    (void)each_shape(e, batch, context, e->max_graphs, false, &n, NULL, NULL, NULL);
-    return each_shape(e, batch, context, e->max_graphs, true, &n, done, ctx, err);
+    shape_walk count = {.most = e->max_graphs};
+    (void)each_shape(e, max_batch, context, &count, NULL);
+    shape_walk walk = {.run = true, .most = e->max_graphs, .of = count.made, .done = done, .ctx = ctx};
+    return each_shape(e, max_batch, context, &walk, err);
 }

@@ -113,7 +113,7 @@ enum {
     SL_DEVERR_POS = 1u << 2,  /* position negative, beyond the tables (ld * 64), scores or max_tokens */
     SL_DEVERR_PAGE = 1u << 3, /* a page that is needed is -1 */
     SL_DEVERR_SELECTION = 1u << 4,    /* ids not ascending or outside [0, pos] */
-    SL_DEVERR_MULTI_TOKEN = 1u << 5,  /* resolve: several tokens of one hierarchical sequence (unsupported) */
+    SL_DEVERR_MULTI_TOKEN = 1u << 5,  /* resolve: a run that is too long, or waits for blocks (unsupported) */
     SL_DEVERR_HOT_CAPACITY = 1u << 6, /* resolve: fewer hot rows than the selection needs */
     SL_DEVERR_MISS_CAPACITY = 1u << 7, /* resolve: more misses than miss_cap */
     SL_DEVERR_STEP = 1u << 8,          /* resolve: step 0, or beyond what the policy's stamps can hold */

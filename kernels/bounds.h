@@ -48,6 +48,10 @@ typedef struct sl_bounds_append_params {
     int32_t heads, dim; /* KV heads */
     sl_row_format format;
     sl_dtype dtype; /* of the bounds */
+    /* Bounds of a block are made of all its tokens up to the step's last one, from the block's row, as if none existed:
+     * the present ones may be those of tokens that were taken back. The row of a block that the step begins in its middle
+     * has the tokens before. The bytes are the same. */
+    bool whole;
 } sl_bounds_append_params;
 
 /* How the bounds for the query heads that share a list become the score of a block. */

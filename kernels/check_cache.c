@@ -247,9 +247,10 @@ void sl_chk_resolve(sl_chk *c, const void *params)
     sl_chk_ptr(c, "phys", p->phys, 4);
     sl_chk_ptr(c, "seqs.hot_slot", s->hot_slot, 4);
     sl_chk_ptr(c, "seqs.row_pages", s->row_pages, 4);
-    if (p->block_need || p->block_done || p->miss_block) {
+    if (p->block_need || p->block_done || p->miss_block)
         sl_chk_need(c, p->ld_blocks >= sl_list_blocks(p->k), "ld_blocks",
                     "is smaller than the list's blocks");
+    if (p->block_need || p->block_done) {
         sl_chk_ptr(c, "block_need", p->block_need, 4);
         sl_chk_ptr(c, "block_done", p->block_done, 4);
         if (p->miss_cap)
@@ -258,6 +259,8 @@ void sl_chk_resolve(sl_chk *c, const void *params)
     if (p->rows.hot_rows == 0)
         return; /* no hot buffers: every sequence must be resident, which the op checks */
     sl_chk_pos(c, "rows.tail_rows", p->rows.tail_rows);
+    sl_chk_need(c, p->tail_spare >= 0 && p->tail_spare < p->rows.tail_rows / sl_row_lists(&p->rows),
+                "tail_spare", "is not below tail_rows");
     sl_chk_hot(c, &p->hot, p->policy);
     sl_chk_ptr(c, "step", p->step, 4);
     sl_chk_ptr(c, "seqs.host_pages", s->host_pages, 4);

@@ -31,6 +31,8 @@
 #define SL_PAGE_LOG2 6
 /* LRU indices have 16 bits, of which the two largest values stand for the list's sentinel and for "not there". */
 #define SL_HOT_ROWS_MAX 65534
+/* Most tokens of one hierarchical sequence in a step (SL_OP_RESOLVE). */
+#define SL_RUN_TOKENS_MAX 16
 
 /* The number of pages that hold this number of tokens. */
 static inline int32_t sl_pages_for(int64_t tokens)
@@ -329,22 +331,27 @@ typedef struct sl_hot_state {
 
 /*
  * Logical ids -> physical rows of sl_row_view. For resident sequences the rows are found through row_pages. For
- * hierarchical ones (one token of each per step) an id is a tail hit, a hot hit or a miss. For a miss, `policy` chooses
- * a victim that is not selected in this step, the maps are updated, and the row is put on the miss list. Needs
- * tail_rows >= 1 and min(k, pos + 1) - tail hits <= hot_rows <= SL_HOT_ROWS_MAX (hot_rows >= k always suffices).
+ * hierarchical ones an id is a tail hit, a hot hit or a miss. For a miss, `policy` chooses a victim that is not selected
+ * in this step, the maps are updated, and the row is put on the miss list.
+ *
+ * A run is what a step appends to one hierarchical sequence: at most SL_RUN_TOKENS_MAX tokens, which are neighbours in the
+ * step and at consecutive positions. Its lists are resolved one after the other, but a row that one of them selects is
+ * "in use" for the whole run: those that are hot before its first list is resolved, those that are missing from when they
+ * are placed. So a row that several of them select is fetched once, and none is replaced that a later one needs. Needs tail_rows - tail_spare >= 1 and
+ * hot_rows <= SL_HOT_ROWS_MAX, and hot_rows must hold the union of the run's lists without the tail hits (hot_rows >= k
+ * times the tokens of a run always suffices).
  *
  * What follows is written for one list per token of rows of one token. With H lists (sl_row_lists()) ids and phys are
  * [T][H][ld_ids], and every list is resolved by itself against the rows and the residency of its KV head; hot_rows and
  * tail_rows below are then those of one head. In rows of several tokens an id and pos are numbers of blocks.
  *
- * Per hierarchical token, with pos its position, in this order:
+ * Per token of a run in its order, with last the position of the run's last token:
  *
- * 1. An id > pos - tail_rows is a tail hit: its row is tail row id % tail_rows, the hot state is not touched.
- *    So the tail must really hold the positions (pos - tail_rows, pos]; whoever admits a sequence fills it
- *    (SL_OP_GATHER with a list of its own).
+ * 1. An id > last - (tail_rows - tail_spare) is a tail hit: its row is tail row id % tail_rows, the hot state is not
+ *    touched. So the tail must really hold these positions up to last; whoever admits a sequence fills it (SL_OP_GATHER
+ *    with a list of its own). tail_spare rows of the tail are not read: tokens that were taken back have overwritten them.
  *
- * 2. An id with slot_of != 0xffff is a hit, the others are misses. A row hit or missed in this step is "in
- *    use" and never a victim.
+ * 2. An id with slot_of != 0xffff is a hit, the others are misses. A row in use is never a victim.
  *
  * 3. There are as many victims as misses; the m-th miss in ascending token order takes the m-th victim.
  *    Taking an LRU index whose token_of is not -1 counts as an eviction and sets slot_of of the old token to
@@ -365,14 +372,15 @@ typedef struct sl_hot_state {
  *
  * After a reset the LRU list is 0, 1, ... hot_rows - 1 from least to most recent and the hand is at 0.
  *
- * The miss list holds each token's misses in ascending order of miss_src; the order of the tokens is not specified.
- * More misses than miss_cap is SL_ERR_EXHAUSTED; two tokens of one hierarchical sequence in a step is
- * SL_ERR_UNSUPPORTED; the hot state of the slots concerned is then undefined until SL_OP_HOT_RESET.
+ * The counters count entries of lists; only misses are rows that are fetched. The miss list holds each token's misses in
+ * ascending order of miss_src; the order of the tokens is not specified. More misses than miss_cap is SL_ERR_EXHAUSTED;
+ * a run of more than SL_RUN_TOKENS_MAX tokens, or of several with block_need, is SL_ERR_UNSUPPORTED; the hot state of
+ * the slots concerned is then undefined until SL_OP_HOT_RESET.
  *
  * For attention that runs concurrently with the gather (sl_sparse_attn_params): block_need[t * ld_blocks + b]
  * becomes the number of misses among ids 64 b .. 64 b + 63 of token t, block_done an array of zeros of the
- * same shape, and miss_block names the block of each miss. All three are NULL when the attention waits for
- * all rows.
+ * same shape, and miss_block names the block of each miss. The first two are NULL when the attention waits for
+ * all rows, and miss_block may be.
  */
 typedef struct sl_swap_clock sl_swap_clock;
 
@@ -387,6 +395,7 @@ typedef struct sl_resolve_params {
     int32_t *miss_dst;   /* [miss_cap] physical row */
     int32_t *miss_count; /* [1] */
     int32_t miss_cap, k, ld_ids;
+    int32_t tail_spare; /* rows of the tail, of one head, that are not read; below tail_rows */
     /* Device [1]: ascending, never 0, below 2^31 with clock. It is a pointer so that a step can be a captured
      * graph. */
     const uint32_t *step;

@@ -96,7 +96,7 @@ static sl_status open_engine(sl_local_run *r, const sl_local_run_opts *o, sl_err
     SL_TRY(longest_list(r, &longest, err));
     sl_engine_opts eo = {
         .max_hot_seqs = o->hierarchical,
-        .hot_rows = o->hot_rows > 0 ? o->hot_rows : sl_plan_default_hot_rows(algorithm, longest),
+        .hot_rows = o->hot_rows > 0 ? o->hot_rows : sl_plan_default_hot_rows(algorithm, longest, longest),
         .tail_rows = o->tail_rows,
         .gates = r->gates,
         .poison = o->poison,

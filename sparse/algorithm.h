@@ -76,6 +76,7 @@ typedef struct sl_algo_dims {
     int64_t workspace_bytes; /* most device memory for scores */
     int32_t max_seqs;        /* rows of the page tables; requests at once */
     int32_t sinks, recent;   /* the gates */
+    bool truncates;          /* tokens of a step may be taken back; see sl_algo_desc.update */
 } sl_algo_dims;
 
 /* One plane of one layer that is on the device whole: its pool there, and its host pages. */
@@ -206,7 +207,9 @@ typedef struct sl_algo_desc {
      * copy or from the rows. It is called for every layer, with or without an indexer. NULL: nothing to do. */
     sl_status (*construct)(sl_algo *a, const sl_algo_pages *pages, sl_err *err);
     /* Makes the metadata of this step's new tokens, before retrieve. NULL: nothing to do. The coordinator always
-     * captures the model's own index keys, whatever the algorithm is, so that pages are complete. */
+     * captures the model's own index keys, whatever the algorithm is, so that pages are complete. With dims->truncates a
+     * run may begin at a position that a step before has computed already: its tokens were taken back, and nothing
+     * that update makes now may depend on them. */
     sl_status (*update)(sl_algo *a, const sl_algo_call *call, sl_err *err);
     /*
      * For an algorithm that selects at the end of a prompt: called for every layer of a request before its first step,

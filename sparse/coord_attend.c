@@ -123,6 +123,25 @@ static bool reads_all(const sl_coord *c, const sl_attn_call *call, const sl_algo
            (c->no_hot || c->layers[call->layer].resident) && !c->o.probe.seen && !c->o.draw;
 }
 
+/*
+ * The end of a slice that begins at token `first` and has at most `fit` tokens: the tokens of a hierarchical sequence are
+ * not divided, because they are resolved together. A graph is for all steps of its shape, so there every run counts.
+ */
+static int32_t slice_end(const sl_coord *c, int32_t first, int64_t fit, int32_t total)
+{
+    if (total - first <= fit)
+        return total;
+    const int32_t end = first + (int32_t)fit;
+    if (c->tracker.shaped)
+        return end - (end - first) % c->per;
+    for (int32_t i = 0; i < c->n_runs; i++) {
+        const sl_algo_run *run = &c->runs[i];
+        if (run->hot && run->first < end && end < run->first + run->n)
+            return run->first;
+    }
+    return end;
+}
+
 /* Resolve, swap-in and attention, slice by slice. */
 static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, bool kept,
                                sl_err *err)
@@ -137,7 +156,7 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
     }
     int64_t fit = c->z.slice / sl_coord_lists_at(a, 1);
     for (int32_t first = 0; first < total;) {
-        int32_t n = total - first < fit ? total - first : (int32_t)fit;
+        int32_t n = slice_end(c, first, fit, total) - first;
         sl_selection sel = {.ids = c->slice_ids, .first = first, .count = n, .k = a->k};
         set_skip(c, algo, a, &sel);
         if (kept)

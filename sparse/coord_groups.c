@@ -9,9 +9,12 @@
 enum { AUTO_TOKENS = 32, WAVE = 33 };
 
 /* The first token of group g. While the second of two groups attends, nothing else runs. Therefore its number of
- * tokens is rounded to whole waves of attention, as long as this moves at most an eighth of its tokens. */
-static int32_t group_begin(int32_t total, int32_t g, int32_t groups)
+ * tokens is rounded to whole waves of attention, as long as this moves at most an eighth of its tokens. Runs of `per` tokens
+ * are not divided. */
+static int32_t group_begin(int32_t total, int32_t per, int32_t g, int32_t groups)
 {
+    if (per > 1)
+        return (int32_t)((int64_t)(total / per) * g / groups) * per;
     int32_t half = total / 2, waves = (half + WAVE / 2) / WAVE * WAVE, off = waves - half;
     if (groups == 2 && g == 1 && half >= WAVE - 1 && (off < 0 ? -off : off) * 8 <= half)
         return total - waves;
@@ -21,7 +24,7 @@ static int32_t group_begin(int32_t total, int32_t g, int32_t groups)
 static sl_selection group_of(const sl_coord *c, const sl_algo_call *a, int32_t total, int32_t g,
                              int32_t groups)
 {
-    int32_t first = group_begin(total, g, groups), end = group_begin(total, g + 1, groups);
+    int32_t first = group_begin(total, c->per, g, groups), end = group_begin(total, c->per, g + 1, groups);
     return (sl_selection){
         .ids = c->ids + sl_coord_lists_at(a, first), .first = first, .count = end - first, .k = a->k};
 }
@@ -32,7 +35,7 @@ static int32_t wanted_groups(const sl_coord *c, int32_t total)
     int32_t want = c->o.groups > 0                                    ? c->o.groups
                    : !c->async || c->rows_free || total < AUTO_TOKENS ? 1
                                                                       : SL_COORD_AUTO_GROUPS;
-    return total < want ? total : want;
+    return total / c->per < want ? total / c->per : want;
 }
 
 sl_attend_seam sl_coord_seam(sl_coord *c)

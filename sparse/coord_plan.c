@@ -66,6 +66,9 @@ static sl_status check_numbers(const sl_coord_opts *o, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID,
                        "sink_tokens %d, recent_tokens %d and min_tokens %d must not be negative",
                        g->sink_tokens, g->recent_tokens, g->min_tokens);
+    if (o->run_tokens < 0 || o->run_tokens > SL_RUN_TOKENS_MAX)
+        return sl_fail(err, SL_ERR_INVALID, "coordinator: %d tokens of a sequence in one step, at most %d",
+                       o->run_tokens, SL_RUN_TOKENS_MAX);
     for (int32_t i = 0; i < g->n_dense_layers; i++)
         if (g->dense_layers[i] < 0 || g->dense_layers[i] >= o->n_layers)
             return sl_fail(err, SL_ERR_INVALID, "dense_layers: layer %d is outside 0..%d", g->dense_layers[i],
@@ -98,9 +101,29 @@ static bool in_dense(const sl_coord_opts *o, int32_t layer)
 }
 
 /* Longest list that layer l resolves against hot rows; 0 when it has none. */
-static int32_t need_of(const sl_coord_opts *o, const sl_coord_sizes *z, int32_t l)
+static int32_t list_of(const sl_coord_opts *o, const sl_coord_sizes *z, int32_t l)
 {
     return o->layers[l].resident ? 0 : in_dense(o, l) ? o->max_context : z->width;
+}
+
+/* The same of the union of a run's lists. */
+static int32_t need_of(const sl_coord_opts *o, const sl_coord_sizes *z, int32_t l)
+{
+    int64_t all = (int64_t)z->run * list_of(o, z, l);
+    return all < o->max_context ? (int32_t)all : o->max_context;
+}
+
+/* The tail must have the tokens of a step, and before them still those that the step before may have overwritten. */
+static sl_status check_tail(const sl_coord_opts *o, const sl_coord_sizes *z, int32_t l, sl_err *err)
+{
+    const int32_t tail = o->layers[l].rows.tail_rows / z->lists, need = 2 * z->spare + 1;
+    if (o->layers[l].rows.tail_rows < 1)
+        return sl_fail(err, SL_ERR_INVALID, "tail_rows must be at least 1");
+    if (tail < need)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "tail_rows %d of layer %d: %d tokens of a sequence in one step need %d",
+                       tail << z->block_log2, l, z->run, need << z->block_log2);
+    return SL_OK;
 }
 
 static sl_status check_hot_layer(const sl_coord_opts *o, const sl_coord_sizes *z, int32_t l, sl_err *err)
@@ -109,19 +132,23 @@ static sl_status check_hot_layer(const sl_coord_opts *o, const sl_coord_sizes *z
     int32_t need = need_of(o, z, l);
     if (need == 0)
         return SL_OK;
-    if (v->tail_rows < 1)
-        return sl_fail(err, SL_ERR_INVALID, "tail_rows must be at least 1");
+    SL_TRY(check_tail(o, z, l, err));
     if (v->hot_rows / z->lists > SL_HOT_ROWS_MAX)
         return sl_fail(err, SL_ERR_TOO_LARGE, "hot_rows %d of layer %d exceeds %d", v->hot_rows / z->lists, l,
                        SL_HOT_ROWS_MAX);
     if (v->hot_rows >= sl_cache_units(&z->dims.shape.planes[SL_CACHE_ROWS], need))
         return SL_OK;
     int32_t hot = v->hot_rows / z->lists << z->block_log2; /* tokens of one list */
-    if (need > z->width || !z->algo->constant_k)
+    if (list_of(o, z, l) > z->width || !z->algo->constant_k)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "hot_rows %d of layer %d cannot hold a whole context of %d tokens, which %s need in "
                        "hierarchical mode",
                        hot, l, o->max_context, z->algo->constant_k ? "dense layers" : "dense queries");
+    if (z->run > 1)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "hot_rows %d of layer %d is less than the longest selections of %d tokens of a step, "
+                       "%d tokens",
+                       hot, l, z->run, need);
     return sl_fail(err, SL_ERR_INVALID,
                    "hot_rows %d of layer %d is less than the longest selection, %d tokens", hot, l, z->width);
 }
@@ -176,9 +203,12 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
         .max_seqs = o->max_seqs,
         .sinks = o->gates.sink_tokens,
         .recent = o->gates.recent_tokens,
+        .truncates = o->run_tokens > 1,
     };
     SL_TRY(sl_algo_cache_shape(z.algo, &o->cache, &z.dims.shape, err));
     SL_TRY(divide_rows(o, &z, err));
+    z.run = o->run_tokens > 0 ? o->run_tokens : 1;
+    z.spare = sl_blocks_for(z.run - 1, z.block_log2);
     if (z.algo->check)
         SL_TRY(z.algo->check(&z.dims, &o->gates, err));
     z.width = z.algo->width(&z.dims, o->gates.min_tokens);
@@ -186,23 +216,27 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
     for (int32_t l = 0; l < o->n_layers; l++) {
         int32_t need = need_of(o, &z, l);
         z.need_hot = need > z.need_hot ? need : z.need_hot;
+        z.need_list = list_of(o, &z, l) > z.need_list ? list_of(o, &z, l) : z.need_list;
         if (o->hot_slots > 0)
             SL_TRY(check_hot_layer(o, &z, l, err));
     }
     z.ids = z.algo->keeps_lists ? o->max_step_tokens * entries_of(&z, z.width) : 0;
     int64_t one = entries_of(&z, z.longest), most = one * o->max_step_tokens, fit = workspace / 8;
-    z.slice = most < fit ? most : fit > one ? fit : one;
+    int64_t least = one * z.run; /* the tokens of a run are resolved together */
+    z.slice = most < fit ? most : fit > least ? fit : least;
     *out = z;
     return SL_OK;
 }
 
-sl_status sl_coord_width(const sl_coord_opts *opts, int32_t *width, sl_err *err)
+sl_status sl_coord_width(const sl_coord_opts *opts, int32_t *width, int32_t *of_run, sl_err *err)
 {
     sl_coord_opts o = *opts;
     o.hot_slots = 0; /* the answer must not depend on hot_rows being right already */
     sl_coord_sizes z;
     SL_TRY(sl_coord_check(&o, &z, err));
-    *width = z.need_hot;
+    *width = z.need_list;
+    if (of_run)
+        *of_run = z.need_hot;
     return SL_OK;
 }
 
@@ -213,7 +247,9 @@ sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes
         .layers = o->layers,
         .hot_slots = o->hot_slots,
         .max_tokens = o->max_context,
-        .width = sl_blocks_for(z->need_hot, z->block_log2),
+        .width = sl_blocks_for(z->need_list, z->block_log2),
+        .of_run = sl_blocks_for(z->need_hot, z->block_log2),
+        .spare = z->spare,
         .policy = o->policy,
         .poison = o->poison,
         .groups = o->groups,

@@ -20,7 +20,10 @@ typedef struct sl_coord_sizes {
     int32_t block_log2; /* log2 of the tokens of a row, and of an entry of a list */
     bool by_keys;       /* the algorithm selects by keys, not by positions alone */
     int32_t width;      /* longest list of the algorithm, in tokens */
-    int32_t need_hot;   /* least hot_rows: longest list of a layer that has hot rows, in tokens */
+    int32_t run;        /* most tokens of a hierarchical sequence in a step */
+    int32_t need_list;  /* longest list of a layer that has hot rows, in tokens */
+    int32_t need_hot;   /* least hot_rows: the longest union of a run's lists there, in tokens */
+    int32_t spare;      /* blocks of the tail that tokens of a run that are taken back may have begun */
     int32_t longest;    /* longest list of any layer, in tokens */
     int64_t ids, slice; /* int32 entries of the kept lists, and of one slice's lists */
 } sl_coord_sizes;

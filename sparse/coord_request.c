@@ -91,6 +91,8 @@ sl_status sl_coord_request_spill(sl_coord *c, const sl_coord_request *r, sl_err 
         return sl_fail(err, SL_ERR_INVALID, "spill: %d tokens, the request has %d", r->n_cached, t->len);
     SL_TRY(load_request(c, r, false, err));
     t->hot_slot = r->hot_slot;
+    if (t->before < t->len - (c->z.run - 1)) /* no more of the tail is unused */
+        t->before = t->len - (c->z.run - 1);
     return SL_OK;
 }
 
@@ -117,8 +119,25 @@ sl_status sl_coord_request_load(sl_coord *c, const sl_coord_request *r, sl_err *
                        t->len);
     sl_coord_request rest = rest_of(r, t->len / SL_PAGE_TOKENS);
     SL_TRY(load_request(c, &rest, true, err));
-    t->len = r->n_cached;
+    t->len = t->before = r->n_cached;
     return SL_OK;
+}
+
+sl_status sl_coord_request_truncate(sl_coord *c, int32_t seq, int32_t len, sl_err *err)
+{
+    SL_CHECK(seq >= 0 && seq < c->tracker.n && c->tracker.rows[seq].open, "truncation of row %d", seq);
+    const sl_track *t = &c->tracker.rows[seq];
+    if (len == t->len)
+        return SL_OK;
+    if (!c->z.dims.truncates)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "truncate: the steps of this engine are made for one token of a sequence");
+    if (c->z.algo->prompt && len < t->prompt)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "sparse algorithm %s: a prompt of %d tokens cannot be cut to %d, its end is selected by",
+            c->z.algo->name, t->prompt, len);
+    return sl_tracker_truncate(&c->tracker, seq, len, err);
 }
 
 void sl_coord_request_end(sl_coord *c, int32_t seq)

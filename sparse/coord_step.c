@@ -42,24 +42,41 @@ bool sl_coord_step_once(const sl_coord *c)
     return c->in_prompt || (c->z.algo->once && c->z.algo->once(c->algo, c->runs, c->n_runs));
 }
 
+/* Whether a hierarchical request appends several tokens. */
+static bool several_hot(const sl_coord *c)
+{
+    for (int32_t i = 0; i < c->n_runs; i++)
+        if (c->runs[i].hot && c->runs[i].n > 1)
+            return true;
+    return false;
+}
+
 sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_runs, sl_err *err)
 {
     SL_TRY(sl_tracker_step_begin(&c->tracker, runs, n_runs, c->o.max_step_tokens, err));
     c->last_ids = NULL, c->last_k = 0;
+    c->per = 1;
     sl_status st = see_prompts(c, err);
     if (st == SL_OK)
-        st = sl_swapin_step(c->swapin, err);
+        st = sl_swapin_step(c->swapin, several_hot(c), err);
     if (st != SL_OK)
         sl_tracker_step_end(&c->tracker, false);
     return st;
 }
 
-void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context)
+void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t per, int32_t context)
 {
     SL_CHECK(c->tracker.in_step && tokens >= c->tracker.step_tokens && context > c->tracker.max_pos &&
-                 tokens <= c->o.max_step_tokens && context <= c->o.max_context,
-             "step of %d tokens up to %d padded to %d up to %d", c->tracker.step_tokens, c->tracker.max_pos,
-             tokens, context);
+                 tokens <= c->o.max_step_tokens && context <= c->o.max_context && per >= 1 &&
+                 per <= c->z.run && tokens % per == 0 && tokens >= c->n_runs * per,
+             "step of %d tokens up to %d padded to %d, %d for each run, up to %d", c->tracker.step_tokens,
+             c->tracker.max_pos, tokens, per, context);
+    for (int32_t i = 0; i < c->n_runs; i++) {
+        SL_CHECK(c->runs[i].n <= per, "run of %d tokens in a step of %d for each", c->runs[i].n, per);
+        c->runs[i].first = i * per;
+    }
+    c->per = per;
+    sl_swapin_several(c->swapin, per > 1);
     c->tracker.step_tokens = tokens;
     c->tracker.max_pos = context - 1;
     c->tracker.shaped = true;

@@ -73,7 +73,7 @@ static sl_status create_layers(sl_coord *c, const sl_coord_opts *opts, sl_err *e
     c->may_be_late = calloc(n, sizeof *c->may_be_late);
     c->runs = calloc((size_t)opts->max_seqs, sizeof *c->runs);
     if (!c->layers || !c->is_dense || !c->is_wanted || !c->may_be_late || !c->runs ||
-        sl_tracker_init(&c->tracker, opts->max_seqs, opts->max_context) != SL_OK)
+        sl_tracker_init(&c->tracker, opts->max_seqs, opts->max_context, c->z.run) != SL_OK)
         return sl_fail(err, SL_ERR_NO_MEMORY, "coordinator: out of memory");
     memcpy(c->layers, opts->layers, n * sizeof *c->layers);
     for (size_t l = 0; l < n; l++) {

@@ -37,6 +37,7 @@ struct sl_coord {
     sl_tracker tracker;
     sl_algo_run *runs; /* [max_seqs] of the running step */
     int32_t n_runs;
+    int32_t per; /* of a shaped step: tokens for every run, padding included; else 1 */
     /* For an algorithm that selects at the end of prompts: some, or all, tokens of the step are tokens of prompts. */
     bool in_prompt, all_prompt;
     bool no_hot; /* no sequence of the step is hierarchical, nor of steps that repeat this one as a graph */

@@ -100,6 +100,9 @@ typedef struct sl_coord_opts {
     /* Token groups per decode step: one group's rows are fetched while another computes; 0 chooses automatically: two
      * groups from 32 tokens on where the backend can copy while it computes, else one. */
     int32_t groups;
+    /* Most tokens of one hierarchical sequence in a step, and of one sequence in a step that is shaped; 0: 1. All layers
+     * with hot rows need room for the union of this many lists, and in the tail for tokens that are taken back. */
+    int32_t run_tokens;
     bool overlap; /* attention of decode steps starts while rows are being copied, and waits block by block */
     int64_t workspace_bytes;   /* bound of the scores' memory; 0 = 64 MiB */
     const sl_coord_draw *draw; /* NULL, or copied */
@@ -118,8 +121,9 @@ uint64_t sl_coord_device_bytes(const sl_coord *c);
  * those of the algorithm. It makes the same checks as create. */
 sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot, uint64_t *fixed,
                               uint64_t *algorithm, sl_err *err);
-/* Longest selection in tokens: the least hot_rows of a layer that is not resident. */
-sl_status sl_coord_width(const sl_coord_opts *opts, int32_t *width, sl_err *err);
+/* Longest selection of a token, in tokens; and of the run_tokens tokens of a step together (of_run may be NULL), which is
+ * the least hot_rows of a layer that is not resident. */
+sl_status sl_coord_width(const sl_coord_opts *opts, int32_t *width, int32_t *of_run, sl_err *err);
 
 /* What request_begin needs to know. The arrays are host memory, read during the call only. */
 typedef struct sl_coord_request {
@@ -143,6 +147,14 @@ sl_status sl_coord_request_prompt(sl_coord *c, const sl_coord_request *r, int32_
 /* A resident request becomes hierarchical; r as for begin, with the new hot slot. The row pages may be used for other
  * requests afterwards. */
 sl_status sl_coord_request_spill(sl_coord *c, const sl_coord_request *r, sl_err *err);
+/*
+ * The request has its first `len` tokens only: those after them, which were appended by its last step, are taken back.
+ * Enqueues nothing: what the next step appends takes their places, in the device's and in the host's pages, and until
+ * then no op reads them. SL_ERR_INVALID: fewer tokens than before the last step, or than the prompt of an algorithm that
+ * selects at its end; SL_ERR_UNSUPPORTED: the coordinator was made for
+ * steps of one token (run_tokens).
+ */
+sl_status sl_coord_request_truncate(sl_coord *c, int32_t seq, int32_t len, sl_err *err);
 /* The slot may be reused afterwards. */
 void sl_coord_request_end(sl_coord *c, int32_t seq);
 
@@ -156,11 +168,11 @@ sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_r
  * ends in it, for example. */
 bool sl_coord_step_once(const sl_coord *c);
 /*
- * Called between step_begin and the first attend: the step has `tokens` tokens, of which those after its runs are
- * padding, and its ops get the shapes for positions below `context`, even if its runs are shorter. Thus every step
- * with the same two numbers runs the same ops.
+ * Called between step_begin and the first attend: the step has `tokens` tokens, `per` for every run, of which those
+ * after the run's own and those after all runs are padding; and its ops get the shapes for positions below `context`,
+ * even if its runs are shorter. Thus every step with the same three numbers runs the same ops.
  */
-void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context);
+void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t per, int32_t context);
 /* What the model needs for the running step: sl_coord_attend, and which layers are late (kernels/attn.h). A layer is
  * late where the step is computed in groups and the layer has an indexer: rows are fetched while its queries are made.
  * Valid until the step ends. */

@@ -37,6 +37,7 @@ struct sl_swapin {
     uint64_t device_bytes;
     sl_event *forked, **arrived;              /* of gathers on the side stream: their start; [groups] end */
     bool async, grouped, rows_free, counting; /* counting: the last resolve counted blocks */
+    bool several;
 };
 
 static uint64_t align_up(uint64_t n)
@@ -82,11 +83,17 @@ static uint64_t read_bytes(const sl_swapin_opts *o)
     return counter_bytes(o) + clocks_of(o) * sizeof(sl_swap_clock);
 }
 
+/* Entries of a group's miss list for one list of a slot. */
+static int32_t misses_of(const sl_swapin_opts *o)
+{
+    return o->of_run > o->width ? o->of_run : o->width;
+}
+
 void sl_swapin_plan_bytes(const sl_swapin_opts *o, uint64_t *per_slot, uint64_t *fixed)
 {
     *per_slot = (uint64_t)lists_of(o) *
                 ((uint64_t)o->n_layers * COUNTERS * 4 +
-                 (uint64_t)o->width *
+                 (uint64_t)misses_of(o) *
                      ((o->groups > 1 ? (uint64_t)o->groups : 1) * 12 + (o->overlap_tokens > 0 ? 4 : 0)));
     for (int32_t l = 0; l < o->n_layers; l++)
         *per_slot += layer_bytes(o, 1, l);
@@ -257,7 +264,7 @@ sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin
     s->o = *opts;
     s->slots = opts->hot_slots;
     s->lists = lists_of(opts);
-    s->miss_cap = s->slots * s->lists * opts->width;
+    s->miss_cap = s->slots * s->lists * misses_of(opts);
     s->groups = opts->groups > 0 ? opts->groups : 1;
     s->async = (sl_backend_caps(be) & SL_BE_ASYNC) != 0;
     sl_status st = make_parts(s, err);
@@ -347,18 +354,25 @@ static sl_status restart_stamps(sl_swapin *s, sl_err *err)
     return reset_all(s, false, err);
 }
 
-sl_status sl_swapin_step(sl_swapin *s, sl_err *err)
+sl_status sl_swapin_step(sl_swapin *s, bool several, sl_err *err)
 {
+    s->several = several;
     if (s->step + 1 >= STEP_LIMIT)
         SL_TRY(restart_stamps(s, err));
     *s->step_host = ++s->step;
     return s->slots > 0 ? sl_be_copy(s->be, s->step_dev, s->step_host, 4, err) : SL_OK;
 }
 
+void sl_swapin_several(sl_swapin *s, bool several)
+{
+    s->several = several;
+}
+
 /* True when blocks are counted for this call of resolve, and so for the gather that follows. */
 static bool overlaps(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t k)
 {
-    return tokens <= s->o.overlap_tokens && k <= s->o.width && !s->rows_free && hot_rows_of(&s->o, layer) > 0;
+    return !s->several && tokens <= s->o.overlap_tokens && k <= s->o.width && !s->rows_free &&
+           hot_rows_of(&s->o, layer) > 0;
 }
 
 bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t k, sl_sparse_attn_params *p)
@@ -389,6 +403,7 @@ sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *se
         .miss_cap = s->miss_cap,
         .k = k,
         .ld_ids = k,
+        .tail_spare = s->o.spare,
         .step = s->step_dev,
         .policy = s->o.policy,
         .clock = clock_of(s, layer),

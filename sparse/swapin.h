@@ -19,7 +19,7 @@ typedef struct sl_swapin_opts {
     const sl_coord_layer *layers; /* [n_layers], borrowed */
     int32_t hot_slots;            /* 0: resident sequences only; hot_rows is then 0 in every layer */
     int32_t max_tokens;           /* longest sequence */
-    int32_t width; /* longest list, in rows; a miss list has hot_slots * lists * width entries */
+    int32_t width;                /* longest list, in rows */
     sl_evict_policy policy;
     bool poison;    /* testing: a row that is replaced becomes NaN before its copy arrives */
     int32_t groups; /* miss lists that are in use at the same time; 0: 1 */
@@ -28,6 +28,8 @@ typedef struct sl_swapin_opts {
     /* Lists per token, 0 for one, and log2 of the tokens of a row: as in the layers' views. Each list of a slot has hot
      * rows and a residency of its own. */
     int32_t lists, block_log2;
+    int32_t of_run; /* most rows that the lists of one head of a slot select in a step; 0: width */
+    int32_t spare;  /* rows of a list's tail that are not read (sl_resolve_params.tail_spare) */
 } sl_swapin_opts;
 
 sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin **out, sl_err *err);
@@ -41,13 +43,16 @@ void sl_swapin_plan_bytes(const sl_swapin_opts *opts, uint64_t *per_slot, uint64
  * zero. tail: the tail rows are another request's too; this matters only with `poison`.
  */
 sl_status sl_swapin_reset(sl_swapin *s, int32_t slot, bool tail, sl_err *err);
-/* Starts a step: rows that are used from here on get its stamp. */
-sl_status sl_swapin_step(sl_swapin *s, sl_err *err);
+/* Starts a step: rows that are used from here on get its stamp. several: a hierarchical sequence may have more than one
+ * token in it; then attention waits for all rows, not for blocks of them. */
+sl_status sl_swapin_step(sl_swapin *s, bool several, sl_err *err);
+/* Changes `several` of the running step. */
+void sl_swapin_several(sl_swapin *s, bool several);
 
 /*
  * Resolves ids[T][lists][k] of one layer into phys of the same shape, with T tokens of seqs. After the gather that
- * follows has completed, all listed rows are on the device. A hierarchical sequence may have one token per step and
- * layer.
+ * follows has completed, all listed rows are on the device. All tokens of a hierarchical sequence in a step are
+ * resolved by one call.
  */
 sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *seqs, const int32_t *ids,
                             int32_t *phys, int32_t k, sl_err *err);

@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
-sl_status sl_tracker_init(sl_tracker *t, int32_t max_seqs, int32_t max_context)
+sl_status sl_tracker_init(sl_tracker *t, int32_t max_seqs, int32_t max_context, int32_t run_tokens)
 {
-    *t = (sl_tracker){.n = max_seqs, .max_context = max_context};
+    *t = (sl_tracker){.n = max_seqs, .max_context = max_context, .run_tokens = run_tokens};
     t->rows = calloc((size_t)max_seqs, sizeof *t->rows);
     t->run_buf = calloc((size_t)max_seqs, sizeof *t->run_buf);
     if (!t->rows || !t->run_buf) {
@@ -31,7 +31,8 @@ sl_status sl_tracker_begin(sl_tracker *t, int32_t seq, int32_t len, int32_t hot_
     if (len < 0 || len > t->max_context)
         return sl_fail(err, SL_ERR_TOO_LARGE, "sequence of %d tokens, at most %d fit", len, t->max_context);
     uint32_t gen = t->rows[seq].generation + 1;
-    t->rows[seq] = (sl_track){.open = true, .len = len, .hot_slot = hot_slot, .generation = gen};
+    t->rows[seq] =
+        (sl_track){.open = true, .len = len, .before = len, .hot_slot = hot_slot, .generation = gen};
     return SL_OK;
 }
 
@@ -50,9 +51,10 @@ static sl_status check_run(const sl_tracker *t, const sl_coord_run *r, int32_t m
         return sl_fail(err, SL_ERR_INVALID, "step: sequence row %d appears twice", r->seq);
     if (r->n < 1)
         return sl_fail(err, SL_ERR_INVALID, "step: sequence row %d appends %d tokens", r->seq, r->n);
-    if (s->hot_slot >= 0 && r->n != 1)
+    if (s->hot_slot >= 0 && r->n > t->run_tokens)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "step: hierarchical sequence row %d appends %d tokens, must be 1", r->seq, r->n);
+                       "step: hierarchical sequence row %d appends %d tokens, its hot buffer is made for %d",
+                       r->seq, r->n, t->run_tokens);
     if (r->n > t->max_context - s->len)
         return sl_fail(err, SL_ERR_TOO_LARGE, "step: sequence row %d grows to %d tokens, at most %d fit",
                        r->seq, s->len + r->n, t->max_context);
@@ -87,13 +89,26 @@ end_step:
     return st;
 }
 
+sl_status sl_tracker_truncate(sl_tracker *t, int32_t seq, int32_t len, sl_err *err)
+{
+    SL_CHECK(!t->in_step && seq >= 0 && seq < t->n && t->rows[seq].open, "truncation of row %d", seq);
+    sl_track *s = &t->rows[seq];
+    if (len < s->before || len > s->len)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "truncate: a sequence of %d tokens, of which %d are older than its last step, cannot "
+                       "have %d",
+                       s->len, s->before, len);
+    s->len = len;
+    return SL_OK;
+}
+
 void sl_tracker_step_end(sl_tracker *t, bool commit)
 {
     SL_CHECK(t->in_step, "no step to end");
     for (int32_t i = 0; i < t->n_runs; i++) {
         sl_track *s = &t->rows[t->runs[i].seq];
         if (commit)
-            s->len += s->pending;
+            s->before = s->len, s->len += s->pending;
         s->pending = 0;
     }
     t->in_step = false;

@@ -67,10 +67,27 @@ static uint8_t *unit_in(uint8_t *page, int64_t stride, const sl_bounds_append_pa
     return page + (int64_t)(pos % SL_PAGE_TOKENS >> p->rows.block_log2) * stride;
 }
 
-static uint32_t add_token(const append_ctx *c, int64_t t, float *k)
+/* Widens the unit of one head by the key in a slot of a row. begins: it is the first of the unit. */
+static void add_key(const append_ctx *c, const uint8_t *row, int32_t slot, bool begins, uint8_t *unit,
+                    float *k)
 {
     const sl_bounds_append_params *p = c->p;
-    const int32_t in_row = sl_gqa_row_heads(&p->rows, p->heads), slots = sl_gqa_row_slots(&p->rows, p->heads);
+    void *most = unit, *least = unit + c->unit / 2;
+
+    sl_gqa_key_decode(p->format, sl_gqa_row_slots(&p->rows, p->heads), p->dim, row, slot, k);
+    if (p->dtype == SL_I8)
+        sl_bound_codes_widen(k, p->dim, begins, most);
+    else if (p->dtype == SL_F32)
+        widen_f32(k, p->dim, begins, most, least);
+    else
+        widen_bf16(k, p->dim, begins, most, least);
+}
+
+/* first: of the block's tokens in this step. */
+static uint32_t add_token(const append_ctx *c, int64_t t, bool first, float *k)
+{
+    const sl_bounds_append_params *p = c->p;
+    const int32_t in_row = sl_gqa_row_heads(&p->rows, p->heads);
     const int32_t in_block = (1 << p->rows.block_log2) - 1;
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
@@ -84,16 +101,10 @@ static uint32_t add_token(const append_ctx *c, int64_t t, float *k)
         return SL_DEVERR_PAGE;
     uint8_t *unit = unit_in(p->base + page * p->page_stride, p->heads * c->unit, p, at.pos);
     for (int32_t h = 0; h < p->heads; h++) {
-        int32_t slot = (at.pos & in_block) * in_row + (in_row > 1 ? h : 0);
-        void *most = unit + h * c->unit, *least = unit + h * c->unit + c->unit / 2;
+        const uint8_t *of_head = row + (in_row > 1 ? 0 : h) * p->rows.row_bytes;
 
-        sl_gqa_key_decode(p->format, slots, p->dim, row + (in_row > 1 ? 0 : h) * p->rows.row_bytes, slot, k);
-        if (p->dtype == SL_I8)
-            sl_bound_codes_widen(k, p->dim, (at.pos & in_block) == 0, most);
-        else if (p->dtype == SL_F32)
-            widen_f32(k, p->dim, (at.pos & in_block) == 0, most, least);
-        else
-            widen_bf16(k, p->dim, (at.pos & in_block) == 0, most, least);
+        for (int32_t i = p->whole && first ? 0 : at.pos & in_block; i <= (at.pos & in_block); i++)
+            add_key(c, of_head, i * in_row + (in_row > 1 ? h : 0), i == 0, unit + h * c->unit, k);
     }
     if (p->host.base)
         memcpy(unit_in(p->host.base + host_page * p->host.page_stride, p->host.row_stride, p, at.pos), unit,
@@ -120,7 +131,7 @@ static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
             continue; /* belongs to the task of the block's first token in this step */
         int64_t u = t;
         do {
-            uint32_t bad = add_token(c, u, k);
+            uint32_t bad = add_token(c, u, u == t, k);
 
             if (bad && bad != SL_PLACE_NONE)
                 sl_cpu_flag(&c->bad, bad);

@@ -3,8 +3,9 @@
  * kernels/params.h.
  *
  * Lists are processed one after the other: the work is a few operations per id. Every id is checked and all misses
- * are counted before anything is changed, so a failed call leaves the hot state as it was. The steps of this file:
- * check; then for each list classify (hits are stamped), find victims, re-link; then sort the miss list.
+ * are counted before anything is changed, so a failed call leaves the hot state as it was. For the tokens of a run this
+ * count is made over the union of their lists. The steps of this file: check; then for each list classify (hits are
+ * stamped), find victims, re-link; then sort the miss list.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -32,7 +33,8 @@ typedef struct job {
 typedef struct list {
     int64_t row; /* of ids and phys */
     const int32_t *ids;
-    int32_t n, head, seq, last; /* entries; last: the block of the token's position */
+    int32_t n, head, seq; /* entries */
+    int32_t own, last;    /* blocks of the positions of the token, and of the last token of its run */
 } list;
 
 /* One hot slot of sl_hot_state. */
@@ -70,6 +72,21 @@ static int32_t list_length(const int32_t *ids, int32_t k)
     return n;
 }
 
+/* Tokens of a run from token t on, itself included. */
+static int32_t run_length(const sl_seq_tables *s, int64_t t)
+{
+    int32_t n = 1;
+
+    while (t + n < s->n_tokens && s->token_seq[t + n] == s->token_seq[t])
+        n++;
+    return n;
+}
+
+static bool begins_run(const sl_seq_tables *s, int64_t t)
+{
+    return t == 0 || s->token_seq[t - 1] != s->token_seq[t];
+}
+
 static list list_of(const job *j, int64_t t, int32_t head, const sl_place *at)
 {
     const sl_resolve_params *p = j->p;
@@ -77,13 +94,16 @@ static list list_of(const job *j, int64_t t, int32_t head, const sl_place *at)
 
     l.ids = p->ids + l.row * p->ld_ids;
     l.n = list_length(l.ids, p->k);
-    l.last = at->pos >> p->rows.block_log2;
+    l.own = at->pos >> p->rows.block_log2;
+    l.last = l.own;
+    if (p->seqs->hot_slot[at->seq] >= 0)
+        l.last = p->seqs->token_pos[t + run_length(p->seqs, t) - 1] >> p->rows.block_log2;
     return l;
 }
 
 static bool in_tail(const job *j, int32_t id, int32_t last)
 {
-    return id > last - j->shape.tail;
+    return id > last - (j->shape.tail - j->p->tail_spare);
 }
 
 static int32_t page_of(const job *j, const int32_t *table, const list *l, int32_t id)
@@ -99,13 +119,35 @@ static hot hot_of_list(const job *j, const list *l, int32_t slot)
 
 /* ---- checks ---- */
 
-static uint32_t check_hot(const job *j, const list *l, int64_t *misses)
+static uint32_t check_order(const list *l)
+{
+    for (int32_t i = 0; i < l->n; i++)
+        if (l->ids[i] > l->own || (i && l->ids[i] <= l->ids[i - 1]))
+            return SL_DEVERR_SELECTION;
+    return 0;
+}
+
+/* The next id of the union of the lists l[0 .. n), of which at[i] entries of list i were taken; INT32_MAX: none. */
+static int32_t next_of_union(const list *l, int32_t *at, int32_t n)
+{
+    int32_t id = INT32_MAX;
+
+    for (int32_t i = 0; i < n; i++)
+        if (at[i] < l[i].n && l[i].ids[at[i]] < id)
+            id = l[i].ids[at[i]];
+    for (int32_t i = 0; i < n; i++)
+        at[i] += at[i] < l[i].n && l[i].ids[at[i]] == id;
+    return id;
+}
+
+/* The lists of the n tokens of a run, of one head; they are in order. */
+static uint32_t check_hot(const job *j, const list *l, int32_t n, int64_t *misses)
 {
     const sl_resolve_params *p = j->p;
-    int32_t slot = p->seqs->hot_slot[l->seq];
-    int64_t lru = 0;
+    int32_t slot = p->seqs->hot_slot[l->seq], at[SL_RUN_TOKENS_MAX] = {0};
+    int64_t used = 0;
 
-    if (p->rows.hot_rows < 1 || p->rows.tail_rows < 1)
+    if (p->rows.hot_rows < 1 || j->shape.tail - p->tail_spare < 1)
         return SL_DEVERR_HOT_CAPACITY;
     if (*p->step == 0 || (p->policy == SL_EVICT_CLOCK && *p->step >= REFERENCED))
         return SL_DEVERR_STEP;
@@ -115,30 +157,24 @@ static uint32_t check_hot(const job *j, const list *l, int64_t *misses)
         return SL_DEVERR_HOT_CAPACITY;
     hot h = hot_of_list(j, l, slot);
 
-    for (int32_t i = 0; i < l->n; i++) {
-        if (in_tail(j, l->ids[i], l->last))
+    for (int32_t id; (id = next_of_union(l, at, n)) != INT32_MAX;) {
+        if (in_tail(j, id, l->last))
+            break;
+        used++;
+        if (h.slot_of[id] != NONE)
             continue;
-        lru++;
-        if (h.slot_of[l->ids[i]] != NONE)
-            continue;
-        if (page_of(j, p->seqs->host_pages, l, l->ids[i]) < 0)
+        if (page_of(j, p->seqs->host_pages, l, id) < 0)
             return SL_DEVERR_PAGE;
         ++*misses;
     }
-    return lru > j->shape.hot ? SL_DEVERR_HOT_CAPACITY : 0;
+    return used > j->shape.hot ? SL_DEVERR_HOT_CAPACITY : 0;
 }
 
-static uint32_t check_list(const job *j, const list *l, int64_t *misses)
+static uint32_t check_resident(const job *j, const list *l)
 {
-    const sl_seq_tables *s = j->p->seqs;
-
-    for (int32_t i = 0; i < l->n; i++)
-        if (l->ids[i] > l->last || (i && l->ids[i] <= l->ids[i - 1]))
-            return SL_DEVERR_SELECTION;
-    if (s->hot_slot[l->seq] >= 0)
-        return check_hot(j, l, misses);
     for (int32_t i = 0; i < l->n; i++) {
-        int64_t row = sl_pool_row(&j->shape, page_of(j, s->row_pages, l, l->ids[i]), l->ids[i], l->head);
+        int64_t row =
+            sl_pool_row(&j->shape, page_of(j, j->p->seqs->row_pages, l, l->ids[i]), l->ids[i], l->head);
 
         if (row < 0)
             return SL_DEVERR_PAGE;
@@ -146,6 +182,31 @@ static uint32_t check_list(const job *j, const list *l, int64_t *misses)
             return SL_DEVERR_POS;
     }
     return 0;
+}
+
+/* A run that begins at token t, and all of its heads. */
+static uint32_t check_run(const job *j, int64_t t, int64_t *misses)
+{
+    const sl_seq_tables *s = j->p->seqs;
+    int32_t n = run_length(s, t);
+    list l[SL_RUN_TOKENS_MAX];
+    uint32_t bad = 0;
+
+    if (n > SL_RUN_TOKENS_MAX || (n > 1 && j->p->block_need))
+        return SL_DEVERR_MULTI_TOKEN;
+    for (int32_t head = 0; head < j->shape.heads && !bad; head++) {
+        for (int32_t i = 0; i < n && !bad; i++) {
+            sl_place at;
+
+            bad = sl_place_of(s, t + i, &at);
+            if (bad)
+                return bad;
+            l[i] = list_of(j, t + i, head, &at);
+            bad = check_order(&l[i]);
+        }
+        bad = bad ? bad : check_hot(j, l, n, misses);
+    }
+    return bad;
 }
 
 static uint32_t check_token(const job *j, int64_t t, int64_t *misses)
@@ -156,12 +217,13 @@ static uint32_t check_token(const job *j, int64_t t, int64_t *misses)
 
     if (bad)
         return bad == SL_PLACE_NONE ? 0 : bad;
-    if (s->hot_slot[at.seq] >= 0 && t > 0 && s->token_seq[t - 1] == at.seq)
-        return SL_DEVERR_MULTI_TOKEN;
+    if (s->hot_slot[at.seq] >= 0)
+        return begins_run(s, t) ? check_run(j, t, misses) : 0;
     for (int32_t head = 0; head < j->shape.heads && !bad; head++) {
         list l = list_of(j, t, head, &at);
 
-        bad = check_list(j, &l, misses);
+        bad = check_order(&l);
+        bad = bad ? bad : check_resident(j, &l);
     }
     return bad;
 }
@@ -215,13 +277,37 @@ static void replace(hot *h, uint32_t i, int32_t token, uint32_t mark)
     h->counters[MISSES]++;
 }
 
+/* The stamp of an entry in use. */
+static uint32_t mark_of(const sl_resolve_params *p)
+{
+    return p->policy == SL_EVICT_CLOCK ? *p->step | REFERENCED : *p->step;
+}
+
+/* All hot rows that the lists of the run which begins at token t select are in use. */
+static void mark_run(const job *j, int64_t t, const sl_place *first)
+{
+    const sl_resolve_params *p = j->p;
+    const int32_t slot = p->seqs->hot_slot[first->seq], n = run_length(p->seqs, t);
+    sl_place at = *first;
+
+    for (int32_t u = 0; n > 1 && u < n; u++, at.pos++)
+        for (int32_t head = 0; head < j->shape.heads; head++) {
+            list l = list_of(j, t + u, head, &at);
+            hot h = hot_of_list(j, &l, slot);
+
+            for (int32_t i = 0; i < l.n && !in_tail(j, l.ids[i], l.last); i++)
+                if (h.slot_of[l.ids[i]] != NONE)
+                    h.stamp[h.slot_of[l.ids[i]]] = mark_of(p);
+        }
+}
+
 static void resolve_hot(const job *j, const list *l, int32_t *phys, miss *missing, int64_t *misses)
 {
     const sl_resolve_params *p = j->p;
     const int32_t *ids = l->ids, n = l->n, slot = p->seqs->hot_slot[l->seq];
     int64_t first = sl_hot_row(&p->rows, slot, (int64_t)l->head * j->shape.hot);
     hot h = hot_of_list(j, l, slot);
-    uint32_t mark = p->policy == SL_EVICT_CLOCK ? *p->step | REFERENCED : *p->step, walk;
+    uint32_t mark = mark_of(p), walk;
 
     for (int32_t i = 0; i < n; i++) {
         if (in_tail(j, ids[i], l->last)) {
@@ -276,6 +362,8 @@ static void resolve_token(const job *j, int64_t t, miss *missing, int64_t *misse
     sl_place at = {0};
     bool padding = sl_place_of(j->p->seqs, t, &at) != 0; /* check_token has passed */
 
+    if (!padding && j->p->seqs->hot_slot[at.seq] >= 0 && begins_run(j->p->seqs, t))
+        mark_run(j, t, &at);
     for (int32_t head = 0; head < j->shape.heads; head++) {
         list l = list_of(j, t, head, &at);
 

@@ -138,6 +138,25 @@ __device__ static inline bool continues(const sl_seq_tables &s, int t, int block
            s.token_pos[t] >> block_log2 == s.token_pos[t - 1] >> block_log2;
 }
 
+/* Widens the bounds by the block's tokens before token t, which are in the same row. */
+__device__ static inline void earlier_keys(bounds_pair &b, const sl_key_rows &keys, const sl_seq_tables &s,
+                                           int t, int seq, int pos, int head, int i, bool narrow,
+                                           uint32_t *deverr)
+{
+    int n = pos & ((1 << keys.rows.block_log2) - 1);
+    sl_key_at at;
+    uint32_t bad = sl_key_of(keys, s, t, seq, pos, head, &at);
+
+    if (bad) {
+        atomicOr(deverr, bad);
+        return;
+    }
+    at.slot -= n * keys.in_row;
+    for (int k = 0; k < n; k++, at.slot += keys.in_row)
+        for (int c = 0; c < 2; c++)
+            widen(b, c, sl_key_value(keys, at, i + c), k == 0, narrow);
+}
+
 __global__ static void __launch_bounds__(THREADS)
     bounds_append_kernel(sl_bounds_append_params p, sl_seq_tables s, sl_key_rows keys, int unit,
                          uint32_t *deverr)
@@ -157,7 +176,9 @@ __global__ static void __launch_bounds__(THREADS)
     int block = pos % SL_PAGE_TOKENS >> log2;
     uint8_t *device = p.base + page * p.page_stride + ((int64_t)block * p.heads + head) * unit;
     bounds_pair b = {};
-    if ((pos & mask) && codes) {
+    if ((pos & mask) && p.whole) {
+        earlier_keys(b, keys, s, t, seq, pos, head, i, narrow, deverr);
+    } else if ((pos & mask) && codes) {
         load_codes(device, p.dim, i, &b);
     } else if (pos & mask) {
         load_two(b.most, device, i, narrow);

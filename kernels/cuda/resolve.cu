@@ -1,6 +1,7 @@
 /*
  * Resolves logical ids to physical rows and makes the list of rows to swap in. One thread block per list, that is per
- * token, or per token and KV head; no block waits for another.
+ * token, or per token and KV head; no block waits for another. The lists of a run (several tokens of one hierarchical
+ * sequence) are resolved by the block of its first token, one after the other, because they share their residency.
  *
  * For a token of a resident sequence this is a table lookup. For one of a hierarchical sequence an id is a tail hit, a
  * hot hit (by the direct map from token to slot) or a miss, and every miss replaces a victim (resolve_victims.cuh). The
@@ -42,7 +43,7 @@ __device__ static inline bool classify_id(resolve_shared<C> &s, const sl_resolve
     } else if (id > b.pos || before >= id) {
         atomicOr(deverr, SL_DEVERR_SELECTION);
         b.phys[i] = -1;
-    } else if (id > b.pos - tail_rows<C>(p, b)) {
+    } else if (id >= b.in_tail) {
         b.phys[i] = C::divided ? b.slot0 + sl_tail_row(p.rows, b.rows, id, b.head)
                                : b.hot0 + p.rows.hot_rows + id % p.rows.tail_rows;
         ++*tail;
@@ -73,7 +74,7 @@ __device__ static uint32_t classify(resolve_shared<C> &s, const sl_resolve_param
             v = load_ids<C>(b.ids, base, p.ld_ids);
 #pragma unroll
         for (int j = 0; j < IDS; j++) {
-            bool look = v.id[j] >= 0 && v.id[j] <= b.pos - tail_rows<C>(p, b);
+            bool look = v.id[j] >= 0 && v.id[j] < b.in_tail;
             at[j] = look ? b.h.slot_of[v.id[j]] : 0;
             page[j] = look ? b.pages[page_of<C>(b, v.id[j])] : 0;
         }
@@ -105,8 +106,15 @@ __device__ static uint32_t classify(resolve_shared<C> &s, const sl_resolve_param
     return misses;
 }
 
-/* By one thread per block: reserves room for the block's misses in the list and returns where it begins. The last block
- * to arrive knows the total; it stores the count and clears *meet for the next launch. */
+/* By one thread per block: reserves room in the list for the misses of a token that is not the last of its run, and
+ * returns where it begins. */
+__device__ static inline int reserve(unsigned long long *meet, uint32_t misses)
+{
+    return (int)(atomicAdd(meet, (unsigned long long)misses << 32) >> 32);
+}
+
+/* The same for the block's last token. The last block to arrive knows the total; it stores the count and clears *meet for
+ * the next launch. */
 __device__ static inline int join(const sl_resolve_params &p, unsigned long long *meet, uint32_t misses,
                                   uint32_t *deverr)
 {
@@ -122,33 +130,36 @@ __device__ static inline int join(const sl_resolve_params &p, unsigned long long
     return total - (int)misses;
 }
 
-/* What makes this token impossible to resolve, as SL_DEVERR_* bits; 0: nothing. */
-__device__ static inline uint32_t check_hot(const sl_resolve_params &p, const token_of_block &b, int seq,
-                                            int before, int after)
+/* What makes a run that ends at position `last` (in divided rows its block) impossible to resolve, as SL_DEVERR_* bits; 0:
+ * nothing. */
+__device__ static inline uint32_t check_hot(const sl_resolve_params &p, int last, uint32_t step, int n)
 {
-    /* Blocks of the same sequence would race for its hot state, so none of them touches it. */
-    if (before == seq || after == seq)
+    if (n > SL_RUN_TOKENS_MAX || (n > 1 && p.block_need))
         return SL_DEVERR_MULTI_TOKEN;
-    if (b.pos >= p.hot.max_tokens)
+    if (last >= p.hot.max_tokens)
         return SL_DEVERR_POS;
-    return b.step == 0 || (p.policy == SL_EVICT_CLOCK && b.step >= REFERENCED) ? SL_DEVERR_STEP : 0;
+    return step == 0 || (p.policy == SL_EVICT_CLOCK && step >= REFERENCED) ? SL_DEVERR_STEP : 0;
 }
 
-/* Resolves a token of a hierarchical sequence; returns the number of misses that it listed. */
+/* Resolves a token of a hierarchical sequence. done: it is the last of its run, or the run ends here because of an error.
+ * Returns the number of misses that it listed. */
 template <class C>
 __device__ static uint32_t resolve_hot(resolve_shared<C> &s, const sl_resolve_params &p,
-                                       const token_of_block &b, const some_ids &first, uint32_t *deverr)
+                                       const token_of_block &b, const some_ids &first, bool last, bool *done,
+                                       uint32_t *deverr)
 {
     uint32_t misses = classify(s, p, b, first, deverr), n = hot_rows<C>(p, b);
-
-    if (misses + s.used > n || misses > (uint32_t)min(p.k, C::max_k)) {
+    uint32_t in_use = misses + (b.several ? s.in_use : s.used);
+    *done = last;
+    if (in_use > n || misses > (uint32_t)min(p.k, C::max_k)) {
+        *done = true;
         if (threadIdx.x == 0) {
             atomicOr(deverr, SL_DEVERR_HOT_CAPACITY);
             join(p, b.meet, 0, deverr);
         }
         return 0;
     }
-    int at = threadIdx.x == 0 ? join(p, b.meet, misses, deverr) : 0;
+    int at = threadIdx.x == 0 ? last ? join(p, b.meet, misses, deverr) : reserve(b.meet, misses) : 0;
     if (misses) {
         make_room(s, p, b, misses);
         if (threadIdx.x == 0)
@@ -163,6 +174,11 @@ __device__ static uint32_t resolve_hot(resolve_shared<C> &s, const sl_resolve_pa
         atomicAdd(&b.h.counters[1], misses);
         atomicAdd(&b.h.counters[2], s.evictions);
         atomicAdd(&b.h.counters[3], s.tail_hits);
+    }
+    if (!last) { /* the next token of the run begins with what this one leaves in the hot state */
+        __syncthreads();
+        if (threadIdx.x == 0)
+            s.in_use = in_use;
     }
     return misses;
 }
@@ -190,6 +206,73 @@ __device__ static void resolve_resident(const sl_resolve_params &p, const sl_seq
     }
 }
 
+/* Clears what the block counts for one token; followed by a barrier. */
+template <class C> __device__ static void clear_counts(resolve_shared<C> &s, int hot)
+{
+    if (threadIdx.x == 0)
+        s.tail_hits = s.used = s.evictions = s.victims = s.hand = 0;
+    for (int i = threadIdx.x; i < C::max_k / SL_PAGE_TOKENS; i += C::threads)
+        s.need[i] = 0;
+    for (int i = threadIdx.x; i < (hot + 31) / 32; i += C::threads)
+        s.hit[i] = 0;
+    __syncthreads();
+}
+
+/* All hot rows that the n lists of a run select are in use. Followed by a barrier. */
+template <class C>
+__device__ static void mark_run(resolve_shared<C> &s, const sl_resolve_params &p, const token_of_block &b,
+                                int n)
+{
+    int64_t next = (int64_t)p.ld_ids * (C::divided ? b.rows.heads : 1);
+    uint32_t fresh = 0;
+
+    for (int i = 0; i < n; i++)
+        for (int j = threadIdx.x; j < p.ld_ids; j += C::threads) {
+            int id = b.ids[i * next + j];
+            uint32_t at = id >= 0 && id < b.in_tail ? b.h.slot_of[id] : NO_SLOT;
+            if (at != NO_SLOT)
+                fresh += atomicExch(&b.h.stamp[at], b.mark) != b.mark;
+        }
+    fresh = sl_warp_sum(fresh);
+    if ((threadIdx.x & 31) == 0)
+        atomicAdd(&s.in_use, fresh);
+    __syncthreads();
+}
+
+/* Resolves the lists of a run of n tokens of a hierarchical sequence, for one head; b is that of the first one. Returns the
+ * number of misses of its last token. */
+template <class C>
+__device__ static uint32_t resolve_run(resolve_shared<C> &s, const sl_resolve_params &p,
+                                       const sl_seq_tables &seqs, token_of_block b, int t, int n,
+                                       some_ids first, uint32_t *deverr)
+{
+    if (n > 1)
+        mark_run(s, p, b, n);
+    for (int i = 0;;) {
+        bool done;
+        uint32_t misses = resolve_hot(s, p, b, first, i + 1 == n, &done, deverr);
+        if (done)
+            return misses;
+        int64_t next = (int64_t)p.ld_ids * (C::divided ? b.rows.heads : 1);
+        i++;
+        b.list += C::divided ? b.rows.heads : 1;
+        b.ids += next, b.phys += next;
+        b.pos = seqs.token_pos[t + i] >> (C::divided ? p.rows.block_log2 : 0);
+        clear_counts(s, hot_rows<C>(p, b));
+        first = load_ids<C>(b.ids, 0, p.ld_ids);
+    }
+}
+
+/* Tokens of the run that begins at token t, and one more than there may be if there are more. */
+__device__ static inline int run_length(const sl_seq_tables &s, int t, int seq)
+{
+    int n = 1;
+
+    while (n <= SL_RUN_TOKENS_MAX && t + n < s.n_tokens && s.token_seq[t + n] == seq)
+        n++;
+    return n;
+}
+
 /* Resolves the block's list; returns the number of misses that it listed. */
 template <class C>
 __device__ static uint32_t resolve_list(resolve_shared<C> &s, const sl_resolve_params &p,
@@ -208,8 +291,11 @@ __device__ static uint32_t resolve_list(resolve_shared<C> &s, const sl_resolve_p
 
     if (C::divided)
         pos >>= p.rows.block_log2;
-    if (slot >= 0) {
+    if (slot >= 0 && before != seq) {
         int slot0 = p.rows.hot_base + slot * (p.rows.hot_rows + p.rows.tail_rows);
+        int n = after == seq ? run_length(seqs, t, seq) : 1, last = n > 1 ? seqs.token_pos[t + n - 1] : pos;
+        if (C::divided)
+            last >>= n > 1 ? p.rows.block_log2 : 0;
         token_of_block b = {C::divided ? slot_state_of(p, slot * rows.heads + head, rows.hot)
                                        : slot_state_of(p, slot, p.rows.hot_rows),
                             p.ids + list * p.ld_ids,
@@ -217,20 +303,23 @@ __device__ static uint32_t resolve_list(resolve_shared<C> &s, const sl_resolve_p
                             p.phys + list * p.ld_ids,
                             C::divided ? slot0 + head * rows.hot : slot0,
                             pos,
+                            last + 1 + p.tail_spare - (C::divided ? rows.tail : p.rows.tail_rows),
+                            n > 1,
                             step,
                             step | (p.policy == SL_EVICT_CLOCK ? REFERENCED : 0),
+                            (int)list,
                             meet,
                             rows,
                             head,
                             slot0};
-        uint32_t bad = check_hot(p, b, seq, before, after);
+        uint32_t bad = check_hot(p, last, step, n);
         if (!bad)
-            return resolve_hot(s, p, b, first, deverr);
+            return resolve_run(s, p, seqs, b, t, n, first, deverr);
         if (threadIdx.x == 0)
             atomicOr(deverr, bad);
-    } else if (real) {
+    } else if (real && slot < 0) {
         resolve_resident<C>(p, seqs, rows, list, head, seq, pos, deverr);
-    } else { /* padding */
+    } else if (!real) { /* padding; the other lists of a run are resolved by the block of its first token */
         for (int i = threadIdx.x; i < p.ld_ids; i += C::threads)
             p.phys[list * p.ld_ids + i] = -1;
     }
@@ -249,12 +338,8 @@ __global__ static void __launch_bounds__(C::threads)
     int hot = C::divided ? rows.hot : p.rows.hot_rows;
 
     if (threadIdx.x == 0)
-        s.tail_hits = s.used = s.evictions = s.victims = s.hand = 0;
-    for (int i = threadIdx.x; i < C::max_k / SL_PAGE_TOKENS; i += C::threads)
-        s.need[i] = 0;
-    for (int i = threadIdx.x; i < (hot + 31) / 32; i += C::threads)
-        s.hit[i] = 0;
-    __syncthreads();
+        s.in_use = 0;
+    clear_counts(s, hot);
     sl_after_previous();
     sl_let_next_start();
     uint32_t misses = resolve_list(s, p, seqs, rows, meet, deverr);

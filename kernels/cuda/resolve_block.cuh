@@ -38,6 +38,8 @@ template <class C> struct resolve_shared {
     uint32_t hit[65536 / 32];    /* a bit for each LRU index in use */
     uint32_t sums[3][32];
     uint32_t tail_hits, used, evictions, victims;
+    uint32_t again;        /* of used: entries that an earlier token of the run uses too */
+    uint32_t in_use;       /* different entries that the run uses so far */
     int hand, stop, first; /* first: where the block's misses begin in the list */
     int32_t need[C::max_k / SL_PAGE_TOKENS];
 };
@@ -54,7 +56,10 @@ struct token_of_block {
     const int32_t *ids, *pages; /* the token's list; its sequence's host pages */
     int32_t *phys, hot0;        /* hot0: row of the list's first hot row */
     int pos;                    /* in divided rows its block */
+    int in_tail;                /* ids from here on are tail hits */
+    bool several;               /* tokens of its run */
     uint32_t step, mark;        /* mark: the stamp of an entry in use */
+    int list;                   /* the number of the token's list */
     /* The number of blocks that have added their misses, and the sum of the misses << 32; 0 before and after the
      * kernel. */
     unsigned long long *meet;
@@ -62,15 +67,10 @@ struct token_of_block {
     int head, slot0; /* divided rows only; slot0: first row of the hot slot */
 };
 
-/* Hot and tail rows of one list, and tokens of a page. */
+/* Hot rows of one list, and the entry of an id in the page table. */
 template <class C> __device__ static inline int hot_rows(const sl_resolve_params &p, const token_of_block &b)
 {
     return C::divided ? b.rows.hot : p.rows.hot_rows;
-}
-
-template <class C> __device__ static inline int tail_rows(const sl_resolve_params &p, const token_of_block &b)
-{
-    return C::divided ? b.rows.tail : p.rows.tail_rows;
 }
 
 template <class C> __device__ static inline int page_of(const token_of_block &b, int id)

@@ -96,7 +96,7 @@ __device__ static void emit(resolve_shared<C> &s, const sl_resolve_params &p, co
         p.miss_src[to] = host_row(s, b, m);
         p.miss_dst[to] = b.hot0 + s.victim[m];
         if (p.miss_block)
-            p.miss_block[to] = blockIdx.x * p.ld_blocks + s.miss_at[m] / SL_PAGE_TOKENS;
+            p.miss_block[to] = b.list * p.ld_blocks + s.miss_at[m] / SL_PAGE_TOKENS;
     }
 }
 

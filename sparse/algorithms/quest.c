@@ -183,7 +183,8 @@ static sl_bounds_append_params append_params(const quest *q, const sl_algo_plane
                                      .heads = q->dims.cache.kv_heads,
                                      .dim = q->dims.cache.head_dim,
                                      .format = q->dims.cache.rows->format,
-                                     .dtype = q->dtype};
+                                     .dtype = q->dtype,
+                                     .whole = q->dims.truncates};
 }
 
 static sl_status quest_update(sl_algo *a, const sl_algo_call *call, sl_err *err)

@@ -16,7 +16,7 @@ static void open_model(fix *f)
                         .row_format = f->o.rows,
                         .act = f->o.act,
                         .max_tokens = f->o.max_tokens,
-                        .max_logit_rows = f->o.max_seqs};
+                        .max_logit_rows = f->o.max_seqs * (f->o.item_tokens ? f->o.item_tokens : 1)};
     ck_assert_msg(sl_model_load(f->be, f->o.dir, &mo, &f->model, &err) == SL_OK, "%s", err.text);
     f->cfg = sl_model_get_config(f->model);
 }
@@ -70,6 +70,7 @@ void fix_open(fix *f, const fix_opts *o)
         .max_seqs = f->o.max_seqs,
         .max_hot_seqs = o->max_hot,
         .max_step_tokens = f->o.max_tokens,
+        .max_item_tokens = o->item_tokens,
         .max_context = f->o.max_context,
         .hot_rows = o->hot_rows ? o->hot_rows : f->cfg->index_topk,
         .tail_rows = o->tail_rows ? o->tail_rows : 1,

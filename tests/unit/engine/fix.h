@@ -24,6 +24,7 @@ typedef struct fix_opts {
     sl_layout layout;
     int threads;
     int32_t max_tokens;  /* of a step; 0 = 128 */
+    int32_t item_tokens; /* of a sequence in a decode step; 0 = 1 */
     int32_t max_context; /* 0 = 1600 or the model's */
     int32_t max_graphs, groups;
     sl_graph_use graphs;

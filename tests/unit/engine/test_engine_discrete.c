@@ -216,7 +216,7 @@ static sl_status run_now(sl_backend *be, sl_op op, const void *params, sl_err *e
         return SL_OK;
     }
     enter();
-    return leave(sl_backend_cpu.ops[op].run(be, params, err));
+    return leave(sl_backend_cpu.ops[op]->run(be, params, err));
 }
 
 static sl_status late_create(sl_backend *be, sl_event **out, sl_err *err)
@@ -434,7 +434,10 @@ static void wrap(sl_backend *be)
     desc.stream_use = stream_use, desc.stream_wait = stream_wait, desc.stamp = stamp;
     desc.sync = wrap_sync;
     desc.graph_launch = tape_launch, desc.graph_destroy = tape_destroy;
-#define ROW(name) desc.ops[name].run = run_##name;
+    static sl_op_impl impls[SL_OP_COUNT];
+#define ROW(name)                                                                                            \
+    impls[name] = (sl_op_impl){.run = run_##name, .supports = sl_backend_cpu.ops[name]->supports};           \
+    desc.ops[name] = &impls[name];
     OPS(ROW)
     be->desc = &desc;
     be->caps = SL_BE_ASYNC | SL_BE_GRAPHS;

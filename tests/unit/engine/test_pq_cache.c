@@ -204,8 +204,11 @@ static sl_status witness_codes(sl_backend *be, const void *params, sl_err *err)
 static void wrap(sl_backend *be)
 {
     wrapped = *be->desc;
-    inner_codes = wrapped.ops[SL_OP_CODES].run;
-    wrapped.ops[SL_OP_CODES].run = witness_codes;
+    static sl_op_impl codes;
+    codes = *wrapped.ops[SL_OP_CODES];
+    inner_codes = codes.run;
+    codes.run = witness_codes;
+    wrapped.ops[SL_OP_CODES] = &codes;
     be->desc = &wrapped;
     n_ranges = 0;
 }

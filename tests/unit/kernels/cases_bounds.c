@@ -42,13 +42,25 @@ static uint8_t *make_plane(cf_run *r, int64_t pages, int64_t units, int64_t dim,
     return all;
 }
 
-/* what batch_rows reads (6 is the type of the bounds), with device rows, with a host plane */
+/* The rows of tokens before the batch become keys of zeros. */
+static void clear_rows(cf_run *r, const batch *b, const sl_gqa_append_params *rows)
+{
+    const sl_row_view *v = &rows->rows;
+    const size_t bytes = (size_t)((v->hot_base + b->seqs * (v->hot_rows + v->tail_rows)) * v->row_bytes);
+
+    cf_put(r, v->base, memset(cf_temp(r, bytes), 0, bytes), bytes);
+    cf_op(r, SL_OP_GQA_APPEND, rows);
+}
+
+/* what batch_rows reads (6 is the type of the bounds), with device rows, with a host plane, whole blocks */
 static void append(cf_run *r, const int64_t *a)
 {
     batch b;
     sl_gqa_append_params rows;
 
     batch_rows(r, &b, a, &rows);
+    if (a[11])
+        clear_rows(r, &b, &rows);
     const int64_t heads = a[3], dim = a[4], row = rows.rows.row_bytes, blocks = 64 >> rows.rows.block_log2;
     int64_t unit = sl_bounds_unit_bytes((int32_t)dim, (sl_dtype)a[6]),
             page = blocks * heads * unit + (a[6] == SL_I8 ? 16 : 8);
@@ -62,7 +74,8 @@ static void append(cf_run *r, const int64_t *a)
         .heads = rows.heads,
         .dim = rows.dim,
         .format = rows.format,
-        .dtype = (sl_dtype)a[6]};
+        .dtype = (sl_dtype)a[6],
+        .whole = a[11] != 0};
     if (!a[9])
         p.rows.base = NULL;
     if (a[10]) {
@@ -132,6 +145,9 @@ static const cf_case cases[] = {
     {SL_OP_BOUNDS_APPEND, "T=90 h=2 d=128 fp8 as int8 hierarchical", append, {90, 45, 200, 2, 128, G1, C, 1, BATCH_BY_HEAD + 4, 1, 1}, CF_FIX_ALL},
     {SL_OP_BOUNDS_APPEND, "T=40 h=2 d=288 bf16 as int8", append, {40, 20, 150, 2, 288, G2, C, 0, BATCH_BY_HEAD + 4, 1, 1}, CF_FIX_ALL},
     {SL_OP_BOUNDS_APPEND, "T=70 h=5 d=256 bf16 as int8 from the host", append, {70, 35, 200, 5, 256, G2, C, 0, BATCH_BY_HEAD + 3, 0, 1}, CF_FIX_ALL},
+    {SL_OP_BOUNDS_APPEND, "T=20 h=2 d=64 bf16 whole hierarchical", append, {20, 5, 150, 2, 64, G2, B, 1, BATCH_BY_HEAD + 4, 1, 1, 1}, CF_FIX_ALL},
+    {SL_OP_BOUNDS_APPEND, "T=20 h=3 d=16 fp8 as int8 whole", append, {20, 5, 150, 3, 16, G1, C, 2, BATCH_BY_HEAD + 4, 1, 1, 1}, CF_FIX_ALL},
+    {SL_OP_BOUNDS_APPEND, "T=90 h=4 d=32 f32 all heads whole", append, {90, 45, 200, 4, 32, G4, F, 0, 3, 1, 0, 1}, CF_FIX_ALL},
     {SL_OP_BOUNDS_SCORES, "T=1 h=1 kv=1 d=2", scores, {1, 1, 1, 1, 1, 2, 1, 4, SL_GROUP_MAX, F, 0}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=18 h=14 kv=2 d=64 max", scores, {18, 3, 700, 14, 2, 64, 2, 4, SL_GROUP_MAX, B, 0}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=18 h=8 kv=4 d=14 mean", scores, {18, 6, 500, 8, 4, 14, 4, 2, SL_GROUP_MEAN, F, 100}, CF_SPLIT},

@@ -137,10 +137,11 @@ static void all_pages(cf_run *r, resolve_case *c, bool shared)
     for (int64_t s = 0; shared && s < b->seqs; s++)
         memcpy(b->host_pages + s * b->ld, b->host_pages + b->ld, 4 * (size_t)b->ld);
     for (int64_t i = 0; i < n; i++) {
+        /* as batch_make() numbers the others: no page belongs to two positions */
         if (b->row_pages[i] < 0)
-            b->row_pages[i] = 1;
+            b->row_pages[i] = (int32_t)((b->pages + 1 - (i ^ 1)) % b->pages);
         if (b->host_pages[i] < 0)
-            b->host_pages[i] = 0;
+            b->host_pages[i] = (int32_t)(b->pages - 1 - (i ^ 1));
     }
     cf_put(r, (void *)(uintptr_t)b->t.host_pages, b->host_pages, 4 * (size_t)n);
     cf_put(r, (void *)(uintptr_t)b->t.row_pages, b->row_pages, 4 * (size_t)n);
@@ -219,6 +220,8 @@ static int32_t *log_step(cf_run *r, const resolve_case *c, int64_t *scratch, int
         return log;
     *log++ = count;
     log = log_misses(r, c, count, scratch, log);
+    if (!p->block_need)
+        return log;
     cf_get(r, log, p->block_need, 4 * blocks);
     cf_get(r, log + blocks, p->block_done, 4 * blocks);
     return log + 2 * blocks;
@@ -241,32 +244,54 @@ static void resolve_outs(cf_run *r, const resolve_case *c, size_t hot_rows)
     }
 }
 
+/* The lists of one token. In a run every second token has the list of the first one, except for the newest entry, so
+ * that rows which were missing are used again; the lists of the others overlap with it in part. */
+static void choose_lists(const resolve_case *c, int32_t ld, const int32_t *pos, int64_t token, int64_t per,
+                         int64_t step)
+{
+    const int64_t in_run = token % per, first = token - in_run, k = ld - 3;
+
+    for (int64_t l = 0; l < c->lists; l++) {
+        int32_t *ids = c->ids + (token * c->lists + l) * ld, own = pos[token] >> c->block_log2;
+
+        choose_ids(ids, (int32_t)k, ld, pos[first] >> c->block_log2, first * c->lists + l,
+                   in_run % 2 ? step : step + 97 * in_run);
+        if (ids[k - 1] >= 0)
+            ids[k - 1] = own;
+    }
+}
+
 /* S, length, k, hot_rows, tail_rows, steps, policy, hier (1 half, 2 all), shared pages, lists per token (0: 1), log2 of
- * a block's tokens */
+ * a block's tokens, tokens of a run (0: 1), tail_spare; S counts tokens */
 static void resolve(cf_run *r, const int64_t *a)
 {
     resolve_case c = {.lists = a[9] ? (int32_t)a[9] : 1, .block_log2 = (int32_t)a[10]};
     int32_t k = (int32_t)a[2], ld = k + 3, *log, *end, *pos = cf_temp(r, 4 * (size_t)r->n);
-    int64_t lists = r->n * c.lists;
+    int64_t lists = r->n * c.lists, per = a[11] ? a[11] : 1;
     size_t per_step;
     uint32_t now;
     int64_t *src;
 
-    batch_make(r, &c.b, a[0], 1, a[1] + a[5] + 1, (int)a[7]);
+    const int64_t longest = a[1] + (a[5] + 1) * per;
+    batch_make(r, &c.b, a[0], per, longest, (int)a[7]);
     c.slots = (int32_t)c.b.seqs;
-    make_hot(r, &c, (int32_t)a[3], (int32_t)a[4], sl_blocks_for((int32_t)(a[1] + a[5] + 1), c.block_log2),
+    make_hot(r, &c, (int32_t)a[3], (int32_t)a[4], sl_blocks_for((int32_t)longest, c.block_log2),
              (sl_evict_policy)a[6]);
     all_pages(r, &c, a[8] != 0);
     resolve_params(r, &c, k, (sl_evict_policy)a[6]);
+    c.p.tail_spare = (int32_t)a[12];
+    if (per >
+        1) /* then attention does not wait for blocks, but who missed which row is compared all the same */
+        c.p.block_need = c.p.block_done = NULL;
     per_step = (size_t)(lists * ld) + 1 + (size_t)c.p.miss_cap * 4 + 2 * (size_t)(lists * c.p.ld_blocks);
     log = end = cf_temp(r, 4 * per_step * (size_t)a[5]);
     src = cf_temp(r, 16 * (size_t)c.p.miss_cap);
     for (int64_t step = 1; step <= a[5] && r->st == SL_OK; step++) {
         for (int64_t s = 0; s < r->n; s++) {
             /* every sixth step a position jumps back: another request took the slot */
-            pos[s] = (int32_t)(c.b.pos[s] % a[1] + step);
-            for (int64_t i = s * c.lists; i < (s + 1) * c.lists; i++)
-                choose_ids(c.ids + i * ld, k, ld, pos[s] >> c.block_log2, i, step);
+            const int64_t first = c.b.pos[s - s % per] % a[1];
+            pos[s] = (int32_t)(first + step * per + s % per);
+            choose_lists(&c, ld, pos, s, per, step);
         }
         now = (uint32_t)step;
         cf_put(r, (void *)(uintptr_t)c.p.step, &now, 4);
@@ -550,6 +575,36 @@ static const cf_case cases[] = {
      "S=4 k=70 hot=90 tail=3 lists=4 blocks clock",
      resolve,
      {4, 900, 70, 90, 3, 60, CLOCK, 1, 0, 4, 2},
+     0},
+    {SL_OP_RESOLVE,
+     "S=6 runs of 3 k=8 hot=24 lru",
+     resolve,
+     {6, 100, 8, 24, 5, 60, LRU, 2, 0, 0, 0, 3, 2},
+     0},
+    {SL_OP_RESOLVE,
+     "S=6 runs of 3 k=8 hot=24 clock",
+     resolve,
+     {6, 100, 8, 24, 5, 60, CLOCK, 1, 0, 0, 0, 3, 2},
+     0},
+    {SL_OP_RESOLVE,
+     "S=10 runs of 5 k=40 hot=230 clock",
+     resolve,
+     {10, 900, 40, 230, 9, 60, CLOCK, 2, 0, 0, 0, 5, 4},
+     0},
+    {SL_OP_RESOLVE,
+     "S=4 runs of 2 k=33 hot=70 resident",
+     resolve,
+     {4, 300, 33, 70, 3, 3, LRU, 0, 0, 0, 0, 2, 1},
+     0},
+    {SL_OP_RESOLVE,
+     "S=8 runs of 4 k=6 hot=25 tail=3 lists=2 blocks lru",
+     resolve,
+     {8, 700, 6, 25, 3, 60, LRU, 2, 0, 2, 4, 4, 1},
+     0},
+    {SL_OP_RESOLVE,
+     "S=32 runs of 16 k=70 hot=1130 tail=33 lists=4 clock",
+     resolve,
+     {32, 900, 70, 1130, 33, 12, CLOCK, 1, 0, 4, 0, 16, 15},
      0},
     {SL_OP_RESOLVE,
      "S=2 k=5 hot=5 tail=1 blocks of 64",

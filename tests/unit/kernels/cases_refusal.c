@@ -149,8 +149,13 @@ static void resolve(cf_run *r, const int64_t *a)
         h.ids[1][5] = 100;
         field = "0..pos";
         break;
-    case 2:
+    case 2: /* a run of two waits for blocks */
         h.seq[1] = 0;
+        h.pos[0] = 98;
+        h.p.block_need = cf_mem(r, NULL, 8);
+        h.p.block_done = cf_mem(r, NULL, 8);
+        h.p.miss_block = cf_mem(r, NULL, 4 * 12);
+        h.p.ld_blocks = 1;
         st = SL_ERR_UNSUPPORTED;
         field = "several tokens";
         break;
@@ -197,6 +202,17 @@ static void resolve(cf_run *r, const int64_t *a)
     case 12:
         h.p.rows.tail_rows = 0;
         field = "tail_rows";
+        break;
+    case 13: /* the union of two lists is longer than a list may be */
+        h.seq[1] = 0;
+        h.pos[0] = 98;
+        h.ids[1][3] = 31;
+        st = SL_ERR_EXHAUSTED;
+        field = "hot_rows";
+        break;
+    case 14:
+        h.p.tail_spare = 2;
+        field = "tail_spare";
         break;
     default:
         h.p.ld_ids = 7;
@@ -285,7 +301,7 @@ static const cf_case cases[] = {
     {SL_OP_MOE, "refuses an expert out of range", moe_ids, {1, 3}, 0},
     {SL_OP_RESOLVE, "refuses unsorted ids", resolve, {1, 0}, 0},
     {SL_OP_RESOLVE, "refuses ids after pos", resolve, {1, 1}, 0},
-    {SL_OP_RESOLVE, "refuses two tokens of a sequence", resolve, {1, 2}, 0},
+    {SL_OP_RESOLVE, "refuses a run that waits for blocks", resolve, {1, 2}, 0},
     {SL_OP_RESOLVE, "refuses a missing host page", resolve, {1, 3}, 0},
     {SL_OP_RESOLVE, "refuses a small hot buffer", resolve, {1, 4}, 0},
     {SL_OP_RESOLVE, "refuses a small miss list", resolve, {1, 5}, 0},
@@ -296,7 +312,9 @@ static const cf_case cases[] = {
     {SL_OP_RESOLVE, "refuses a worn-out clock", resolve, {1, 10}, 0},
     {SL_OP_RESOLVE, "refuses 65535 hot rows", resolve, {1, 11}, 0},
     {SL_OP_RESOLVE, "refuses an empty tail", resolve, {1, 12}, 0},
-    {SL_OP_RESOLVE, "refuses ld_ids < k", resolve, {1, 13}, 0},
+    {SL_OP_RESOLVE, "refuses a run longer than hot_rows", resolve, {1, 13}, 0},
+    {SL_OP_RESOLVE, "refuses a spare tail", resolve, {1, 14}, 0},
+    {SL_OP_RESOLVE, "refuses ld_ids < k", resolve, {1, 15}, 0},
     {SL_OP_KV_APPEND, "refuses positions beyond the table", tables, {1, 0}, 0},
     {SL_OP_KV_APPEND, "refuses a foreign sequence", tables, {1, 1}, 0},
     {SL_OP_KV_APPEND, "refuses missing pages", tables, {1, 2}, 0},

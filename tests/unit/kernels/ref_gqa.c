@@ -346,9 +346,8 @@ static const uint8_t *key_row(const sl_bounds_append_params *p, int64_t t, int64
     return p->rows.base + (at + row) * p->rows.row_bytes;
 }
 
-void ref_bounds_append(const void *params)
+static void bounds_append(const sl_bounds_append_params *p)
 {
-    const sl_bounds_append_params *p = params;
     const sl_seq_tables *s = p->seqs;
     const int64_t size = (int64_t)1 << p->rows.block_log2;
     const int64_t unit = unit_bytes(p->dim, p->dtype);
@@ -384,6 +383,27 @@ void ref_bounds_append(const void *params)
                    dev, (size_t)(p->heads * unit));
     }
     free(key);
+}
+
+/* Whole blocks: token by token from the beginning of each block that the step touches, as steps of one token of one
+ * sequence. */
+void ref_bounds_append(const void *params)
+{
+    const sl_bounds_append_params *p = params;
+    const int32_t size = 1 << p->rows.block_log2;
+
+    for (int64_t t = 0; p->whole && t < p->seqs->n_tokens; t++) {
+        int32_t seq = p->seqs->token_seq[t], pos = p->seqs->token_pos[t], first = pos - pos % size;
+        sl_seq_tables one = *p->seqs;
+        sl_bounds_append_params q = *p;
+
+        one.n_tokens = 1, one.token_seq = &seq, one.token_pos = &first;
+        q.seqs = &one;
+        for (; first <= pos; first++)
+            bounds_append(&q);
+    }
+    if (!p->whole)
+        bounds_append(p);
 }
 
 /* Value i of a unit. */

@@ -116,7 +116,7 @@ static void choose_clock(hot_slot *s, uint32_t mark, int32_t n, int32_t *victims
 
 /* A list: heads * t + head. Its ids are blocks of `block` tokens. */
 typedef struct ref_list {
-    int64_t heads, head, block, last, seq, row;
+    int64_t heads, head, block, last, seq, row; /* last: block of the last token of the run */
     const int32_t *ids;
     int32_t *phys;
 } ref_list;
@@ -128,7 +128,10 @@ static ref_list list_at(const sl_resolve_params *p, int64_t t, int64_t head)
     for (int32_t i = 0; i < p->rows.block_log2; i++)
         l.block *= 2;
     l.seq = p->seqs->token_seq[t];
-    l.last = p->seqs->token_pos[t] / l.block;
+    int64_t end = t;
+    while (end + 1 < p->seqs->n_tokens && p->seqs->token_seq[end + 1] == l.seq)
+        end++;
+    l.last = p->seqs->token_pos[end] / l.block;
     l.row = t * l.heads + head;
     l.ids = p->ids + l.row * p->ld_ids;
     l.phys = p->phys + l.row * p->ld_ids;
@@ -161,7 +164,7 @@ static void resolve_hot(const sl_resolve_params *p, const ref_list *l, int64_t *
     for (int32_t i = 0; i < p->k && l->ids[i] >= 0; i++) {
         int32_t id = l->ids[i];
 
-        if (id > l->last - tail_rows)
+        if (id > l->last - tail_rows + p->tail_spare)
             s.counters[3]++;
         else if (s.slot_of[id] == 0xffff)
             missing++;
@@ -177,7 +180,7 @@ static void resolve_hot(const sl_resolve_params *p, const ref_list *l, int64_t *
     for (int32_t i = 0; i < p->k && l->ids[i] >= 0; i++) {
         int32_t id = l->ids[i];
 
-        if (id > l->last - tail_rows) {
+        if (id > l->last - tail_rows + p->tail_spare) {
             l->phys[i] = (int32_t)(base + p->rows.hot_rows + id % tail_rows * l->heads + l->head);
             continue;
         }
@@ -193,10 +196,10 @@ static void resolve_hot(const sl_resolve_params *p, const ref_list *l, int64_t *
             s.slot_of[id] = (uint16_t)v;
             s.stamp[v] = mark;
             src[*misses] = row_in_pages(p, l, q->host_pages, id);
-            if (p->block_need) {
+            if (p->block_need)
                 p->block_need[l->row * p->ld_blocks + i / 64]++;
+            if (p->miss_block)
                 p->miss_block[*misses] = (int32_t)(l->row * p->ld_blocks + i / 64);
-            }
             dst[(*misses)++] = (int32_t)(mine + v);
         }
         used[n_used++] = s.slot_of[id];
@@ -206,9 +209,14 @@ static void resolve_hot(const sl_resolve_params *p, const ref_list *l, int64_t *
         int32_t *order = malloc(4 * (size_t)s.rows), *after = malloc(4 * (size_t)s.rows), n = 0;
 
         read_order(s.next, s.rows, order);
-        for (int32_t i = 0; i < s.rows; i++)
-            if (s.stamp[order[i]] != mark)
+        for (int32_t i = 0; i < s.rows; i++) {
+            bool of_list = false;
+
+            for (int32_t j = 0; j < n_used; j++)
+                of_list |= used[j] == order[i];
+            if (!of_list)
                 after[n++] = order[i];
+        }
         for (int32_t i = 0; i < n_used; i++)
             after[n++] = used[i];
         write_order(s.prev, s.next, s.rows, after);
@@ -217,6 +225,25 @@ static void resolve_hot(const sl_resolve_params *p, const ref_list *l, int64_t *
     }
     free(victims);
     free(used);
+}
+
+/* All hot rows that the lists of a run select, of every head, are in use before its first list is resolved. */
+static void mark_run(const sl_resolve_params *p, int64_t first)
+{
+    const sl_seq_tables *q = p->seqs;
+    const int64_t heads = p->rows.heads ? p->rows.heads : 1;
+    const int32_t hot_rows = p->rows.hot_rows / (int32_t)heads, tail = p->rows.tail_rows / (int32_t)heads;
+    const uint32_t mark = p->policy == SL_EVICT_LRU ? *p->step : *p->step | 1u << 31;
+
+    for (int64_t t = first; t < q->n_tokens && q->token_seq[t] == q->token_seq[first]; t++)
+        for (int64_t h = 0; h < heads; h++) {
+            ref_list l = list_at(p, t, h);
+            hot_slot s = slot_at(&p->hot, q->hot_slot[l.seq] * heads + h, hot_rows);
+
+            for (int32_t i = 0; i < p->k && l.ids[i] >= 0; i++)
+                if (l.ids[i] <= l.last - tail + p->tail_spare && s.slot_of[l.ids[i]] != 0xffff)
+                    s.stamp[s.slot_of[l.ids[i]]] = mark;
+        }
 }
 
 void ref_resolve(const void *params)
@@ -233,6 +260,8 @@ void ref_resolve(const void *params)
         for (int32_t b = 0; p->block_need && b < p->ld_blocks; b++)
             p->block_need[row * p->ld_blocks + b] = p->block_done[row * p->ld_blocks + b] = 0;
         if (s->hot_slot[l.seq] >= 0) {
+            if (l.head == 0 && (row < heads || s->token_seq[row / heads - 1] != l.seq))
+                mark_run(p, row / heads);
             resolve_hot(p, &l, p->miss_src, p->miss_dst, &misses);
             continue;
         }

@@ -159,10 +159,10 @@ static int32_t least_hot(const rig_opts *o)
     for (int l = 0; l < RIG_LAYERS; l++)
         layers[l].has_indexer = has_indexer(o, l);
     sl_coord_opts c = coord_opts(o, layers);
-    int32_t width = 0;
+    int32_t width = 0, of_run = 0;
     sl_err err = {0};
-    ck_assert_msg(sl_coord_width(&c, &width, &err) == SL_OK, "%s", err.text);
-    return width;
+    ck_assert_msg(sl_coord_width(&c, &width, &of_run, &err) == SL_OK, "%s", err.text);
+    return of_run;
 }
 
 sl_status rig_try(const rig_opts *o, sl_err *err)

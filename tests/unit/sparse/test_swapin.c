@@ -111,8 +111,14 @@ static void setup(rig *r, const shape *s)
     }
     for (int q = 0; q < SEQS; q++)
         r->hot_slot[q] = -1, r->uid[q] = -1;
-    sl_swapin_opts so = {LAYERS, r->layers, SLOTS, MAX_CTX, s->k, s->policy, true, 0, s->seed % 2 ? SEQS : 0,
-                         0,      0};
+    sl_swapin_opts so = {.n_layers = LAYERS,
+                         .layers = r->layers,
+                         .hot_slots = SLOTS,
+                         .max_tokens = MAX_CTX,
+                         .width = s->k,
+                         .policy = s->policy,
+                         .poison = true,
+                         .overlap_tokens = s->seed % 2 ? SEQS : 0};
     ck_assert_int_eq(sl_swapin_create(r->be, &so, &r->swapin, NULL), SL_OK);
 }
 
@@ -420,7 +426,7 @@ START_TEST(swapin_follows_oracle)
                 append(&r, q);
             }
         }
-        ck_assert_int_eq(sl_swapin_step(r.swapin, NULL), SL_OK);
+        ck_assert_int_eq(sl_swapin_step(r.swapin, false, NULL), SL_OK);
         for (int l = 0; l < LAYERS && n > 0; l++)
             run_layer(&r, l, seqs, n);
         for (int i = 0; i < n; i++)
@@ -440,10 +446,15 @@ START_TEST(without_hot_slots)
     ck_assert_int_eq(sl_backend_create("cpu", &bo, &be, NULL), SL_OK);
     uint8_t rows[SL_PAGE_TOKENS * ROW] = {0};
     sl_coord_layer layer = {.rows = {rows, ROW, SL_PAGE_TOKENS, 0, 0, 0, 0}};
-    sl_swapin_opts so = {1, &layer, 0, MAX_CTX, 8, SL_EVICT_LRU, true, 0, 0, 0, 0};
+    sl_swapin_opts so = {.n_layers = 1,
+                         .layers = &layer,
+                         .max_tokens = MAX_CTX,
+                         .width = 8,
+                         .policy = SL_EVICT_LRU,
+                         .poison = true};
     sl_swapin *s;
     ck_assert_int_eq(sl_swapin_create(be, &so, &s, NULL), SL_OK);
-    ck_assert_int_eq(sl_swapin_step(s, NULL), SL_OK);
+    ck_assert_int_eq(sl_swapin_step(s, false, NULL), SL_OK);
     int32_t zero = 0, pos = 5, none = -1, ids[8] = {0, 2, 5, -1, -1, -1, -1, -1}, phys[8];
     sl_seq_tables t = {1, 1, 1, &zero, &pos, &zero, &zero, &zero, &none};
     ck_assert_int_eq(sl_swapin_resolve(s, 0, &t, ids, phys, 8, NULL), SL_OK);
@@ -472,8 +483,17 @@ START_TEST(planned_bytes_are_allocated_bytes)
     sl_coord_layer layers[3] = {{.rows = {rows, ROW, 0, 64, 8, heads, heads}},
                                 {.resident = true, .rows = {rows, ROW, 0, 0, 8, heads, heads}},
                                 {.rows = {rows, ROW, 0, 48, 8, heads, heads}}};
-    sl_swapin_opts so = {3,          layers,          8,     4096, heads ? 8 : 32, SL_EVICT_LRU, false,
-                         _i ? 3 : 0, _i == 1 ? 5 : 0, heads, heads};
+    sl_swapin_opts so = {.n_layers = 3,
+                         .layers = layers,
+                         .hot_slots = 8,
+                         .max_tokens = 4096,
+                         .width = heads ? 8 : 32,
+                         .policy = SL_EVICT_LRU,
+                         .poison = false,
+                         .groups = _i ? 3 : 0,
+                         .overlap_tokens = _i == 1 ? 5 : 0,
+                         .lists = heads,
+                         .block_log2 = heads};
     sl_swapin *s;
     ck_assert_int_eq(sl_swapin_create(be, &so, &s, NULL), SL_OK);
     uint64_t per, fixed;
