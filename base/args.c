@@ -1,5 +1,6 @@
 /* Parses the flags of subcommands and prints their help; see args.h. */
 #include "base/args.h"
+#include "base/options.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -33,28 +34,12 @@ static bool parse_real(const sl_arg *a, const char *text)
     return true;
 }
 
-/* A number with an optional unit; units are powers of 1024. */
-static bool parse_bytes(const char *text, bool units, uint64_t *out)
+static bool parse_u64(const char *text, uint64_t *out)
 {
-    static const char letters[] = "KMGTP";
     char *end;
     errno = 0;
     unsigned long long v = strtoull(text, &end, 10);
-    if (errno || end == text || *text == '-' || *text == '+')
-        return false;
-    if (*end && units) {
-        const char *unit = strchr(letters, *end);
-        if (!unit)
-            return false;
-        unsigned shift = 10u * (unsigned)(unit - letters + 1);
-        if (shift > 50 || v > UINT64_MAX >> shift)
-            return false;
-        v <<= shift;
-        end++;
-        if (strcmp(end, "iB") == 0 || strcmp(end, "B") == 0)
-            end += strlen(end);
-    }
-    if (*end)
+    if (errno || end == text || *end || *text == '-' || *text == '+')
         return false;
     *out = v;
     return true;
@@ -83,9 +68,9 @@ static bool parse_value(const sl_arg *a, const char *text)
     case SL_ARG_INT:
         return parse_int(a, text);
     case SL_ARG_BYTES:
-        return parse_bytes(text, true, a->out);
+        return sl_parse_bytes(text, a->out);
     case SL_ARG_U64:
-        return parse_bytes(text, false, a->out);
+        return parse_u64(text, a->out);
     case SL_ARG_REAL:
         return parse_real(a, text);
     case SL_ARG_CHOICE:

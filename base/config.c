@@ -1,7 +1,8 @@
 /*
  * The configuration as a whole: finding a key and the known key that is most similar to a wrong one, defaults, `--set`,
- * and the checks and derived values after every source has been read. Others: config_value.c converts texts to values,
- * config_yaml.c reads files, config_doc.c writes documents.
+ * and the checks and derived values after every source has been read. Others: options.c converts texts to values,
+ * config_parts.c has the options of implementations, config_yaml.c reads files, config_doc.c writes documents, config_gone.c
+ * has the keys of former versions.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -14,6 +15,7 @@ enum { KEY_MAX = SL_CFG_KEY_MAX };
 
 const sl_cfg_row *sl_cfg_find(const char *key)
 {
+    sl_cfg_ready();
     for (size_t i = 0; i < sl_cfg_nrows; i++)
         if (!strcmp(sl_cfg_rows[i].key, key))
             return &sl_cfg_rows[i];
@@ -44,12 +46,26 @@ static size_t edits(const char *a, const char *b)
     return row[nb];
 }
 
-const char *sl_cfg_nearest(const char *key)
+/* A section whose name is similar to a key without a dot; NULL: none is. */
+static const char *nearest_section(const char *key)
+{
+    const char *best = NULL;
+    size_t best_cost = strlen(key) / 2 + 1;
+    for (size_t i = 0; i < sl_cfg_nsections; i++) {
+        size_t cost = edits(key, sl_cfg_sections[i].name);
+        if (cost < best_cost) {
+            best_cost = cost;
+            best = sl_cfg_sections[i].name;
+        }
+    }
+    return best;
+}
+
+/* The known key that is most similar to a wrong one; NULL: none is similar. */
+static const char *nearest_key(const char *key)
 {
     const char *best = NULL, *tail = strrchr(key, '.');
     tail = tail ? tail + 1 : key;
-    if (strlen(key) >= KEY_MAX || !key[0])
-        return NULL;
     size_t best_cost = strlen(key) / 2 + 1;
     for (size_t i = 0; i < sl_cfg_nrows; i++) {
         const char *known = sl_cfg_rows[i].key;
@@ -68,14 +84,24 @@ const char *sl_cfg_nearest(const char *key)
     return best;
 }
 
-void sl_config_init(sl_config *cfg)
+const char *sl_cfg_unknown(const char *key, char *buf, size_t n)
 {
-    memset(cfg, 0, sizeof *cfg);
-    for (size_t i = 0; i < sl_cfg_nrows; i++) {
-        sl_err err = {0};
-        sl_status st = sl_cfg_set_text(cfg, &sl_cfg_rows[i], sl_cfg_rows[i].dflt, &err);
-        SL_CHECK(!st, "default of %s: %s", sl_cfg_rows[i].key, err.text);
+    const char *gone = sl_cfg_gone(key), *near = NULL;
+    bool section = false;
+    if (gone) {
+        snprintf(buf, n, "this key of former versions is gone: %s", gone);
+        return buf;
     }
+    if (key[0] && strlen(key) < KEY_MAX) {
+        near = nearest_key(key);
+        if (!near && !strchr(key, '.'))
+            section = (near = nearest_section(key)) != NULL;
+    }
+    snprintf(buf, n, "unknown key%s%s%s", near ? "; did you mean " : "", near ? near : "",
+             section ? ":?"
+             : near  ? "?"
+                     : "");
+    return buf;
 }
 
 sl_status sl_config_set(sl_config *cfg, const char *assignment, sl_err *err)
@@ -83,31 +109,51 @@ sl_status sl_config_set(sl_config *cfg, const char *assignment, sl_err *err)
     const char *eq = strchr(assignment, '=');
     if (!eq)
         return sl_fail(err, SL_ERR_INVALID, "--set %.64s: want key=value", assignment);
-    char key[KEY_MAX];
+    char key[KEY_MAX], why[320];
     int klen = eq - assignment < KEY_MAX ? (int)(eq - assignment) : KEY_MAX - 1;
     snprintf(key, sizeof key, "%.*s", klen, assignment);
     const sl_cfg_row *row = sl_cfg_find(key);
-    if (!row) {
-        const char *near = sl_cfg_nearest(key);
-        return sl_fail(err, SL_ERR_INVALID, "--set %s: unknown key%s%s%s", key, near ? "; did you mean " : "",
-                       near ? near : "", near ? "?" : "");
-    }
+    if (!row)
+        return sl_fail(err, SL_ERR_INVALID, "--set %s: %s", key, sl_cfg_unknown(key, why, sizeof why));
     json_t *text = json_string(eq + 1); /* jansson checks that it is UTF-8, as libyaml does for files */
     if (!text)
         return sl_fail(err, SL_ERR_INVALID, "--set %s: the value is not valid UTF-8", key);
     json_decref(text);
-    sl_status st = sl_cfg_set_text(cfg, row, eq + 1, err);
+    sl_status st = sl_cfg_set(cfg, row, eq + 1, SL_CFG_SET, err);
     return st ? sl_fail_in(err, st, "--set %s", key) : SL_OK;
 }
 
 const char *sl_config_enum_name(const char *key, int value)
 {
     const sl_cfg_row *row = sl_cfg_find(key);
-    if (!row || (row->type != SL_CFG_ENUM && row->type != SL_CFG_ENUM_LIST))
+    if (!row || (row->o->type != SL_OPTION_ENUM && row->o->type != SL_OPTION_ENUMS))
         return NULL;
-    for (int i = 0; row->names[i]; i++)
+    const char *const *names = sl_option_names(row->o);
+    for (int i = 0; names[i]; i++)
         if (i == value)
-            return row->names[i];
+            return names[i];
+    return NULL;
+}
+
+/* A table of choices that does not fit the configuration. */
+static bool has_choice(const sl_config_choice *table, const char *key)
+{
+    for (; table && table->key; table++)
+        if (!strcmp(table->key, key))
+            return true;
+    return false;
+}
+
+const char *sl_config_unbound(const sl_config_choice *table)
+{
+    for (const sl_config_choice *c = table; c->key; c++) {
+        const sl_cfg_row *row = sl_cfg_find(c->key);
+        if (!row || row->o->type != SL_OPTION_CHOICE)
+            return c->key;
+    }
+    for (size_t i = 0; i < sl_cfg_nrows; i++)
+        if (sl_cfg_rows[i].o->type == SL_OPTION_CHOICE && !has_choice(table, sl_cfg_rows[i].key))
+            return sl_cfg_rows[i].key;
     return NULL;
 }
 
@@ -150,7 +196,7 @@ static sl_status read_api_key(sl_config *cfg, sl_err *err)
     const char *path = cfg->router.api_key_file;
     char line[SL_CFG_NAME_BYTES + 1] = "";
     SL_TRY(read_first_line("router.api_key_file", path, line, err));
-    sl_status st = sl_cfg_parse(cfg, sl_cfg_find("router.api_key"), line, err);
+    sl_status st = sl_option_parse(cfg, sl_cfg_find("router.api_key")->o, line, err);
     return st ? sl_fail_in(err, st, "router.api_key_file: %s", path) : SL_OK;
 }
 
@@ -209,29 +255,6 @@ static sl_status check_roles(const sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
-static sl_status check_events(const sl_config *cfg, sl_err *err)
-{
-    bool on = cfg->events.zmq.endpoint[0] != '\0', replay = cfg->events.zmq.replay_endpoint[0] != '\0';
-    if (replay && !on)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "events.zmq.replay_endpoint: has no effect without events.zmq.endpoint");
-    if (replay && !strcmp(cfg->events.zmq.endpoint, cfg->events.zmq.replay_endpoint))
-        return sl_fail(err, SL_ERR_INVALID,
-                       "events.zmq.replay_endpoint: is the same as events.zmq.endpoint (%s)",
-                       cfg->events.zmq.endpoint);
-    if (on && !cfg->events.zmq.topic[0])
-        return sl_fail(err, SL_ERR_INVALID, "events.zmq.topic: is empty");
-    if (on && !cfg->kvstore.prefix_cache)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "events.zmq.endpoint: needs kvstore.prefix_cache, without which no page is cached");
-    if (on && cfg->kvstore.share != SL_CFG_SHARE_ALL)
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "events.zmq.endpoint: needs kvstore.share: all, because subscribers are not authenticated and "
-            "pages that are kept apart are not published");
-    return SL_OK;
-}
-
 int sl_config_pull_timeout_ms(const sl_config *cfg)
 {
     int half = cfg->router.stage_timeout_ms / 2;
@@ -240,22 +263,24 @@ int sl_config_pull_timeout_ms(const sl_config *cfg)
     return half < 1 ? 1 : half < 5000 ? half : 5000;
 }
 
-/* key: that of the time for which a load waits for a tier. */
-static sl_status check_load_timeout(const sl_config *cfg, const char *key, int load_timeout_ms, sl_err *err)
+/* The times for which a request waits for pages, of workers and of every tier that is used. */
+static sl_status check_loads(const sl_config *cfg, sl_err *err)
 {
-    if (load_timeout_ms >= cfg->router.stage_timeout_ms)
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "%s (%d) must be less than router.stage_timeout_ms (%d), after which the router gives the "
-            "worker up",
-            key, load_timeout_ms, cfg->router.stage_timeout_ms);
+    static const char name[] = ".load_timeout_ms";
+    for (size_t i = 0; i < sl_cfg_nrows; i++) {
+        const sl_cfg_row *row = &sl_cfg_rows[i];
+        size_t n = strlen(row->key);
+        if (n < sizeof name || strcmp(row->key + n - (sizeof name - 1), name) != 0 || !sl_cfg_used(cfg, row))
+            continue;
+        int ms = *(const int *)((const char *)cfg + row->at + row->o->offset);
+        if (ms >= cfg->router.stage_timeout_ms)
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "%s (%d) must be less than router.stage_timeout_ms (%d), after which the router gives the "
+                "worker up",
+                row->key, ms, cfg->router.stage_timeout_ms);
+    }
     return SL_OK;
-}
-
-static sl_status check_workers(const sl_config *cfg, sl_err *err)
-{
-    return check_load_timeout(cfg, "kvstore.workers.load_timeout_ms", cfg->kvstore.workers.load_timeout_ms,
-                              err);
 }
 
 /* The entries of kvstore.quota.tenants are checked by whoever knows their format (worker/setup_tier.c). */
@@ -266,87 +291,6 @@ static sl_status check_quota(const sl_config *cfg, sl_err *err)
                        "kvstore.quota.share (%g) is larger than kvstore.quota.limit (%g)",
                        cfg->kvstore.quota.share, cfg->kvstore.quota.limit);
     return SL_OK;
-}
-
-/* What every tier needs of the other keys. key: the one that turns the tier on. */
-static sl_status check_tier(const sl_config *cfg, const char *key, const char *late_key, int load_timeout_ms,
-                            sl_err *err)
-{
-    if (!cfg->kvstore.prefix_cache)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "%s: needs kvstore.prefix_cache, because pages are found by their prefix", key);
-    if (cfg->kvstore.share == SL_CFG_SHARE_NONE)
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "%s: has no use with kvstore.share: none, where no request may reuse pages of an earlier one",
-            key);
-    return check_load_timeout(cfg, late_key, load_timeout_ms, err);
-}
-
-static sl_status check_disk(const sl_config *cfg, sl_err *err)
-{
-    bool path = cfg->kvstore.disk.path[0] != '\0';
-    if (path && !cfg->kvstore.disk.bytes)
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "kvstore.disk.bytes: is mandatory with kvstore.disk.path: the size of the store on disk");
-    if (!path && cfg->kvstore.disk.bytes)
-        return sl_fail(err, SL_ERR_INVALID, "kvstore.disk.bytes: has no effect without kvstore.disk.path");
-    return path ? check_tier(cfg, "kvstore.disk.path", "kvstore.disk.load_timeout_ms",
-                             cfg->kvstore.disk.load_timeout_ms, err)
-                : SL_OK;
-}
-
-static sl_status check_redis(sl_config *cfg, sl_err *err)
-{
-    char line[SL_CFG_NAME_BYTES + 1] = "";
-    bool on = cfg->kvstore.redis.address[0] != '\0';
-    const char *file = cfg->kvstore.redis.password_file;
-    if (!on && (file[0] || cfg->kvstore.redis.user[0] || cfg->kvstore.redis.bytes))
-        return sl_fail(err, SL_ERR_INVALID, "kvstore.redis.%s: has no effect without kvstore.redis.address",
-                       file[0]                      ? "password_file"
-                       : cfg->kvstore.redis.user[0] ? "user"
-                                                    : "bytes");
-    if (cfg->kvstore.redis.user[0] && !file[0])
-        return sl_fail(err, SL_ERR_INVALID, "kvstore.redis.user: needs kvstore.redis.password_file");
-    if (file[0]) {
-        SL_TRY(read_first_line("kvstore.redis.password_file", file, line, err));
-        if (strlen(line) >= sizeof cfg->kvstore.redis.password)
-            return sl_fail(err, SL_ERR_INVALID, "kvstore.redis.password_file: %s: its first line is too long",
-                           file);
-        memcpy(cfg->kvstore.redis.password, line, strlen(line) + 1);
-    }
-    return on ? check_tier(cfg, "kvstore.redis.address", "kvstore.redis.load_timeout_ms",
-                           cfg->kvstore.redis.load_timeout_ms, err)
-              : SL_OK;
-}
-
-static sl_status check_nixl(const sl_config *cfg, sl_err *err)
-{
-    bool on = cfg->kvstore.nixl.backend[0] != '\0';
-    if (!on && (cfg->kvstore.nixl.path[0] || cfg->kvstore.nixl.bytes || cfg->kvstore.nixl.parameters.n))
-        return sl_fail(err, SL_ERR_INVALID, "kvstore.nixl.%s: has no effect without kvstore.nixl.backend",
-                       cfg->kvstore.nixl.path[0] ? "path"
-                       : cfg->kvstore.nixl.bytes ? "bytes"
-                                                 : "parameters");
-    if (!cfg->kvstore.nixl.path[0] != !cfg->kvstore.nixl.bytes)
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "kvstore.nixl.bytes and kvstore.nixl.path: files need both, the directory and its size limit; "
-            "objects need neither");
-    for (int i = 0; i < cfg->kvstore.nixl.parameters.n; i++) {
-        const char *text = cfg->kvstore.nixl.parameters.v[i];
-        bool key = strncmp(text, "secret_key=", 11) == 0;
-        if (key || strncmp(text, "session_token=", 14) == 0)
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "kvstore.nixl.parameters: %s would be shown with the configuration; give it to the workers in "
-                "the environment (%s), or in the file that AWS_SHARED_CREDENTIALS_FILE names",
-                key ? "secret_key" : "session_token", key ? "AWS_SECRET_ACCESS_KEY" : "AWS_SESSION_TOKEN");
-    }
-    return on ? check_tier(cfg, "kvstore.nixl.backend", "kvstore.nixl.load_timeout_ms",
-                           cfg->kvstore.nixl.load_timeout_ms, err)
-              : SL_OK;
 }
 
 sl_status sl_config_finish(sl_config *cfg, sl_err *err)
@@ -376,11 +320,8 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID, "router.http_port and router.grpc_port are both %d",
                        cfg->router.http_port);
     SL_TRY(check_quota(cfg, err));
-    SL_TRY(check_disk(cfg, err));
-    SL_TRY(check_redis(cfg, err));
-    SL_TRY(check_nixl(cfg, err));
-    SL_TRY(check_events(cfg, err));
-    SL_TRY(check_workers(cfg, err));
+    SL_TRY(sl_config_finish_parts(cfg, err));
+    SL_TRY(check_loads(cfg, err));
     SL_TRY(check_routers(cfg, err));
     return check_roles(cfg, err);
 }

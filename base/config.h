@@ -1,7 +1,8 @@
 /*
- * Configuration: one table of keys (base/config_table.c). Parsing, `--set key=value`, the dump of effective values, the
- * commented reference file and the reference page are all derived from it. To add a key, add a field here and a row
- * there.
+ * Configuration: one table of keys (base/config_table.c), and the options of the implementations that the program has bound
+ * (base/options.h). Parsing, `--set key=value`, the dump of effective values, the commented reference file and the reference
+ * page are all derived from these. A key of the program itself is a field here and a row there; a key of a sparse
+ * algorithm, a tier, a policy or an event sink is in the file of its implementation alone.
  *
  *   sl_config_init(&cfg);                                   all defaults
  *   sl_config_load_file(&cfg, "cluster.yaml", &err);        YAML with nested maps; unknown keys are errors
@@ -9,7 +10,7 @@
  *   sl_config_finish(&cfg, &err);                           derived values, and checks that concern several keys
  *
  * Errors name the file and line (or "--set"), the key and the reason, and for an unknown key the most similar known
- * one; the value of a secret is never shown. sl_config is a plain value (about 24 KiB): it has no threads and nothing
+ * one; the value of a secret is never shown. sl_config is a plain value (about 40 KiB): it has no threads and nothing
  * to free. After sl_config_finish() it is only read. After a failure it may have some of the new values.
  *
  * Bounds that depend on the checkpoint (hot_rows >= index_topk, max_context) are checked by the rooms that load it.
@@ -19,18 +20,20 @@
 
 #include "base/log.h"
 #include "base/msg.h"
+#include "base/options.h"
 #include "base/status.h"
 
 enum {
     SL_CFG_PATH_BYTES = 1024,
     SL_CFG_NAME_BYTES = 256,
-    SL_CFG_CHOICE_BYTES = 32,
+    SL_CFG_CHOICE_BYTES = SL_OPTION_CHOICE_BYTES,
     SL_CFG_MAX_RANKS = 1024,
     SL_CFG_MAX_ROUTERS = 16,
-    SL_CFG_MAX_NIXL_PARAMETERS = 16,
     SL_CFG_MAX_QUOTA_TENANTS = 64,
-    SL_CFG_ITEM_BYTES = 128, /* of a list of texts */
-    SL_CFG_MAX_LAYERS = 512
+    SL_CFG_ITEM_BYTES = SL_OPTION_ITEM_BYTES,
+    SL_CFG_MAX_LAYERS = 512,
+    SL_CFG_MAX_ROWS = 256,     /* keys, those of all implementations among them */
+    SL_CFG_PARTS_BYTES = 16384 /* values of all implementations */
 };
 
 /*
@@ -46,8 +49,6 @@ typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPT
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
 typedef enum { SL_CFG_VERIFY_OFF, SL_CFG_VERIFY_SAMPLED, SL_CFG_VERIFY_ALWAYS } sl_cfg_verify;
-typedef enum { SL_CFG_EVENTS_MAP, SL_CFG_EVENTS_ARRAY } sl_cfg_events_form;
-typedef enum { SL_CFG_WRITE_THROUGH, SL_CFG_WRITE_SELECTIVE, SL_CFG_WRITE_BACK } sl_cfg_write;
 typedef enum {
     SL_CFG_PREFETCH_BEST_EFFORT,
     SL_CFG_PREFETCH_TIMEOUT,
@@ -90,23 +91,6 @@ typedef struct sl_config {
             int v[SL_CFG_MAX_LAYERS];
         } dense_layers;
         int min_tokens;
-        int token_budget,
-            block_tokens; /* these and the following are read by algorithms without an indexer */
-        sl_cfg_choice list_scope;
-        sl_cfg_choice gqa_reduction;
-        sl_cfg_choice bounds_dtype;
-        char channel_config_path[SL_CFG_PATH_BYTES]; /* empty: there is none */
-        int heavy_channels;
-        sl_cfg_choice klabel_dtype;
-        double threshold_scale_factor; /* of skip_softmax */
-        int prompt_budget, window_size, kernel_size,
-            output_tokens; /* read by algorithms that select once a prompt ends */
-        sl_cfg_choice pooling;
-        int niter, cluster_tokens, cluster_window, window_nlist, n_subvec,
-            n_subbits; /* read by algorithms that divide keys by k-means */
-        double recent_ratio;
-        int topk, topr, page_size; /* read by algorithms that select pages among what a prompt keeps */
-        sl_cfg_choice kt_cache_dtype;
     } sparse_attention;
     struct {
         uint64_t bytes;
@@ -128,39 +112,6 @@ typedef struct sl_config {
                 char v[SL_CFG_MAX_QUOTA_TENANTS][SL_CFG_ITEM_BYTES];
             } tenants;
         } quota;
-        struct {
-            char path[SL_CFG_PATH_BYTES]; /* empty: there is no disk tier */
-            uint64_t bytes;
-            uint64_t segment_bytes; /* 0 = by bytes */
-            sl_cfg_write write;
-            bool second_use;
-            int load_timeout_ms;
-        } disk;
-        struct {
-            char address[SL_CFG_PATH_BYTES]; /* empty: there is no Redis tier */
-            char user[SL_CFG_NAME_BYTES];
-            char password_file[SL_CFG_PATH_BYTES];
-            char password[SL_CFG_NAME_BYTES]; /* not a key: sl_config_finish() reads it from password_file */
-            char prefix[SL_CFG_NAME_BYTES];
-            int database, ttl_s, timeout_ms, load_timeout_ms;
-            uint64_t bytes;
-            sl_cfg_write write;
-            bool required;
-        } redis;
-        struct {
-            char backend[SL_CFG_NAME_BYTES]; /* empty: there is no NIXL tier */
-            char library[SL_CFG_PATH_BYTES];
-            char path[SL_CFG_PATH_BYTES];
-            char prefix[SL_CFG_NAME_BYTES];
-            struct {
-                int n;
-                char v[SL_CFG_MAX_NIXL_PARAMETERS][SL_CFG_ITEM_BYTES];
-            } parameters;
-            uint64_t bytes;
-            bool required;
-            int load_timeout_ms;
-            sl_cfg_write write;
-        } nixl;
         struct {
             bool enabled;
             int load_timeout_ms;
@@ -217,9 +168,6 @@ typedef struct sl_config {
     } both;
     struct {
         sl_cfg_choice policy;
-        double cache_threshold;
-        int imbalance_abs;
-        double imbalance_rel;
         uint64_t directory_bytes;
         bool prefetch;
         int max_queue;
@@ -251,21 +199,6 @@ typedef struct sl_config {
         bool parse_special;
     } router;
     struct {
-        struct {
-            char endpoint[SL_CFG_NAME_BYTES]; /* empty: no events */
-            char replay_endpoint[SL_CFG_NAME_BYTES];
-            char topic[SL_CFG_NAME_BYTES];
-            sl_cfg_events_form form;
-            char medium_host[SL_CFG_CHOICE_BYTES];
-            char medium_disk[SL_CFG_CHOICE_BYTES];
-            int hwm;
-            int buffer_steps;
-            uint64_t buffer_bytes;
-            bool resend_all;
-            bool insecure;
-        } zmq;
-    } events;
-    struct {
         sl_log_level level;
         bool json;
     } log;
@@ -273,21 +206,31 @@ typedef struct sl_config {
         char host[SL_CFG_NAME_BYTES];
         int port; /* 0 = off; workers use port + rank */
     } metrics;
+    /* The options of implementations (sl_config_part), and by row of the table who has set the key: 0 not set, a line of
+     * `file`, or --set. */
+    _Alignas(16) unsigned char parts[SL_CFG_PARTS_BYTES];
+    uint16_t given[SL_CFG_MAX_ROWS];
+    char file[SL_CFG_NAME_BYTES];
 } sl_config;
 
-/* One choice: its key and the names of its registry (ends with NULL). */
-typedef struct sl_config_choice {
-    const char *key;
-    const char *const *(*names)(void);
-} sl_config_choice;
-
 /*
- * Binds choices to their registries, for the whole process. Called once, before other threads run. The table ends with
- * a NULL key and is borrowed. An unknown name of a bound key is refused where it is read, with file, line, key and the
- * known names, and the reference page lists these names. A key that is not bound accepts any name; the code that uses
- * it looks it up in any case.
+ * Binds the configuration to the registries and the implementations of the program, for the whole process. Called once,
+ * before other threads run and before the first sl_config_init(); NULL binds none. Both tables end with a NULL key or NULL,
+ * and are borrowed. choices: an unknown name of a bound key is refused where it is read, with file, line, key and the known
+ * names, and the reference page lists these names; a key that is not bound accepts any name, and the code that uses it
+ * looks it up in any case. parts: the options of implementations, which become keys.
  */
-void sl_config_bind(const sl_config_choice *table);
+void sl_config_bind(const sl_config_choice *choices, const sl_options *const *parts);
+/* The values of an implementation's options; NULL: it is not bound. */
+const void *sl_config_part(const sl_config *cfg, const sl_options *part);
+/* Whether the configuration uses this implementation: the seam's key names it, or the key that turns it on is set. */
+bool sl_config_uses(const sl_config *cfg, const sl_options *part);
+/* SL_ERR_INVALID names file, line and key: an option is set of an implementation that is not used, and of no other. Part of
+ * sl_config_finish(). */
+sl_status sl_config_check_read(const sl_config *cfg, sl_err *err);
+/* The options of all implementations that are used: what they check themselves, then sl_config_check_read(). Part of
+ * sl_config_finish(). */
+sl_status sl_config_finish_parts(sl_config *cfg, sl_err *err);
 /* The first key of the table that is not a choice of the configuration, or else the first choice that is not in the
  * table; NULL: there is neither. */
 const char *sl_config_unbound(const sl_config_choice *table);

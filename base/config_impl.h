@@ -1,41 +1,33 @@
 /*
- * The rows of the configuration table, and functions that the files of the configuration share. Not for other rooms.
+ * The rows of the configuration, and functions that the files of the configuration share. Not for other rooms.
  */
 #ifndef SL_BASE_CONFIG_IMPL_H
 #define SL_BASE_CONFIG_IMPL_H
 
 #include "base/config.h"
 
-enum { SL_CFG_KEY_MAX = 128 }; /* bytes of a key with its terminating zero */
+enum { SL_CFG_KEY_MAX = 128 };    /* bytes of a key with its terminating zero */
+enum { SL_CFG_SET = UINT16_MAX }; /* in sl_config.given: by --set */
 
-typedef enum {
-    SL_CFG_STRING,
-    SL_CFG_INT,
-    SL_CFG_SIZE, /* bytes, uint64_t, suffix KiB MiB GiB TiB */
-    SL_CFG_FLOAT,
-    SL_CFG_BOOL,
-    SL_CFG_ENUM,
-    SL_CFG_CHOICE, /* the name of an entry of a registry, see sl_config_choice */
-    SL_CFG_INT_LIST,
-    SL_CFG_ENUM_LIST,
-    SL_CFG_STRING_LIST /* {int n; char v[][SL_CFG_ITEM_BYTES]} */
-} sl_cfg_type;
-
+/* An option of the configuration itself, or of an implementation that was bound. Rows of one section, and of one group in
+ * it, are adjacent within those of the configuration and within those of an implementation. */
 typedef struct sl_cfg_row {
-    const char *
-        key; /* "section.name" or "section.group.name"; rows of one section, and of one group, are adjacent */
-    sl_cfg_type type;
-    bool secret;
-    size_t offset, size; /* field in sl_config */
-    const char *dflt;    /* as text, in the form of --set */
-    int64_t min, max;    /* inclusive; of numbers and of the elements of lists */
-    /* Ends with NULL. Of an enumeration all names; of a choice those that its registry does not have, or NULL. */
-    const char *const *names;
-    const char *doc;
+    char key[SL_CFG_KEY_MAX]; /* "section.name" or "section.group.name" */
+    const sl_option *o;
+    size_t at;              /* of the struct of values in sl_config */
+    const sl_options *part; /* NULL: the configuration itself */
+    int32_t next;           /* the next row with the same key, of another implementation; -1: none */
+    bool first;             /* the first row with this key */
 } sl_cfg_row;
 
-extern const sl_cfg_row sl_cfg_rows[];
-extern const size_t sl_cfg_nrows;
+/* The options of the configuration itself, whose names are whole keys. */
+extern const sl_option sl_cfg_own[];
+extern const size_t sl_cfg_nown;
+
+/* All rows. Made by sl_config_bind(), or without it by sl_cfg_ready(), which does nothing later. */
+void sl_cfg_ready(void);
+extern sl_cfg_row sl_cfg_rows[SL_CFG_MAX_ROWS];
+extern size_t sl_cfg_nrows;
 
 typedef struct sl_cfg_section {
     const char *name, *doc;
@@ -43,20 +35,23 @@ typedef struct sl_cfg_section {
 extern const sl_cfg_section sl_cfg_sections[];
 extern const size_t sl_cfg_nsections;
 
-/* Row of an exact key, or NULL. */
+/* The first row of an exact key, or NULL. */
 const sl_cfg_row *sl_cfg_find(const char *key);
-/* The known key that is most similar to a wrong one; NULL: none is similar. */
-const char *sl_cfg_nearest(const char *key);
-/* Name of the type with bounds or choices ("integer, 1 to 4096"), into buf. */
-const char *sl_cfg_describe(const sl_cfg_row *row, char *buf, size_t n);
+/*
+ * Why a key is unknown, with the key that replaces it or the known one that is most similar:
+ * "unknown key; did you mean model.path?". Into buf.
+ */
+const char *sl_cfg_unknown(const char *key, char *buf, size_t n);
+/* What replaces a key that former versions had; NULL: it is none of them. */
+const char *sl_cfg_gone(const char *key);
 
-/* Sets the field of row from text: a scalar, or "a, b" / "[a, b]" for a list. Errors as sl_cfg_parse(). */
-sl_status sl_cfg_set_text(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err);
-/* Parses one scalar into a scalar field. The error text has the reason only; callers prepend the place and the key. */
-sl_status sl_cfg_parse(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err);
-void sl_cfg_list_clear(sl_config *cfg, const sl_cfg_row *row);
-sl_status sl_cfg_list_add(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err);
-/* True for the three kinds of list. */
-bool sl_cfg_is_list(const sl_cfg_row *row);
+/* The values of a row's table in this configuration. */
+void *sl_cfg_values(sl_config *cfg, const sl_cfg_row *row);
+/* Whether the implementation of a row is the one that is used; true for rows of the configuration itself. */
+bool sl_cfg_used(const sl_config *cfg, const sl_cfg_row *row);
+/* One scalar, or a whole list as --set has it, into every row of the key; `given` says by whom: a line, or SL_CFG_SET. */
+sl_status sl_cfg_set(sl_config *cfg, const sl_cfg_row *row, const char *text, size_t given, sl_err *err);
+void sl_cfg_clear(sl_config *cfg, const sl_cfg_row *row, size_t given);
+sl_status sl_cfg_add(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err);
 
 #endif

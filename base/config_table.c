@@ -10,21 +10,21 @@
 /* clang-format off */
 #define ROW(sec, field, type, secret, dflt, lo, hi, names, doc)                                                        \
     {                                                                                                                  \
-        #sec "." #field, type, secret, offsetof(sl_config, sec.field), sizeof(((sl_config *)0)->sec.field),            \
-        dflt, lo, hi, names, doc                                                                                       \
+        #sec "." #field, type, secret, offsetof(sl_config, sec.field), sizeof(((sl_config *)0)->sec.field), dflt, lo, hi,      \
+        names, NULL, doc                                                                                               \
     }
 /* clang-format on */
-#define STR(sec, field, dflt, doc) ROW(sec, field, SL_CFG_STRING, false, dflt, 0, 0, NULL, doc)
-#define SECRET(sec, field, doc) ROW(sec, field, SL_CFG_STRING, true, "", 0, 0, NULL, doc)
-#define INT(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_CFG_INT, false, dflt, lo, hi, NULL, doc)
-#define SIZE(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_CFG_SIZE, false, dflt, lo, hi, NULL, doc)
-#define FLOAT(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_CFG_FLOAT, false, dflt, lo, hi, NULL, doc)
-#define BOOL(sec, field, dflt, doc) ROW(sec, field, SL_CFG_BOOL, false, dflt, 0, 0, NULL, doc)
-#define ENUM(sec, field, dflt, names, doc) ROW(sec, field, SL_CFG_ENUM, false, dflt, 0, 0, names, doc)
-#define CHOICE(sec, field, dflt, names, doc) ROW(sec, field, SL_CFG_CHOICE, false, dflt, 0, 0, names, doc)
-#define INTS(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_CFG_INT_LIST, false, dflt, lo, hi, NULL, doc)
-#define STRS(sec, field, dflt, doc) ROW(sec, field, SL_CFG_STRING_LIST, false, dflt, 0, 0, NULL, doc)
-#define ENUMS(sec, field, dflt, names, doc) ROW(sec, field, SL_CFG_ENUM_LIST, false, dflt, 0, 0, names, doc)
+#define STR(sec, field, dflt, doc) ROW(sec, field, SL_OPTION_TEXT, 0, dflt, 0, 0, NULL, doc)
+#define SECRET(sec, field, doc) ROW(sec, field, SL_OPTION_TEXT, SL_OPTION_SECRET, "", 0, 0, NULL, doc)
+#define INT(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_OPTION_INT, 0, dflt, lo, hi, NULL, doc)
+#define SIZE(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_OPTION_SIZE, 0, dflt, lo, hi, NULL, doc)
+#define FLOAT(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_OPTION_FLOAT, 0, dflt, lo, hi, NULL, doc)
+#define BOOL(sec, field, dflt, doc) ROW(sec, field, SL_OPTION_BOOL, 0, dflt, 0, 0, NULL, doc)
+#define ENUM(sec, field, dflt, names, doc) ROW(sec, field, SL_OPTION_ENUM, 0, dflt, 0, 0, names, doc)
+#define CHOICE(sec, field, dflt, names, doc) ROW(sec, field, SL_OPTION_CHOICE, 0, dflt, 0, 0, names, doc)
+#define INTS(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_OPTION_INTS, 0, dflt, lo, hi, NULL, doc)
+#define STRS(sec, field, dflt, doc) ROW(sec, field, SL_OPTION_TEXTS, 0, dflt, 0, 0, NULL, doc)
+#define ENUMS(sec, field, dflt, names, doc) ROW(sec, field, SL_OPTION_ENUMS, 0, dflt, 0, 0, names, doc)
 
 #define KIB ((int64_t)1 << 10)
 #define MIB ((int64_t)1 << 20)
@@ -40,8 +40,6 @@ static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", "both", NULL};
 static const char *const verifies[] = {"off", "sampled", "always", NULL};
 static const char *const shares[] = {"all", "tenant", "none", NULL};
-static const char *const event_forms[] = {"map", "array", NULL};
-static const char *const writes[] = {"write_through", "write_through_selective", "write_back", NULL};
 static const char *const prefetches[] = {"best_effort", "timeout", "wait_complete", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
@@ -63,7 +61,7 @@ const sl_cfg_section sl_cfg_sections[] = {
 };
 const size_t sl_cfg_nsections = SL_COUNT(sl_cfg_sections);
 
-const sl_cfg_row sl_cfg_rows[] = {
+const sl_option sl_cfg_own[] = {
     STR(model, path, "",
         "Directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json)."),
     STR(model, served_name, "", "Model name clients use. Empty: the name of the directory."),
@@ -128,69 +126,6 @@ const sl_cfg_row sl_cfg_rows[] = {
          "results."),
     INT(sparse_attention, min_tokens, "0", 0, MAX_TOKENS,
         "Requests shorter than this read every row. Selection already does so up to index_topk tokens."),
-    INT(sparse_attention, token_budget, "1024", 1, MAX_TOKENS,
-        "quest, double_sparsity, cluster_kv, pq_cache: tokens that a query reads at most, sinks and recent tokens "
-        "included; at most the model's context. cluster_kv reads generated tokens in addition."),
-    INT(sparse_attention, block_tokens, "16", 1, 64,
-        "quest: tokens of a block, which is selected and swapped in as a whole; it divides 64."),
-    CHOICE(
-        sparse_attention, list_scope, "kv_head", NULL,
-        "quest, double_sparsity: who shares a list. kv_head: the query heads of one KV head. request: all heads."),
-    CHOICE(
-        sparse_attention, gqa_reduction, "max", NULL,
-        "quest, double_sparsity, cluster_kv: the score of a block, token or cluster for the query heads that share a "
-        "list. max: the largest score of a head. mean: that of the mean query. softmax: the sum over heads of the "
-        "softmax over blocks, tokens or clusters."),
-    CHOICE(
-        sparse_attention, bounds_dtype, "auto", automatic,
-        "quest: how the bounds of a block are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their keys "
-        "exactly. bf16 bounds of f32 keys are rounded outward. int8: half the bytes of bf16, rounded outward to 8 bits "
-        "with an exponent for every 16 channels."),
-    STR(sparse_attention, channel_config_path, "",
-        "double_sparsity: the file with the calibrated channels of keys, which `sluice calibrate` makes for the model."),
-    INT(sparse_attention, heavy_channels, "32", 1, 1024,
-        "double_sparsity: channels of each key that selection reads; at most as many as the file lists."),
-    CHOICE(
-        sparse_attention, klabel_dtype, "auto", automatic,
-        "double_sparsity: how these channels are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their "
-        "keys exactly."),
-    FLOAT(
-        sparse_attention, threshold_scale_factor, "0", 0, 1e9,
-        "skip_softmax: a query at position p leaves out tiles of 64 tokens whose weights are below this factor / (p + 1) "
-        "of the largest weight before them. 0: none."),
-    INT(sparse_attention, prompt_budget, "2048", 1, MAX_TOKENS,
-        "snapkv, rocket_kv: tokens of a prompt that each KV head keeps, the window included; at most the model's context."),
-    INT(sparse_attention, window_size, "32", 1, 4096,
-        "snapkv, rocket_kv: newest tokens of a prompt. Their queries choose the tokens that are kept; they are always kept."),
-    INT(sparse_attention, kernel_size, "0", 0, 4095,
-        "snapkv, rocket_kv: tokens over which votes are pooled; odd. 0: 5 for snapkv, 63 for rocket_kv."),
-    INT(sparse_attention, output_tokens, "1024", 0, MAX_TOKENS,
-        "snapkv: newest generated tokens that a query reads. 0: all, and hot_rows must then hold the whole context."),
-    CHOICE(
-        sparse_attention, pooling, "auto", automatic,
-        "snapkv, rocket_kv: how the votes of neighbouring tokens are pooled. auto: avgpool for snapkv, maxpool for "
-        "rocket_kv."),
-    INT(sparse_attention, cluster_tokens, "80", 1, MAX_TOKENS,
-        "cluster_kv: tokens of the prompt per cluster, on average."),
-    INT(sparse_attention, cluster_window, "320", 1, MAX_TOKENS,
-        "cluster_kv: generated tokens after which these are divided into clusters; until then they are always read, "
-        "in addition to token_budget."),
-    INT(sparse_attention, window_nlist, "8", 1, 65535,
-        "cluster_kv: clusters of cluster_window generated tokens."),
-    INT(sparse_attention, niter, "20", 1, 10000, "cluster_kv, pq_cache: iterations of k-means."),
-    INT(sparse_attention, n_subvec, "2", 1, 1024,
-        "pq_cache: pieces of a key that are quantised by themselves; it divides head_dim."),
-    INT(sparse_attention, n_subbits, "6", 1, 8, "pq_cache: bits of the code of a piece."),
-    FLOAT(sparse_attention, recent_ratio, "0.5", 0, 1,
-          "pq_cache: share of token_budget, without sink_tokens, that the newest tokens get."),
-    INT(sparse_attention, topk, "64", 1, MAX_TOKENS,
-        "rocket_kv: pages that a query reads, of page_size tokens each; together at most the model's context."),
-    INT(sparse_attention, topr, "128", 1, 1024,
-        "rocket_kv: channels by which pages are scored, those with the largest queries. head_dim or more: all."),
-    INT(sparse_attention, page_size, "4", 1, 64,
-        "rocket_kv: tokens of a page, neighbours among those that are kept; it divides 64."),
-    CHOICE(sparse_attention, kt_cache_dtype, "float8_e5m2", NULL,
-           "rocket_kv: how the bounds of a page are stored, rounded outward."),
 
     SIZE(kvstore, bytes, "256MiB", MIB, 64 * TIB,
          "Memory of the host store, allocated once at start; too little memory is an error at start."),
@@ -247,80 +182,6 @@ const sl_cfg_row sl_cfg_rows[] = {
         kvstore, quota.tenants, "",
         "Tenants of router.keys_file with a share and a limit of their own, each NAME [share=X] [limit=X]; what is left "
         "out is as above. They have metrics by name."),
-    STR(kvstore, disk.path, "",
-        "Directory on a local disk where decode workers keep pages beyond the host store and across restarts "
-        "(docs/caching.md). Each worker makes a directory of its own in it, decode-0, decode-1… or both-0…, readable by this user "
-        "only. Empty: no disk is used."),
-    SIZE(kvstore, disk.bytes, "0", 0, 1024 * TIB,
-         "Size of the disk store of each decode worker, allocated in full at start; it is never exceeded. "
-         "Mandatory with disk.path."),
-    SIZE(
-        kvstore, disk.segment_bytes, "0", 0, 64 * 1024 * MIB,
-        "Unit in which the disk store is emptied when it is full; fixed when the store is created. 0: 1/64 of "
-        "disk.bytes, between 16 MiB and 256 MiB."),
-    ENUM(
-        kvstore, disk.write, "write_through", writes,
-        "When pages are written to disk. write_through: as soon as they are complete, so that neither a crash nor "
-        "pressure on the host store loses them. write_through_selective: when a second request uses them; pages that are "
-        "used once are never written. write_back: when they are about to be evicted from the host store, and all at a "
-        "stop; writes less."),
-    BOOL(
-        kvstore, disk.second_use, "false",
-        "Write a page only when it is offered for the second time, that is after it was computed twice, so that pages that are never used again cost no "
-        "wear. Their first reuse is then computed anew."),
-    INT(kvstore, disk.load_timeout_ms, "5000", 1, 600000,
-        "How long a request waits, in milliseconds, for pages that are read from disk; then the tokens that are "
-        "missing are computed."),
-    STR(kvstore, redis.address, "",
-        "Server that speaks the protocol of Redis, where decode workers keep pages for all clusters that use it "
-        "(docs/caching.md): HOST:PORT or unix:PATH; of a Redis Cluster, any of its servers. Empty: none."),
-    STR(kvstore, redis.user, "", "User of the server. Empty: its default user."),
-    STR(kvstore, redis.password_file, "",
-        "File whose first line is the password of the server. The password is never shown and in no command line."),
-    STR(kvstore, redis.prefix, "sluice",
-        "Begins the name of every page on the server: 1 to 24 letters, digits, _, - or '.'. Clusters with different "
-        "prefixes share nothing."),
-    INT(kvstore, redis.database, "0", 0, 1000000, "Number of the server's database; 0 in a Redis Cluster."),
-    SIZE(
-        kvstore, redis.bytes, "0", 0, 1024 * 1024 * TIB,
-        "No page is stored while the server uses more memory than this. 0: the server's own maxmemory is the limit, and a "
-        "server without maxmemory is refused."),
-    INT(kvstore, redis.ttl_s, "0", 0, 31536000,
-        "Pages that were not used for this number of seconds disappear. 0: the server's policy alone decides."),
-    INT(kvstore, redis.timeout_ms, "2000", 50, 600000,
-        "A server that does not answer for this time, in milliseconds, is disconnected; it is tried again later."),
-    BOOL(
-        kvstore, redis.required, "true",
-        "Whether a decode worker refuses to start when the server cannot be reached. false: it starts without, and "
-        "connects when it can. Wrong credentials are refused in any case."),
-    ENUM(kvstore, redis.write, "write_through", writes,
-         "When pages are written to the server; see disk.write."),
-    INT(kvstore, redis.load_timeout_ms, "5000", 1, 600000,
-        "How long a request waits, in milliseconds, for pages that are read from the server."),
-    STR(kvstore, nixl.backend, "",
-        "Plug-in of NIXL by which decode workers keep pages in a store that other clusters can use too "
-        "(docs/caching.md): POSIX, GDS or GDS_MT for files, OBJ for S3. Empty: NIXL is not used."),
-    STR(kvstore, nixl.library, "libnixl_capi.so",
-        "NIXL's C library, a path or a name for the system's search; it is in the PyPI packages nixl-cu12 and nixl-cu13."),
-    STRS(
-        kvstore, nixl.parameters, "",
-        "Parameters of the plug-in, each KEY=VALUE (docs/caching.md names those that matter). They are shown with the "
-        "configuration: secret_key and session_token are refused, and come from the environment or a file of AWS's tools."),
-    STR(kvstore, nixl.path, "",
-        "Plug-ins for files: directory of the pages, on a file system that all clusters of the store mount."),
-    SIZE(
-        kvstore, nixl.bytes, "0", 0, 1024 * 1024 * TIB,
-        "Plug-ins for files: size limit of the directory, whoever wrote the files; mandatory. 0 for objects, which NIXL "
-        "cannot delete: a rule of the bucket has to limit it."),
-    STR(kvstore, nixl.prefix, "sluice", "Begins the names of directories and objects; see redis.prefix."),
-    BOOL(
-        kvstore, nixl.required, "true",
-        "Whether a decode worker refuses to start when it cannot store and read an object: no answer, wrong credentials, "
-        "no such bucket. false: it starts all the same, and uses the store when it can. A directory must always be there."),
-    ENUM(kvstore, nixl.write, "write_through", writes,
-         "When pages are written to the store; see disk.write."),
-    INT(kvstore, nixl.load_timeout_ms, "5000", 1, 600000,
-        "How long a request waits, in milliseconds, for pages that are read from the store."),
     BOOL(
         kvstore, workers.enabled, "true",
         "Decode workers read pages from the host memory of other decode workers when that takes less time than computing "
@@ -416,12 +277,6 @@ const sl_cfg_row sl_cfg_rows[] = {
         router, policy, "cache_aware", NULL,
         "How workers are chosen. cache_aware: the one that can begin soonest, by its load and the time to load, copy or "
         "compute the prompt; longest_prefix: the rule of former versions."),
-    FLOAT(router, cache_threshold, "0.3", 0, 1,
-          "longest_prefix: share of the prompt that must match for the cache to decide the worker."),
-    INT(router, imbalance_abs, "32", 0, 1000000,
-        "longest_prefix: loads differ too much when max - min exceeds this and max exceeds imbalance_rel x "
-        "min; then the least loaded worker is chosen."),
-    FLOAT(router, imbalance_rel, "1.5", 1, 1000, "longest_prefix: see imbalance_abs."),
     SIZE(
         router, directory_bytes, "256MiB", 1 * MIB, TIB,
         "Memory for the directory of cached pages: which decode worker holds which page, in host memory, on disk, or in a "
@@ -494,32 +349,6 @@ const sl_cfg_row sl_cfg_rows[] = {
         "it (field parse_special). false: prompts and messages are ordinary text, so what a user writes cannot "
         "end a turn or begin another one; the chat template's own tokens stay special."),
 
-    STR(events, zmq.endpoint, "",
-        "Where decode workers publish, over ZeroMQ and in the format of vLLM, which pages enter and leave their caches, for "
-        "routers of other projects (docs/caching.md): tcp://HOST:PORT, to which worker N adds N, or ipc://PATH. Empty: off."),
-    STR(events, zmq.replay_endpoint, "",
-        "Where subscribers ask for batches that they have missed; each worker adds its number, as above. Empty: off."),
-    STR(events, zmq.topic, "kv@{worker}@{model}",
-        "Topic of the messages. {worker} (decode/0), {model} (model.served_name) and {host} are replaced."),
-    ENUM(events, zmq.form, "map", event_forms,
-         "Form of an event. map: as vLLM since version 0.24. array: positional, as before and as SGLang."),
-    STR(events, zmq.medium_host, "cpu",
-        "Word for pages in host memory; cpu is one that llm-d gives a weight by default."),
-    STR(events, zmq.medium_disk, "STORAGE",
-        "Word for pages on the worker's disk, by default vLLM's. Empty: they are not told."),
-    INT(events, zmq.hwm, "10000", 1, 10000000,
-        "Batches that may wait for one slow subscriber; beyond it, it loses some, which it sees by their numbers."),
-    INT(events, zmq.buffer_steps, "10000", 1, 1 << 20, "Batches that are kept for replay."),
-    SIZE(events, zmq.buffer_bytes, "64MiB", MIB, TIB, "Bytes of batches that are kept for replay."),
-    BOOL(
-        events, zmq.resend_all, "true",
-        "When a subscriber connects, publish AllBlocksCleared and then every page, to all subscribers, at most once in 5 s: a "
-        "router that starts later than the worker then knows the whole cache."),
-    BOOL(
-        events, zmq.insecure, "false",
-        "Publish beyond loopback, although subscribers are not authenticated: every program that reaches the port reads the "
-        "token ids of prompts and answers."),
-
     ENUM(
         log, level, "info", levels,
         "Least important event that is logged. info: life-cycle, two lines per request. debug: each message. "
@@ -529,4 +358,4 @@ const sl_cfg_row sl_cfg_rows[] = {
     STR(metrics, host, "127.0.0.1", "Address of the exporter."),
     INT(metrics, port, "0", 0, 64511, "Port of the exporter; a worker adds its rank. 0: off."),
 };
-const size_t sl_cfg_nrows = SL_COUNT(sl_cfg_rows);
+const size_t sl_cfg_nown = SL_COUNT(sl_cfg_own);

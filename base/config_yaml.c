@@ -39,6 +39,9 @@ static bool is_section(const char *prefix)
     for (size_t i = 0; i < sl_cfg_nrows; i++)
         if (!strncmp(sl_cfg_rows[i].key, prefix, n) && sl_cfg_rows[i].key[n] == '.')
             return true;
+    for (size_t i = 0; i < sl_cfg_nsections; i++) /* also one whose implementations are not bound */
+        if (!strcmp(sl_cfg_sections[i].name, prefix))
+            return true;
     return false;
 }
 
@@ -48,12 +51,12 @@ static bool has_nul(const yaml_node_t *scalar)
 }
 
 /* A quoted scalar is text: right for strings and names, the wrong type for numbers and booleans. */
-static bool quoted_number(const sl_cfg_row *row, const yaml_node_t *scalar)
+static bool quoted_number(const sl_option *o, const yaml_node_t *scalar)
 {
     bool plain = scalar->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-    bool textual = row->type == SL_CFG_STRING || row->type == SL_CFG_ENUM || row->type == SL_CFG_ENUM_LIST ||
-                   row->type == SL_CFG_STRING_LIST;
-    return !plain && !textual && row->type != SL_CFG_SIZE;
+    bool textual = o->type == SL_OPTION_TEXT || o->type == SL_OPTION_ENUM || o->type == SL_OPTION_ENUMS ||
+                   o->type == SL_OPTION_TEXTS;
+    return !plain && !textual && o->type != SL_OPTION_SIZE;
 }
 
 static bool is_null(const yaml_node_t *scalar)
@@ -70,20 +73,20 @@ static sl_status set_scalar(walk *w, const sl_cfg_row *row, yaml_node_t *node, b
         return fail_at(w, node, row->key, "has a NUL character");
     if (is_null(node))
         return fail_at(w, node, row->key, "null has no meaning here; leave the key out for its default");
-    if (quoted_number(row, node)) {
+    if (quoted_number(row->o, node)) {
         char want[320], reason[400];
-        sl_cfg_describe(row, want, sizeof want);
+        sl_option_describe(row->o, want, sizeof want);
         snprintf(reason, sizeof reason, "quoted text where a %s is needed", want);
         return fail_at(w, node, row->key, reason);
     }
     sl_status st =
-        element ? sl_cfg_list_add(w->cfg, row, text, w->err) : sl_cfg_parse(w->cfg, row, text, w->err);
+        element ? sl_cfg_add(w->cfg, row, text, w->err) : sl_cfg_set(w->cfg, row, text, line(node), w->err);
     return st ? sl_fail_in(w->err, st, "%s:%zu: %s", w->name, line(node), row->key) : SL_OK;
 }
 
 static sl_status set_list(walk *w, const sl_cfg_row *row, yaml_node_t *node)
 {
-    sl_cfg_list_clear(w->cfg, row);
+    sl_cfg_clear(w->cfg, row, line(node));
     for (yaml_node_item_t *it = node->data.sequence.items.start; it < node->data.sequence.items.top; it++) {
         yaml_node_t *item = yaml_document_get_node(w->doc, *it);
         if (!item || item->type != YAML_SCALAR_NODE)
@@ -102,7 +105,7 @@ static sl_status set_row(walk *w, const sl_cfg_row *row, const yaml_node_t *at, 
         return sl_fail(w->err, SL_ERR_INVALID, "%s:%zu: %s: duplicate key, first set on line %zu", w->name,
                        line(at), row->key, *seen);
     *seen = line(at);
-    if (sl_cfg_is_list(row)) {
+    if (sl_option_is_list(row->o)) {
         if (value->type != YAML_SEQUENCE_NODE)
             return fail_at(w, value, row->key, "want a list ([a, b])");
         return set_list(w, row, value);
@@ -114,9 +117,8 @@ static sl_status set_row(walk *w, const sl_cfg_row *row, const yaml_node_t *at, 
 
 static sl_status unknown_key(walk *w, const yaml_node_t *at, const char *key)
 {
-    const char *near = sl_cfg_nearest(key);
-    return sl_fail(w->err, SL_ERR_INVALID, "%s:%zu: %s: unknown key%s%s%s", w->name, line(at), key,
-                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    char why[320];
+    return fail_at(w, at, key, sl_cfg_unknown(key, why, sizeof why));
 }
 
 static sl_status walk_map(walk *w, const char *prefix, yaml_node_t *map);
@@ -178,6 +180,7 @@ static sl_status walk_document(sl_config *cfg, yaml_document_t *doc, const char 
     if (!line_of)
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: out of memory", name);
     walk w = {cfg, doc, name, line_of, err};
+    snprintf(cfg->file, sizeof cfg->file, "%s", name);
     sl_status st = walk_map(&w, "", root);
     free(line_of);
     return st;

@@ -9,6 +9,7 @@
 
 #include "cli/generate.h"
 #include "cli/model_args.h"
+#include "local/selection.h"
 
 /* The values of the flags. */
 typedef struct flags {
@@ -60,7 +61,7 @@ static sl_status read_prompt(const flags *f, sl_local_run *r, sl_err *err)
     return r->n_prompt ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--prompt is empty");
 }
 
-static sl_args_result parse_flags(int argc, char **argv, flags *f)
+static sl_args_result parse_flags(int argc, char **argv, flags *f, sl_local_selection *selection)
 {
     sl_local_run_opts *o = &f->run;
     const sl_arg args[] = {
@@ -121,7 +122,6 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
          "keys. auto, the default, is dsa for a model with an indexer and dense for every other "
          "model.",
          0, 0, NULL},
-        SL_CLI_SELECTION_ARGS(o->selection),
         {"sinks", SL_ARG_INT, &o->sink_tokens, "N",
          "Number of first tokens that are always selected. Default 0; 4 with streaming_llm if --recent is not given "
          "either.",
@@ -137,8 +137,11 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
         {"poison", SL_ARG_FLAG, &o->poison, NULL,
          "For tests: device rows that hold no valid data are filled with NaN.", 0, 0, NULL},
     };
-    return sl_args_parse("--model DIR (--prompt TEXT | --ids 1,2,3) [flags]", args, SL_COUNT(args), argc,
-                         argv);
+    sl_arg all[SL_COUNT(args) + SL_LOCAL_FLAGS];
+    sl_local_selection_init(selection);
+    o->selection = selection;
+    size_t n = sl_local_selection_args(selection, args, SL_COUNT(args), all);
+    return sl_args_parse("--model DIR (--prompt TEXT | --ids 1,2,3) [flags]", all, n, argc, argv);
 }
 
 /* The caller closes r, also after a failure. */
@@ -152,15 +155,11 @@ static sl_status generate(const flags *f, sl_local_run *r, sl_err *err)
 
 int sl_cmd_generate(int argc, char **argv)
 {
-    flags f = {.run = {.max_new = 16,
-                       .top_p = 1,
-                       .selection = SL_CLI_SELECTION_DEFAULTS,
-                       .tail_rows = 64,
-                       .chunk = 512,
-                       .backend = "cpu"},
+    static sl_local_selection selection; /* large; this runs once per process */
+    flags f = {.run = {.max_new = 16, .top_p = 1, .tail_rows = 64, .chunk = 512, .backend = "cpu"},
                .mode = "resident",
                .load = "auto"};
-    switch (parse_flags(argc, argv, &f)) {
+    switch (parse_flags(argc, argv, &f, &selection)) {
     case SL_ARGS_HELP:
         return SL_EXIT_OK;
     case SL_ARGS_WRONG:

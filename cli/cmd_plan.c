@@ -11,6 +11,7 @@
 #include "engine/choose.h"
 #include "engine/plan_group.h"
 #include "model/checkpoint.h"
+#include "local/selection.h"
 #include "model/synthetic.h"
 
 #define ASSUMED_GPU (139ull << 30) /* the usable memory of an H200 */
@@ -18,7 +19,7 @@
 /* The values of the flags; fill_memory() completes them. */
 typedef struct flags {
     const char *dir, *preset, *indexer, *rows, *algorithm;
-    sl_selection_keys selection;
+    sl_local_selection selection;
     sl_plan_layers layers;
     sl_plan_group group;
     sl_plan_in in;
@@ -98,7 +99,6 @@ static bool parse_flags(int argc, char **argv, flags *f, int *exit_code)
         {"algorithm", SL_ARG_TEXT, &f->algorithm, "NAME",
          "Sparse algorithm. auto, the default, is dsa for a model with an indexer and dense for every other model.",
          0, 0, NULL},
-        SL_CLI_SELECTION_ARGS(f->selection),
         SL_CLI_INDEXER_ARG(f->indexer),
         SL_CLI_ROW_FORMAT_ARG(f->rows),
         {"locality", SL_ARG_TEXT, &f->layers.file, "FILE",
@@ -111,8 +111,11 @@ static bool parse_flags(int argc, char **argv, flags *f, int *exit_code)
          0, 1, NULL},
         {"json", SL_ARG_FLAG, &f->json, NULL, "Print one JSON object.", 0, 0, NULL},
     };
+    sl_arg all[SL_COUNT(args) + SL_LOCAL_FLAGS];
+    sl_local_selection_init(&f->selection);
+    size_t n = sl_local_selection_args(&f->selection, args, SL_COUNT(args), all);
     return sl_args_ready("--model DIR|--preset NAME [--ranks N] [--gpu-bytes N] [--host-bytes N] [flags]",
-                         args, SL_COUNT(args), argc, argv, exit_code);
+                         all, n, argc, argv, exit_code);
 }
 
 /* False, with a message on stderr: a flag is missing, or two contradict each other. */
@@ -150,8 +153,10 @@ static sl_status make_plan(const sl_local_checkpoint *m, flags *f, sl_plan *p, s
 {
     sl_plan_group *g = &f->group;
     f->in.cfg = &m->cfg, f->in.cache = sl_engine_cache_dims(&m->cfg, m->row_format, m->index_format);
+    sl_select_options values = {0};
+    SL_TRY(sl_local_selection_options(&f->selection, f->in.algorithm, true, values.values, err));
     SL_TRY(
-        sl_choose_selection(f->in.algorithm, &f->selection, &m->cfg, &f->in.gates, &f->in.cache.select, err));
+        sl_choose_selection(f->in.algorithm, values.values, &m->cfg, &f->in.gates, &f->in.cache.select, err));
     if (g->ranks == 0)
         return sl_plan_make(&f->in, p, err);
     g->stored = m->has_weights || !m->cfg.fp8_acts ? m->stored : SL_F8_E4M3;
@@ -187,10 +192,10 @@ static int run_plan(const sl_local_checkpoint *m, flags *f)
 
 int sl_cmd_plan(int argc, char **argv)
 {
-    flags f = {.algorithm = "auto",
-               .selection = SL_CLI_SELECTION_DEFAULTS,
-               .layers = {.context = 65536, .swap_share = -1},
-               .in = {.max_step_tokens = 512, .weight_bytes = UINT64_MAX, .reserve_bytes = UINT64_MAX}};
+    static flags f; /* large; this runs once per process */
+    f = (flags){.algorithm = "auto",
+                .layers = {.context = 65536, .swap_share = -1},
+                .in = {.max_step_tokens = 512, .weight_bytes = UINT64_MAX, .reserve_bytes = UINT64_MAX}};
     int exit_code;
     if (!parse_flags(argc, argv, &f, &exit_code))
         return exit_code;

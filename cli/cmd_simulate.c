@@ -10,6 +10,7 @@
 #include "cli/config_load.h"
 #include "cli/simulate_print.h"
 #include "kvstore/page_key.h"
+#include "kvstore/tier.h"
 
 typedef struct flags {
     sl_cli_config_args config;
@@ -118,6 +119,14 @@ static sl_status check_roles(const sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
+/* The disk tier of the configuration. */
+static uint64_t configured_disk(const sl_config *cfg)
+{
+    const sl_options *disk = sl_tier_disk_ops.options;
+    return sl_config_uses(cfg, disk) ? (uint64_t)sl_options_number(disk, sl_config_part(cfg, disk), "bytes")
+                                     : 0;
+}
+
 static int32_t count_roles(const sl_config *cfg, sl_role role)
 {
     int32_t n = 0;
@@ -189,9 +198,7 @@ static sl_status run_with(const flags *f, const sl_sim_trace *trace, sl_err *err
                      .prefills = f->prefills ? f->prefills : count_roles(&cfg, SL_ROLE_PREFILL),
                      .decodes = f->decodes ? f->decodes : count_roles(&cfg, SL_ROLE_DECODE),
                      .host_bytes = f->host_bytes ? f->host_bytes : cfg.kvstore.bytes,
-                     .disk_bytes = f->disk_bytes              ? f->disk_bytes
-                                   : cfg.kvstore.disk.path[0] ? cfg.kvstore.disk.bytes
-                                                              : 0,
+                     .disk_bytes = f->disk_bytes ? f->disk_bytes : configured_disk(&cfg),
                      .shared = f->shared,
                      .length = f->length,
                      .page_tokens = f->page_tokens,

@@ -2,9 +2,11 @@
 #include "cli/config_choices.h"
 
 #include "engine/choose.h"
+#include "events/events.h"
 #include "kernels/backend.h"
 #include "kernels/cache.h"
 #include "kvstore/arena.h"
+#include "kvstore/tier.h"
 #include "model/chat.h"
 #include "router/policies/policy.h"
 #include "sparse/algorithm.h"
@@ -17,12 +19,6 @@ const sl_config_choice sl_cli_choices[] = {
     {"backend.name", sl_backend_names},
     {"sparse_attention.algorithm", sl_algo_names},
     {"sparse_attention.policy", sl_evict_policy_names},
-    {"sparse_attention.list_scope", sl_list_scope_names},
-    {"sparse_attention.gqa_reduction", sl_group_reduce_names},
-    {"sparse_attention.bounds_dtype", sl_bounds_dtype_names},
-    {"sparse_attention.klabel_dtype", sl_label_dtype_names},
-    {"sparse_attention.pooling", sl_pooling_names},
-    {"sparse_attention.kt_cache_dtype", sl_kt_type_names},
     {"kvstore.layout", sl_layout_names},
     {"cluster.transport", sl_transport_names},
     {"cluster.shipping", sl_shipping_names},
@@ -30,3 +26,27 @@ const sl_config_choice sl_cli_choices[] = {
     {"router.chat_template", sl_chat_format_names},
     {NULL, NULL},
 };
+
+enum { MAX_PARTS = 64 };
+
+const sl_options *const *sl_cli_parts(void)
+{
+    static const sl_options *parts[MAX_PARTS + 1];
+    size_t n = 0;
+    if (parts[0])
+        return parts;
+    for (const sl_algo_desc *const *a = sl_algo_registry(); *a && n < MAX_PARTS; a++)
+        if ((*a)->options)
+            parts[n++] = (*a)->options;
+    for (size_t i = 0; sl_tier_at(i) && n < MAX_PARTS; i++)
+        if (sl_tier_at(i)->options)
+            parts[n++] = sl_tier_at(i)->options;
+    for (const sl_options *const *t = sl_tier_absent(); *t && n < MAX_PARTS; t++)
+        parts[n++] = *t;
+    for (size_t i = 0; sl_policy_at(i) && n < MAX_PARTS; i++)
+        if (sl_policy_at(i)->options)
+            parts[n++] = sl_policy_at(i)->options;
+    SL_CHECK(n < MAX_PARTS, "more than %d tables of options", MAX_PARTS - 1);
+    parts[n] = &sl_events_table;
+    return parts;
+}

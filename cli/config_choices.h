@@ -7,7 +7,9 @@
 
 #include "base/config.h"
 
-/* For sl_config_bind(). Constant. */
+/* Both for sl_config_bind(). The choices are constant; the parts are the options of every implementation of the registries of
+ * sparse algorithms, tiers, policies and event sinks, made by the first call. */
 extern const sl_config_choice sl_cli_choices[];
+const sl_options *const *sl_cli_parts(void);
 
 #endif

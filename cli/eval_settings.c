@@ -50,11 +50,12 @@ static sl_status set_budget(sl_config *cfg, const sl_algo_desc *a, int32_t budge
         SL_TRY(set_key(cfg, text, strlen(text), err));
         budget -= sinks;
     }
-    if (a->has_retained_pages) {
-        if (budget < cfg->sparse_attention.page_size)
+    if (a->budget_unit) {
+        const int32_t unit = a->budget_unit(sl_config_part(cfg, a->options));
+        if (budget < unit)
             return sl_fail(err, SL_ERR_INVALID, "a budget of %d tokens is less than a page of %d", budget,
-                           cfg->sparse_attention.page_size);
-        budget /= cfg->sparse_attention.page_size;
+                           unit);
+        budget /= unit;
     }
     snprintf(text, sizeof text, "%s=%d", a->budget_key, budget);
     return set_key(cfg, text, strlen(text), err);
@@ -82,6 +83,7 @@ static sl_status add_setting(const sl_cli_eval_choice *c, const char *entry, con
     SL_TRY(set_entry(cfg, entry, err));
     if (budget)
         SL_TRY(set_budget(cfg, a, budget, err));
+    SL_TRY(sl_config_check_read(cfg, err));
     SL_TRY(sl_setup_select(cfg, &c->checkpoint->cfg, &chosen, err));
     out->v[out->n] = (sl_eval_setting){
         .name = entry,

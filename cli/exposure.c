@@ -50,24 +50,6 @@ static sl_status check_cluster(const sl_config *c, const char *router_host, sl_e
     return SL_OK;
 }
 
-static sl_status check_events(const char *key, const char *endpoint, bool insecure, sl_err *err)
-{
-    char host[SL_CFG_NAME_BYTES], own[SL_EVENTS_ENDPOINT_MAX];
-    if (!endpoint[0])
-        return SL_OK;
-    sl_status st = sl_events_endpoint(endpoint, 0, own, err);
-    if (st != SL_OK)
-        return sl_fail_in(err, st, "%s", key);
-    sl_events_endpoint_host(endpoint, host, sizeof host);
-    if (insecure || strncmp(endpoint, "tcp:", 4) != 0 || sl_cli_loopback(host))
-        return SL_OK;
-    return sl_fail(
-        err, SL_ERR_INVALID,
-        "%s is \"%s\", which other hosts reach, and subscribers are not authenticated: they read the "
-        "token ids of prompts. Use a loopback address or ipc://, or set events.zmq.insecure: true",
-        key, endpoint);
-}
-
 static sl_status check_clients(const char *key, const char *host, int port, sl_err *err)
 {
     if (port < 0 || sl_cli_loopback(host))
@@ -81,11 +63,8 @@ static sl_status check_clients(const char *key, const char *host, int port, sl_e
 sl_status sl_cli_check_exposure(const sl_config *cfg, sl_role role, const char *router_host, sl_err *err)
 {
     SL_TRY(check_cluster(cfg, router_host, err));
-    if (sl_role_does(role, SL_ROLE_DECODE)) {
-        bool insecure = cfg->events.zmq.insecure;
-        SL_TRY(check_events("events.zmq.endpoint", cfg->events.zmq.endpoint, insecure, err));
-        SL_TRY(check_events("events.zmq.replay_endpoint", cfg->events.zmq.replay_endpoint, insecure, err));
-    }
+    if (sl_role_does(role, SL_ROLE_DECODE))
+        SL_TRY(sl_events_check_exposure(sl_config_part(cfg, &sl_events_table), sl_cli_loopback, err));
     if (role != SL_ROLE_ROUTER || cfg->router.api_key[0] || cfg->router.keys_file[0] || cfg->router.insecure)
         return SL_OK;
     SL_TRY(check_clients("router.http_host", cfg->router.http_host, cfg->router.http_port, err));

@@ -25,7 +25,7 @@ int main(int argc, char **argv)
         return SL_EXIT_OK;
     }
     sl_limits_raise_descriptors();
-    sl_config_bind(sl_cli_choices);
+    sl_config_bind(sl_cli_choices, sl_cli_parts());
     const char *name = strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
     for (const sl_command *c = sl_commands; c->name; c++)
         if (strcmp(c->name, name) == 0)

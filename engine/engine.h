@@ -40,7 +40,7 @@ typedef enum {
 
 typedef struct sl_engine_opts {
     const sl_algo_desc *algorithm; /* sl_algo_find() of its name */
-    sl_select_params select;       /* its parameters; everything 0: its defaults */
+    sl_select_options select;      /* its parameters; everything 0: its defaults */
     int32_t max_seqs;              /* sequences open at once */
     int32_t max_hot_seqs;          /* most of them that are hierarchical at once; 0: none ever is */
     int32_t max_step_tokens;       /* most tokens of one step, <= the model's max_tokens */

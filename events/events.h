@@ -19,6 +19,7 @@
 
 #include "base/metrics.h"
 #include "base/msg.h"
+#include "base/options.h"
 #include "events/format.h"
 
 enum {
@@ -43,6 +44,21 @@ typedef struct sl_events_opts {
     bool resend_all;                   /* sl_events_wants_all() also when somebody has subscribed */
     sl_metrics *metrics;               /* may be NULL */
 } sl_events_opts;
+
+/*
+ * The options of the configuration: the section events.zmq. sl_events_open_configured() opens what they say for one worker,
+ * with its number among those of its role, and SL_OK with *out NULL when they say nothing. sl_events_check_exposure():
+ * SL_ERR_INVALID when other hosts reach an endpoint and events.zmq.insecure is not set.
+ */
+extern const sl_options sl_events_table;
+typedef struct sl_events_worker {
+    int index;
+    const char *name, *model; /* "decode/0", and the name that clients use */
+    sl_metrics *metrics;
+} sl_events_worker;
+sl_status sl_events_open_configured(const void *options, const sl_events_worker *w, sl_events **out,
+                                    sl_err *err);
+sl_status sl_events_check_exposure(const void *options, bool (*is_loopback)(const char *host), sl_err *err);
 
 /* Copies the strings, binds the sockets and starts the thread. Errors name the key (events.zmq.endpoint…) and the reason:
  * SL_ERR_INVALID, SL_ERR_IO, SL_ERR_UNSUPPORTED, SL_ERR_NO_MEMORY. */

@@ -152,39 +152,18 @@ void sl_unit_walk_init(sl_unit_walk *w, const sl_cache_plane *p, int32_t begin, 
 /* Gives the next run; false when there is none. */
 bool sl_unit_walk_next(sl_unit_walk *w, sl_unit_run *out);
 
-/* Parameters of a sparse algorithm, on which the shape and the contents of a cache may depend. Everything 0: the
- * algorithm's defaults. sl_choose_selection() (engine/choose.h) makes one from the configuration. */
-typedef struct sl_select_params {
-    int32_t token_budget;   /* tokens that a list holds at most; 0: the algorithm's default */
-    int32_t block_tokens;   /* a power of two, at most SL_PAGE_TOKENS; 0: the algorithm's default */
-    bool shared_lists;      /* one list for all heads of a request; otherwise one for each KV head */
-    sl_group_reduce reduce; /* over the query heads that share a list */
-    bool bounds_typed; /* bounds have the type below; otherwise one that holds the keys of the rows exactly */
-    sl_dtype bounds;
-    int32_t heavy_channels; /* channels of a label (kernels/labels.h); 0: the algorithm's default */
-    bool labels_typed;      /* as bounds_typed, of labels */
-    sl_dtype labels;
-    float skip_factor;                  /* of sl_gqa_attn_params */
-    const struct sl_channels *channels; /* sparse/channels.h, exists until the process ends; NULL: none */
-    /* Algorithms that select at the end of a prompt (sl_algo_desc.prompt). */
-    int32_t prompt_budget; /* tokens of the prompt that are kept for a KV head, the window included */
-    int32_t window;        /* newest tokens of the prompt, whose queries choose the others; always kept */
-    int32_t kernel;        /* of the pooling of votes, odd; 0: the algorithm's default */
-    bool pooled;           /* the way of pooling is the one below; otherwise the algorithm's default */
-    sl_pooling pooling;
-    int32_t output_tokens; /* newest generated tokens that a query reads; 0: all of them */
-    /* Algorithms that divide keys by k-means (kernels/clusters.h, kernels/codes.h). 0: the algorithm's defaults. */
-    int32_t niter;                                        /* iterations */
-    int32_t cluster_tokens, cluster_window, window_nlist; /* of sl_cluster_rule */
-    int32_t n_subvec, n_subbits;                          /* parts of a key; bits of the code of a part */
-    float recent_ratio; /* share of a list, without its sinks, that the newest tokens get */
-    /* Algorithms that select among these (kernels/retained.h). 0: the algorithm's defaults. */
-    int32_t top_pages, top_channels; /* pages of a list; channels of a score */
-    int32_t retained_page;           /* retained tokens of a page, a power of two, at most SL_PAGE_TOKENS */
-    sl_kt_type kt_type;              /* of their bounds */
-    uint64_t
-        stamp; /* of the rows' plane: hash of all that the rows depend on in addition to the model; 0: nothing */
-} sl_select_params;
+/*
+ * Options of a sparse algorithm, on which the shape and the contents of a cache may depend: the struct that the algorithm's
+ * own table describes (sl_algo_desc.options), here only bytes. `set` false: the defaults of that table. A plain value.
+ * sl_choose_selection() (engine/choose.h) makes one from the configuration.
+ */
+enum { SL_SELECT_BYTES = 384 };
+typedef struct sl_select_options {
+    /* Of the rows' plane: hash of all that the rows depend on in addition to the model; 0: nothing. */
+    uint64_t stamp;
+    bool set;
+    _Alignas(8) unsigned char values[SL_SELECT_BYTES];
+} sl_select_options;
 
 /* What a model family states about its cache; a row format reads the fields that it needs. */
 typedef struct sl_cache_dims {
@@ -198,7 +177,7 @@ typedef struct sl_cache_dims {
      * every KV head has rows of its own. A format that cannot divide its rows in this way leaves them whole. */
     sl_list_scope row_scope;
     int32_t row_tokens;
-    sl_select_params select; /* read by sparse algorithms only */
+    sl_select_options select; /* read by the sparse algorithm only */
 } sl_cache_dims;
 
 /* Makes the plane of rows and, if index_dim is set, the plane of the model's index keys. A selector adds planes of

@@ -286,26 +286,30 @@ sl_status sl_nixl_files_open(sl_nixl_files *f, const sl_tier_opts *o, const char
     struct stat st;
     listing l = {0};
     size_t whole = SL_PAGE_RECORD_BYTES + o->page_bytes;
-    if (!o->directory || !o->directory[0] || strlen(o->directory) >= sizeof f->directory)
-        return sl_fail(err, SL_ERR_INVALID, "tier nixl: a directory of 1 to %zu characters is mandatory",
+    const char *path = o->directory ? o->directory : ((const sl_nixl_options *)o->options)->path;
+    if (!path[0] || strlen(path) >= sizeof f->directory)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "kvstore.nixl.path: a directory of 1 to %zu characters is mandatory",
                        sizeof f->directory - 1);
-    snprintf(f->directory, sizeof f->directory, "%s", o->directory);
+    snprintf(f->directory, sizeof f->directory, "%s", path);
     f->record_bytes = (whole + SL_NIXL_ALIGN - 1) / SL_NIXL_ALIGN * SL_NIXL_ALIGN;
     f->capacity = o->capacity_bytes;
     f->direct = true;
     if (f->capacity < f->record_bytes)
-        return sl_fail(err, SL_ERR_INVALID, "tier nixl: capacity of %lu bytes holds no record of %zu",
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.nixl.bytes: %lu bytes hold no record of %zu",
                        f->capacity, f->record_bytes);
     if (stat(f->directory, &st) != 0)
-        return sl_fail(err, SL_ERR_IO, "tier nixl: %.300s: %s", f->directory, strerror(errno));
+        return sl_fail(err, SL_ERR_IO, "kvstore.nixl.path: %.300s: %s", f->directory, strerror(errno));
     if (!S_ISDIR(st.st_mode))
-        return sl_fail(err, SL_ERR_INVALID, "tier nixl: %.300s is not a directory", f->directory);
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.nixl.path: %.300s is not a directory", f->directory);
     if (st.st_uid != geteuid())
-        return sl_fail(err, SL_ERR_REFUSED, "tier nixl: %.300s belongs to another user", f->directory);
+        return sl_fail(err, SL_ERR_REFUSED, "kvstore.nixl.path: %.300s belongs to another user",
+                       f->directory);
     if (st.st_mode & S_IWOTH)
-        return sl_fail(err, SL_ERR_REFUSED, "tier nixl: %.300s can be written by every user", f->directory);
+        return sl_fail(err, SL_ERR_REFUSED, "kvstore.nixl.path: %.300s can be written by every user",
+                       f->directory);
     if (access(f->directory, R_OK | W_OK | X_OK) != 0)
-        return sl_fail(err, SL_ERR_IO, "tier nixl: %.300s: %s", f->directory, strerror(errno));
+        return sl_fail(err, SL_ERR_IO, "kvstore.nixl.path: %.300s: %s", f->directory, strerror(errno));
     sl_page_name_stem(prefix, o, '-', f->stem);
     f->stem[strlen(f->stem) - 1] = '\0'; /* its last separator */
     list_files(&l, f->directory, 0);

@@ -19,6 +19,21 @@ enum {
     SL_NIXL_RELEASES = 1 << 16, /* leases that wait for their end; others end by time */
 };
 
+enum { SL_NIXL_PARAMETERS = 16 };
+
+typedef struct sl_nixl_options {
+    sl_tier_common common;
+    char backend[64];   /* NIXL's plug-in: POSIX, GDS, GDS_MT (files), OBJ (objects) */
+    char library[1024]; /* libnixl_capi.so: a path, or a name for the system's search */
+    struct {
+        int n;
+        char v[SL_NIXL_PARAMETERS][SL_OPTION_ITEM_BYTES]; /* of the plug-in, "KEY=VALUE" */
+    } parameters;
+    char path[512];
+    char prefix[64]; /* begins the names of directories and objects */
+    bool required;   /* objects: open fails when the store cannot be used */
+} sl_nixl_options;
+
 /* A transfer. */
 typedef struct sl_nixl_op {
     bool used, write, given_up; /* given_up: its room and its temporary file are gone */

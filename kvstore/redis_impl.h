@@ -7,6 +7,7 @@
 
 #include "kvstore/page_record.h"
 #include "kvstore/redis_conn.h"
+#include "kvstore/redis_options.h"
 #include "kvstore/tier_thread.h"
 
 enum {
@@ -64,8 +65,8 @@ typedef struct sl_redis_tier {
     sl_tier base;
     sl_tier_thread th;
     sl_tier_opts o;
-    sl_tier_redis_opts r; /* its texts point to the members below */
-    char user[128], password[512], stem[SL_PAGE_NAME_BYTES];
+    sl_redis_options r; /* the password is overwritten when the tier ends */
+    char stem[SL_PAGE_NAME_BYTES];
     sl_redis_server servers[SL_REDIS_NODES];
     int32_t n_servers;
     int16_t slots[SL_REDIS_SLOTS]; /* server; -1: not known, the first one is asked */

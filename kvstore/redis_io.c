@@ -203,10 +203,10 @@ void sl_redis_handshake(sl_redis_server *s)
     char number[16];
     snprintf(number, sizeof number, "%d", t->r.database);
     s->conn->phase = SL_REDIS_HANDSHAKE;
-    if (t->user[0])
-        sl_redis_control(s, SL_REDIS_LOGIN, 3, (const char *[]){"AUTH", t->user, t->password});
-    else if (t->password[0])
-        sl_redis_control(s, SL_REDIS_LOGIN, 2, (const char *[]){"AUTH", t->password});
+    if (t->r.user[0])
+        sl_redis_control(s, SL_REDIS_LOGIN, 3, (const char *[]){"AUTH", t->r.user, t->r.password});
+    else if (t->r.password[0])
+        sl_redis_control(s, SL_REDIS_LOGIN, 2, (const char *[]){"AUTH", t->r.password});
     if (t->r.database)
         sl_redis_control(s, SL_REDIS_LOGIN, 2, (const char *[]){"SELECT", number});
     sl_redis_control(s, SL_REDIS_INFO, 2, (const char *[]){"INFO", "memory"});

@@ -1,21 +1,35 @@
-/* The storage tiers of this build, and what all of them need. A new one needs a row in both tables and a declaration in tier.h. */
+/* The storage tiers of this build, and what all of them need. A new one is a name in TIERS. */
+#include "kvstore/redis_options.h"
 #include "kvstore/tier.h"
 
 #include <string.h>
 
-static const sl_tier_ops *const registry[] = {
-    &sl_tier_memory_ops,
-    &sl_tier_disk_ops,
-    &sl_tier_nixl_ops,
+/* In the order in which a worker asks them: the cheapest to read first. */
 #ifdef SL_HAVE_HIREDIS
-    &sl_tier_redis_ops,
+#define TIERS(X) X(memory) X(disk) X(nixl) X(redis)
+#else
+#define TIERS(X) X(memory) X(disk) X(nixl)
 #endif
-};
-static const char *const names[] = {"memory", "disk", "nixl",
-#ifdef SL_HAVE_HIREDIS
-                                    "redis",
+#define DECLARE(name) extern const sl_tier_ops sl_tier_##name##_ops;
+#define ENTRY(name) &sl_tier_##name##_ops,
+#define NAME(name) #name,
+
+TIERS(DECLARE)
+static const sl_tier_ops *const registry[] = {TIERS(ENTRY)};
+static const char *const names[] = {TIERS(NAME) NULL};
+
+const char *const sl_tier_writes[] = {"write_through", "write_through_selective", "write_back", NULL};
+
+static const sl_options *const absent[] = {
+#ifndef SL_HAVE_HIREDIS
+    &sl_redis_table,
 #endif
-                                    NULL};
+    NULL};
+
+const sl_options *const *sl_tier_absent(void)
+{
+    return absent;
+}
 
 const sl_tier_ops *sl_tier_at(size_t i)
 {

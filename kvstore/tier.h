@@ -51,6 +51,7 @@
 #include <sys/uio.h>
 
 #include "base/hash.h"
+#include "base/options.h"
 #include "kvstore/quota.h"
 
 typedef struct sl_tier_ops sl_tier_ops;
@@ -60,28 +61,36 @@ typedef struct sl_tier {
     const sl_tier_ops *ops;
 } sl_tier;
 
-/* What the "redis" tier needs further. Texts are borrowed for the call of open. */
-typedef struct sl_tier_redis_opts {
-    const char
-        *address;     /* "HOST:PORT", "[IPV6]:PORT" or "unix:PATH"; of a Redis Cluster, any of its servers */
-    const char *user; /* NULL or empty: the default user */
-    const char *password; /* NULL or empty: none */
-    const char *prefix;   /* begins every name on the server: letters, digits, '_', '-' and '.', at most 24 */
-    int32_t database;     /* SELECT; 0 in a cluster */
-    uint32_t ttl_s;       /* pages disappear when they are not used for so long; 0: never by time */
-    uint32_t timeout_ms;  /* a server that does not answer for so long is disconnected; 0 means 2,000 */
-    bool required;        /* open fails when the server cannot be reached */
-} sl_tier_redis_opts;
+/*
+ * The options that every tier of the configuration has; the struct of its options begins with them as `common`. A tier
+ * describes its options in a table (sl_tier_ops.options), whose section is "kvstore." and its name.
+ */
+enum { SL_TIER_OPTIONS_BYTES = 6144 };
+typedef struct sl_tier_common {
+    uint64_t bytes; /* capacity */
+    int write;      /* when pages are written: index of sl_tier_writes */
+    int load_timeout_ms;
+} sl_tier_common;
 
-/* What the "nixl" tier needs further. Texts are borrowed for the call of open. */
-typedef struct sl_tier_nixl_opts {
-    const char *library;           /* libnixl_capi.so: a path, or a name for the system's search */
-    const char *backend;           /* NIXL's plug-in: POSIX, GDS, GDS_MT (files), OBJ (objects) */
-    const char *const *parameters; /* [n_parameters] of the plug-in, "KEY=VALUE" */
-    int32_t n_parameters;
-    const char *prefix; /* begins the names of directories and objects, as for redis */
-    bool required;      /* objects: open fails when the store cannot be used */
-} sl_tier_nixl_opts;
+/* Values of any tier's options. */
+typedef struct sl_tier_values {
+    _Alignas(16) unsigned char bytes[SL_TIER_OPTIONS_BYTES];
+} sl_tier_values;
+
+extern const char *const sl_tier_writes[]; /* write_through, write_through_selective, write_back */
+
+#define SL_TIER_BYTES(type, doc)                                                                             \
+    SL_OPTION_AT(type, "bytes", common.bytes, SL_OPTION_SIZE, 0, "0", 0, (int64_t)1 << 60, NULL, doc)
+#define SL_TIER_WRITE(type)                                                                                  \
+    SL_OPTION_AT(type, "write", common.write, SL_OPTION_ENUM, 0, "write_through", 0, 0, sl_tier_writes,      \
+                 "When pages are written. write_through: as soon as they are complete, so that neither a "   \
+                 "crash nor pressure on the host store loses them. write_through_selective: when a second "  \
+                 "request uses them; pages that are used once are never written. write_back: when they are " \
+                 "about to be evicted from the host store, and all at a stop; writes less.")
+#define SL_TIER_LOAD_TIMEOUT(type)                                                                           \
+    SL_OPTION_AT(type, "load_timeout_ms", common.load_timeout_ms, SL_OPTION_INT, 0, "5000", 1, 600000, NULL, \
+                 "How long a request waits, in milliseconds, for pages that are read; then the tokens that " \
+                 "are missing are computed.")
 
 typedef struct sl_tier_opts {
     size_t page_bytes; /* of every page */
@@ -94,8 +103,10 @@ typedef struct sl_tier_opts {
     int32_t queue_depth;    /* operations in flight on the device; 0 chooses by page size */
     uint32_t slow_ms;       /* an operation that takes longer makes the tier degraded; 0 means 5,000 */
     bool second_use;        /* disk: store a page only when it is offered for the second time */
-    const sl_tier_redis_opts *redis; /* redis: mandatory. Borrowed for the call */
-    const sl_tier_nixl_opts *nixl;   /* nixl: mandatory. Borrowed for the call */
+    /* Values of ops->options, borrowed for the call; mandatory where a tier has them, but for disk, for which NULL means
+     * the fields of this struct. */
+    const void *options;
+    const char *instance; /* with options: the name of this worker among those of one host ("decode-0") */
     /* NULL, or called inside of sl_tier_poll() on the owner thread, never during open and close: these pages are not in
      * the tier any more. keys are valid during the call; it must not call the tier. A tier that shares its pages with
      * other processes reports what it knows, which may be nothing. When memory is exhausted reports are lost. */
@@ -179,10 +190,11 @@ typedef struct sl_tier_stats {
 
 struct sl_tier_ops {
     const char *name, *description;
-    bool persistent;   /* pages survive close and open */
-    bool ordered;      /* requests complete in the order in which they were made */
-    bool shared;       /* other processes use the same pages, and the store decides what it evicts */
-    bool needs_source; /* exists finds pages only where the request names a source */
+    const sl_options *options; /* of the configuration; NULL: it cannot be configured */
+    bool persistent;           /* pages survive close and open */
+    bool ordered;              /* requests complete in the order in which they were made */
+    bool shared;               /* other processes use the same pages, and the store decides what it evicts */
+    bool needs_source;         /* exists finds pages only where the request names a source */
     bool
         has_owners; /* pages belong to others: remove says that a page arrived damaged, and its owner decides */
     sl_status (*open)(const sl_tier_opts *opts, sl_tier **out, sl_err *err);
@@ -209,11 +221,13 @@ extern const sl_tier_ops sl_tier_redis_ops; /* only in builds that have hiredis:
 const sl_tier_ops *sl_tier_at(size_t i);
 const sl_tier_ops *sl_tier_find(const char *name);
 const char *const *sl_tier_names(void);
+/* Tables of options of tiers that this build lacks, whose keys are refused with the reason; ends with NULL. */
+const sl_options *const *sl_tier_absent(void);
 
 /*
  * Opens a tier. SL_ERR_INVALID: an option cannot be. SL_ERR_REFUSED: what is stored belongs to another user, model or
  * format version; nothing is changed. SL_ERR_UNSUPPORTED, SL_ERR_EXHAUSTED, SL_ERR_IO: the machine cannot, there is no
- * room, it failed. SL_ERR_NO_MEMORY. The text names file, key and reason.
+ * room, it failed. SL_ERR_NO_MEMORY. The text names file, key and reason; with options it begins with the key.
  */
 static inline sl_status sl_tier_open(const sl_tier_ops *ops, const sl_tier_opts *opts, sl_tier **out,
                                      sl_err *err)

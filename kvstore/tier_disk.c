@@ -2,11 +2,13 @@
  * The disk tier as its owner sees it: requests in, completions out, health, open and close. The I/O is done by a thread
  * of its own (disk_io.c); exists is answered by the index at once.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -276,7 +278,91 @@ static sl_status prepare(sl_disk_tier *t, const sl_tier_opts *o, sl_err *err)
     return SL_OK;
 }
 
+/* ---- options ---- */
+
+typedef struct disk_options {
+    sl_tier_common common;
+    char path[1024];
+    uint64_t segment_bytes;
+    bool second_use;
+} disk_options;
+
+static const sl_option rows[] = {
+    SL_OPTION(
+        disk_options, path, SL_OPTION_TEXT, 0, "", 0, 0,
+        "Directory on a local disk where decode workers keep pages beyond the host store and across restarts "
+        "(docs/caching.md). Each worker makes a directory of its own in it, decode-0, decode-1… or both-0…, readable "
+        "by this user only. Empty: no disk is used."),
+    SL_TIER_BYTES(disk_options,
+                  "Size of the disk store of each decode worker, allocated in full at start; it is never "
+                  "exceeded. Mandatory with path."),
+    SL_OPTION(
+        disk_options, segment_bytes, SL_OPTION_SIZE, 0, "0", 0, (int64_t)64 << 30,
+        "Unit in which the disk store is emptied when it is full; fixed when the store is created. 0: 1/64 of bytes, "
+        "between 16 MiB and 256 MiB."),
+    SL_TIER_WRITE(disk_options),
+    SL_OPTION(
+        disk_options, second_use, SL_OPTION_BOOL, 0, "false", 0, 0,
+        "Write a page only when it is offered for the second time, that is after it was computed twice, so that pages "
+        "that are never used again cost no wear. Their first reuse is then computed anew."),
+    SL_TIER_LOAD_TIMEOUT(disk_options),
+};
+
+static sl_status finish(void *values, sl_err *err)
+{
+    const disk_options *o = values;
+    return o->common.bytes
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID,
+                         "bytes: is mandatory with kvstore.disk.path: the size of the store on disk");
+}
+
+static const sl_options table = {.section = "kvstore.disk",
+                                 .name = "disk",
+                                 .on = "path",
+                                 .needs_prefix_cache = true,
+                                 .rows = rows,
+                                 .n = SL_COUNT(rows),
+                                 .bytes = sizeof(disk_options),
+                                 .finish = finish};
+_Static_assert(sizeof(disk_options) <= SL_TIER_OPTIONS_BYTES, "see tier.h");
+
+/* The worker's own directory in the configured one, which exists; it is made if it does not exist. */
+static sl_status own_directory(const disk_options *d, const char *instance, char *out, size_t cap,
+                               sl_err *err)
+{
+    struct stat st;
+    if (snprintf(out, cap, "%s/%s", d->path, instance ? instance : "decode") >= (int)cap)
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.disk.path: is too long");
+    if (stat(d->path, &st) != 0)
+        return sl_fail(err, SL_ERR_IO, "kvstore.disk.path: %.300s: %s", d->path, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.disk.path: %.300s is not a directory", d->path);
+    if (mkdir(out, 0700) != 0 && errno != EEXIST)
+        return sl_fail(err, SL_ERR_IO, "kvstore.disk.path: %.300s: %s", out, strerror(errno));
+    return SL_OK;
+}
+
+static sl_status open_with(const sl_tier_opts *o, sl_tier **out, sl_err *err);
+
 static sl_status d_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)
+{
+    const disk_options *d = o->options;
+    char directory[1024];
+    if (!d)
+        return open_with(o, out, err);
+    sl_tier_opts own = *o;
+    SL_TRY(own_directory(d, o->instance, directory, sizeof directory, err));
+    own.options = NULL;
+    own.directory = directory;
+    own.segment_bytes = d->segment_bytes;
+    own.second_use = d->second_use;
+    sl_status st = open_with(&own, out, err);
+    bool size = st == SL_ERR_EXHAUSTED || st == SL_ERR_INVALID;
+    return st == SL_OK ? SL_OK : sl_fail_in(err, st, size ? "kvstore.disk.bytes" : "kvstore.disk.path");
+}
+
+static sl_status open_with(const sl_tier_opts *o, sl_tier **out, sl_err *err)
 {
     sl_disk_tier *t = calloc(1, sizeof *t);
     if (!t)
@@ -307,6 +393,7 @@ static sl_status d_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)
 const sl_tier_ops sl_tier_disk_ops = {.name = "disk",
                                       .description =
                                           "pages in one preallocated file, by io_uring and O_DIRECT",
+                                      .options = &table,
                                       .persistent = true,
                                       .open = d_open,
                                       .close = d_close,

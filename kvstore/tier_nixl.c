@@ -209,19 +209,81 @@ static void n_close(sl_tier *base)
         keep_for_ever(t);
 }
 
+static const sl_option rows[] = {
+    SL_OPTION(sl_nixl_options, backend, SL_OPTION_TEXT, 0, "", 0, 0,
+              "Plug-in of NIXL by which decode workers keep pages in a store that other clusters can use too "
+              "(docs/caching.md): POSIX, GDS or GDS_MT for files, OBJ for S3. Empty: NIXL is not used."),
+    SL_OPTION(
+        sl_nixl_options, library, SL_OPTION_TEXT, 0, "libnixl_capi.so", 0, 0,
+        "NIXL's C library, a path or a name for the system's search; it is in the PyPI packages nixl-cu12 and "
+        "nixl-cu13."),
+    SL_OPTION(
+        sl_nixl_options, parameters, SL_OPTION_TEXTS, 0, "", 0, 0,
+        "Parameters of the plug-in, each KEY=VALUE (docs/caching.md names those that matter). They are shown with the "
+        "configuration: secret_key and session_token are refused, and come from the environment or a file of AWS's "
+        "tools."),
+    SL_OPTION(
+        sl_nixl_options, path, SL_OPTION_TEXT, 0, "", 0, 0,
+        "Plug-ins for files: directory of the pages, on a file system that all clusters of the store mount."),
+    SL_TIER_BYTES(
+        sl_nixl_options,
+        "Plug-ins for files: size limit of the directory, whoever wrote the files; mandatory. 0 for objects, which "
+        "NIXL cannot delete: a rule of the bucket has to limit it."),
+    SL_OPTION(sl_nixl_options, prefix, SL_OPTION_TEXT, 0, "sluice", 0, 0,
+              "Begins the names of directories and objects; see kvstore.redis.prefix."),
+    SL_OPTION(
+        sl_nixl_options, required, SL_OPTION_BOOL, 0, "true", 0, 0,
+        "Whether a decode worker refuses to start when it cannot store and read an object: no answer, wrong "
+        "credentials, no such bucket. false: it starts all the same, and uses the store when it can. A directory must "
+        "always be there."),
+    SL_TIER_WRITE(sl_nixl_options),
+    SL_TIER_LOAD_TIMEOUT(sl_nixl_options),
+};
+
+static sl_status finish(void *values, sl_err *err)
+{
+    const sl_nixl_options *o = values;
+    if (!o->path[0] != !o->common.bytes)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "bytes and kvstore.nixl.path: files need both, the directory and its size limit; objects need "
+            "neither");
+    for (int i = 0; i < o->parameters.n; i++) {
+        const char *text = o->parameters.v[i];
+        bool key = strncmp(text, "secret_key=", 11) == 0;
+        if (key || strncmp(text, "session_token=", 14) == 0)
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "parameters: %s would be shown with the configuration; give it to the workers in the environment (%s), "
+                "or in the file that AWS_SHARED_CREDENTIALS_FILE names",
+                key ? "secret_key" : "session_token", key ? "AWS_SECRET_ACCESS_KEY" : "AWS_SESSION_TOKEN");
+    }
+    return SL_OK;
+}
+
+static const sl_options table = {.section = "kvstore.nixl",
+                                 .name = "nixl",
+                                 .on = "backend",
+                                 .needs_prefix_cache = true,
+                                 .rows = rows,
+                                 .n = SL_COUNT(rows),
+                                 .bytes = sizeof(sl_nixl_options),
+                                 .finish = finish};
+_Static_assert(sizeof(sl_nixl_options) <= SL_TIER_OPTIONS_BYTES, "see tier.h");
+
 /* "KEY=VALUE" texts as NIXL's parameters. */
-static sl_status parameters(const sl_nixl_api *a, const sl_tier_nixl_opts *n, nixl_params **out, sl_err *err)
+static sl_status parameters(const sl_nixl_api *a, const sl_nixl_options *n, nixl_params **out, sl_err *err)
 {
     if (a->create_params(out) != NIXL_DONE)
         return sl_fail(err, SL_ERR_NO_MEMORY, "tier nixl: out of memory");
-    for (int32_t i = 0; i < n->n_parameters; i++) {
+    for (int i = 0; i < n->parameters.n; i++) {
         char key[128];
-        const char *text = n->parameters[i], *eq = strchr(text, '=');
+        const char *text = n->parameters.v[i], *eq = strchr(text, '=');
         if (!eq || eq == text || (size_t)(eq - text) >= sizeof key)
-            return sl_fail(err, SL_ERR_INVALID, "tier nixl: parameter \"%.100s\": want KEY=VALUE", text);
+            return sl_fail(err, SL_ERR_INVALID, "kvstore.nixl.parameters: \"%.100s\": want KEY=VALUE", text);
         snprintf(key, sizeof key, "%.*s", (int)(eq - text), text);
         if (a->params_add(*out, key, eq + 1) != NIXL_DONE)
-            return sl_fail(err, SL_ERR_INVALID, "tier nixl: parameter \"%.100s\" is refused", text);
+            return sl_fail(err, SL_ERR_INVALID, "kvstore.nixl.parameters: \"%.100s\" is refused", text);
     }
     return SL_OK;
 }
@@ -249,11 +311,11 @@ static sl_status no_backend(const sl_nixl_tier *t, const char *name, sl_err *err
 {
     char plugins[300];
     if (!list_plugins(t, name, plugins, sizeof plugins))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "tier nixl: NIXL has no plug-in \"%.60s\"; there are: %s",
-                       name, plugins);
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "kvstore.nixl.backend: NIXL has no plug-in \"%.60s\"; there are: %s", name, plugins);
     return sl_fail(
         err, SL_ERR_UNSUPPORTED,
-        "tier nixl: plug-in \"%.60s\" could not be started: it lacks a library (see ldd libplugin_%.60s.so) or a "
+        "kvstore.nixl.backend: plug-in \"%.60s\" could not be started: it lacks a library (see ldd libplugin_%.60s.so) or a "
         "device, or kvstore.nixl.parameters are wrong or incomplete. NIXL's own messages, on the standard error "
         "output, may say more",
         name, name);
@@ -276,7 +338,7 @@ static bool has_kind(const sl_nixl_tier *t, int kind)
     return found;
 }
 
-static sl_status open_backend(sl_nixl_tier *t, const sl_tier_nixl_opts *n, sl_err *err)
+static sl_status open_backend(sl_nixl_tier *t, const sl_nixl_options *n, sl_err *err)
 {
     static atomic_int agents;
     const sl_nixl_api *a = t->api;
@@ -285,7 +347,7 @@ static sl_status open_backend(sl_nixl_tier *t, const sl_tier_nixl_opts *n, sl_er
              atomic_fetch_add(&agents, 1));
     snprintf(t->backend_name, sizeof t->backend_name, "%.31s", n->backend);
     if (a->create_agent(t->agent_name, &t->agent) != NIXL_DONE)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "tier nixl: NIXL could not create an agent");
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "kvstore.nixl.library: NIXL could not create an agent");
     sl_status st = parameters(a, n, &params, err);
     if (st == SL_OK && a->create_backend(t->agent, n->backend, params, &t->backend) != NIXL_DONE) {
         t->backend = NULL;
@@ -297,8 +359,8 @@ static sl_status open_backend(sl_nixl_tier *t, const sl_tier_nixl_opts *n, sl_er
     bool files = has_kind(t, NIXL_FILE);
     t->objects = !files && has_kind(t, NIXL_OBJECT);
     if (!files && !t->objects)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "tier nixl: plug-in \"%.60s\" has neither files nor objects",
-                       n->backend);
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "kvstore.nixl.backend: plug-in \"%.60s\" has neither files nor objects", n->backend);
     if (a->create_options(&t->options) != NIXL_DONE ||
         a->options_add_backend(t->options, t->backend) != NIXL_DONE)
         return sl_fail(err, SL_ERR_NO_MEMORY, "tier nixl: out of memory");
@@ -307,15 +369,16 @@ static sl_status open_backend(sl_nixl_tier *t, const sl_tier_nixl_opts *n, sl_er
 
 static sl_status open_place(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
 {
+    const sl_nixl_options *n = o->options;
     if (!t->objects)
-        return sl_nixl_files_open(&t->files, o, o->nixl->prefix, err);
+        return sl_nixl_files_open(&t->files, o, n->prefix, err);
     if (o->capacity_bytes)
         return sl_fail(err, SL_ERR_INVALID,
-                       "tier nixl: capacity of %" PRIu64
+                       "kvstore.nixl.bytes: %" PRIu64
                        " bytes: NIXL cannot delete objects, so it must be 0, and the "
                        "bucket needs a rule that removes old objects",
                        o->capacity_bytes);
-    sl_page_name_stem(o->nixl->prefix, o, '/', t->prefix);
+    sl_page_name_stem(n->prefix, o, '/', t->prefix);
     return SL_OK;
 }
 
@@ -348,23 +411,24 @@ static sl_status probe(sl_nixl_tier *t, bool required, sl_err *err)
     sl_err why = {0};
     sl_status st = sl_nixl_probe(t, &why);
     if (st == SL_OK || required || t->in_flight)
-        return st == SL_OK ? SL_OK : sl_fail(err, st, "%s", why.text);
+        return st == SL_OK ? SL_OK : sl_fail(err, st, "kvstore.nixl.backend: %s", why.text);
     sl_log(SL_LOG_WARN, "tier", "nixl_unreachable", "reason=\"%s\" effect=\"started without it\"", why.text);
     return SL_OK;
 }
 
 static sl_status prepare(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
 {
-    const sl_tier_nixl_opts *n = o->nixl;
-    if (!n || !n->backend || !n->backend[0] || !n->prefix || !n->prefix[0] || !n->library)
-        return sl_fail(err, SL_ERR_INVALID, "tier nixl: library, backend and prefix are mandatory");
+    const sl_nixl_options *n = o->options;
+    if (!n || !n->backend[0] || !n->prefix[0])
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.nixl.%s: is empty",
+                       n && n->backend[0] ? "prefix" : "backend");
     if (!o->page_bytes || o->page_bytes > (size_t)256 << 20)
         return sl_fail(err, SL_ERR_INVALID, "tier nixl: pages of %zu bytes are too large", o->page_bytes);
     t->o = *o;
-    t->o.nixl = NULL;
+    t->o.options = NULL;
     t->o.directory = NULL;
     if (sl_nixl_open(n->library, &t->api, err) != SL_OK)
-        return sl_fail_in(err, SL_ERR_UNSUPPORTED, "tier nixl");
+        return sl_fail_in(err, SL_ERR_UNSUPPORTED, "kvstore.nixl.library");
     SL_TRY(open_backend(t, n, err));
     SL_TRY(open_place(t, o, err));
     SL_TRY(make_staging(t, o, err));
@@ -398,6 +462,7 @@ static sl_status n_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)
 
 const sl_tier_ops sl_tier_nixl_ops = {.name = "nixl",
                                       .description = "pages in files or objects, by a back end of NIXL",
+                                      .options = &table,
                                       .shared = true,
                                       .open = n_open,
                                       .close = n_close,

@@ -23,7 +23,6 @@
 #include "base/log.h"
 #include "kvstore/redis_impl.h"
 
-enum { TIMEOUT_MS = 2000 };
 #define READ_BYTES ((uint64_t)32 << 20)
 #define WRITE_BYTES ((uint64_t)8 << 20)
 
@@ -79,8 +78,8 @@ static bool r_damage(sl_tier *base, sl_key key)
     redisContext *c = at->port ? redisConnect(at->host, at->port) : redisConnectUnix(at->host);
     sl_page_name_key(key, digits);
     if (c && !c->err) {
-        if (t->password[0])
-            freeReplyObject(redisCommand(c, "AUTH %s", t->password));
+        if (t->r.password[0])
+            freeReplyObject(redisCommand(c, "AUTH %s", t->r.password));
         redisReply *old = redisCommand(c, "GETRANGE %s%s %lu %lu", t->stem, digits, (unsigned long)where,
                                        (unsigned long)where);
         if (old && old->type == REDIS_REPLY_STRING && old->len == 1) {
@@ -104,7 +103,7 @@ static void free_tier(sl_redis_tier *t)
         sl_redis_conn_free(t->servers[i].conn);
     sl_tier_thread_free(&t->th);
     pthread_cond_destroy(&t->met);
-    explicit_bzero(t->password, sizeof t->password);
+    explicit_bzero(t->r.password, sizeof t->r.password);
     free(t);
 }
 
@@ -124,19 +123,8 @@ static sl_status check_prefix(const char *prefix, sl_err *err)
         right = right && (isalnum((unsigned char)prefix[i]) || strchr("_-.", prefix[i]));
     return right ? SL_OK
                  : sl_fail(err, SL_ERR_INVALID,
-                           "tier redis: prefix \"%.64s\": want 1 to %d letters, digits, '_', '-' or '.'",
+                           "kvstore.redis.prefix: \"%.64s\": want 1 to %d letters, digits, '_', '-' or '.'",
                            prefix, SL_PAGE_PREFIX_MAX);
-}
-
-/* Copies a text of the options; the copy replaces it. */
-static sl_status keep_text(const char *what, const char *text, char *out, size_t cap, sl_err *err)
-{
-    size_t n = text ? strlen(text) : 0;
-    if (n >= cap)
-        return sl_fail(err, SL_ERR_INVALID, "tier redis: %s has %zu characters, at most %zu are possible",
-                       what, n, cap - 1);
-    memcpy(out, n ? text : "", n + 1);
-    return SL_OK;
 }
 
 static int32_t depth(uint64_t bytes, const sl_tier_opts *o)
@@ -150,25 +138,23 @@ static int32_t depth(uint64_t bytes, const sl_tier_opts *o)
 static sl_status prepare(sl_redis_tier *t, const sl_tier_opts *o, sl_err *err)
 {
     sl_redis_address at;
-    if (!o->redis || !o->redis->address || !o->redis->prefix)
-        return sl_fail(err, SL_ERR_INVALID, "tier redis: address and prefix are mandatory");
+    const sl_redis_options *r = o->options;
+    if (!r)
+        return sl_fail(err, SL_ERR_INVALID, "tier redis: options are mandatory");
     if (!o->page_bytes || o->page_bytes > (size_t)256 << 20)
         return sl_fail(err, SL_ERR_INVALID, "tier redis: pages of %zu bytes: a value has at most 256 MiB",
                        o->page_bytes);
     if (o->capacity_bytes && o->capacity_bytes < o->page_bytes)
-        return sl_fail(err, SL_ERR_INVALID, "tier redis: capacity of %lu bytes holds no page of %zu",
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.redis.bytes: %lu bytes hold no page of %zu",
                        o->capacity_bytes, o->page_bytes);
-    SL_TRY(check_prefix(o->redis->prefix, err));
-    SL_TRY(sl_redis_address_parse(o->redis->address, &at, err));
+    SL_TRY(check_prefix(r->prefix, err));
+    sl_status st = sl_redis_address_parse(r->address, &at, err);
+    if (st != SL_OK)
+        return sl_fail_in(err, st, "kvstore.redis.address");
     t->o = *o;
-    t->r = *o->redis;
-    SL_TRY(keep_text("user", o->redis->user, t->user, sizeof t->user, err));
-    SL_TRY(keep_text("password", o->redis->password, t->password, sizeof t->password, err));
-    t->r.user = t->user, t->r.password = t->password;
-    t->r.address = t->r.prefix = NULL;
-    t->o.redis = NULL;
-    t->r.timeout_ms = t->r.timeout_ms ? t->r.timeout_ms : TIMEOUT_MS;
-    sl_page_name_stem(o->redis->prefix, o, ':', t->stem);
+    t->r = *r;
+    t->o.options = NULL;
+    sl_page_name_stem(r->prefix, o, ':', t->stem);
     t->depth_reads = depth(READ_BYTES, o);
     t->depth_writes = depth(WRITE_BYTES, o);
     memset(t->slots, -1, sizeof t->slots);
@@ -190,11 +176,11 @@ static sl_status meet(sl_redis_tier *t, sl_err *err)
     switch (outcome) {
     case SL_REDIS_REJECTED: {
         bool room = strncmp(first.text, "kvstore.redis.bytes", 19) == 0;
-        return sl_fail(err, room ? SL_ERR_INVALID : SL_ERR_REFUSED, "tier redis: %.400s", first.text);
+        return sl_fail(err, room ? SL_ERR_INVALID : SL_ERR_REFUSED, "%.400s", first.text);
     }
     case SL_REDIS_UNREACHED:
         if (t->r.required)
-            return sl_fail(err, SL_ERR_IO, "tier redis: %.400s", first.text);
+            return sl_fail(err, SL_ERR_IO, "kvstore.redis.address: %.400s", first.text);
         sl_log(SL_LOG_WARN, "tier", "redis_unreachable", "reason=\"%s\" effect=\"started without it\"",
                first.text);
         return SL_OK;
@@ -230,6 +216,7 @@ static sl_status r_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)
 
 const sl_tier_ops sl_tier_redis_ops = {.name = "redis",
                                        .description = "pages in a server that speaks the protocol of Redis",
+                                       .options = &sl_redis_table,
                                        .shared = true,
                                        .open = r_open,
                                        .close = r_close,

@@ -19,7 +19,7 @@ typedef struct sl_local_opts {
     const char *backend;           /* a name of sl_backend_names() */
     const char *act;               /* dtype of the activations, see sl_local_act_find() */
     const sl_algo_desc *algorithm; /* whose planes the store has; NULL: dsa */
-    sl_select_params select;       /* its parameters */
+    sl_select_options select;      /* its parameters */
     const char *layout;            /* of the host store, see sl_choose_layout() */
     int32_t threads;               /* of the cpu backend; 0: all cores */
     int32_t max_tokens;            /* largest number of tokens of one step */
@@ -36,7 +36,7 @@ typedef struct sl_local {
     sl_model *model;
     sl_arena *arena;
     const sl_algo_desc *algorithm; /* of the store and of its engines */
-    sl_select_params select;
+    sl_select_options select;
     int32_t *pages, n_pages; /* 0, 1, 2, ...: the page numbers of a sequence that has the whole store */
     int32_t max_context;
     double load_s; /* seconds that loading or making the model took */

@@ -44,7 +44,11 @@ static sl_status choose_selection(sl_local_run *r, const sl_local_run_opts *o, s
     SL_TRY(sl_choose_algorithm(o->algorithm, cfg, &lo->algorithm, err));
     r->gates = (sl_gates){
         .sink_tokens = o->sink_tokens, .recent_tokens = o->recent_tokens, .min_tokens = o->min_tokens};
-    return sl_choose_selection(lo->algorithm, &o->selection, cfg, &r->gates, &lo->select, err);
+    sl_select_options values = {0};
+    if (!o->selection)
+        return sl_choose_selection(lo->algorithm, NULL, cfg, &r->gates, &lo->select, err);
+    SL_TRY(sl_local_selection_options(o->selection, lo->algorithm, true, values.values, err));
+    return sl_choose_selection(lo->algorithm, values.values, cfg, &r->gates, &lo->select, err);
 }
 
 static sl_status open_local(sl_local_run *r, const sl_local_run_opts *o, sl_err *err)

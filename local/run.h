@@ -10,13 +10,14 @@
 
 #include "engine/choose.h"
 #include "local/open.h"
+#include "local/selection.h"
 #include "model/sampler.h"
 #include "model/tokenizer.h"
 
 /* An algorithm with its parameters and gates, as they were chosen for the model (engine/choose.h). */
 typedef struct sl_local_chosen {
     const sl_algo_desc *algorithm;
-    sl_select_params select;
+    sl_select_options select;
     sl_gates gates; /* its dense layers are borrowed */
 } sl_local_chosen;
 
@@ -24,7 +25,7 @@ typedef struct sl_local_chosen {
 typedef struct sl_local_run_opts {
     const char *dir, *backend;
     const char *algorithm;
-    sl_selection_keys selection; /* of the algorithm */
+    const sl_local_selection *selection; /* the options of the algorithm; NULL: its defaults */
     const char *indexer, *row_format, *act, *layout, *policy;
     bool dummy;        /* random weights in place of those of dir */
     bool hierarchical; /* the prompt's rows leave the device after prefill */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "router/policies/policy.h"
 #include "router/router.h"
 
 void sl_router_opts_default(sl_router_opts *o)
@@ -18,9 +19,6 @@ void sl_router_opts_default(sl_router_opts *o)
     o->served_name = "sluice";
     o->chat_template = "auto";
     o->policy = "cache_aware";
-    o->cache_threshold = 0.3;
-    o->imbalance_abs = 32;
-    o->imbalance_rel = 1.5;
     o->sources = o->prefetch = true;
     o->directory_bytes = 256u << 20;
     o->max_queue = 256;
@@ -83,9 +81,8 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
     o->share = (sl_share)c->kvstore.share;
     o->parse_special = c->router.parse_special;
     o->policy = c->router.policy;
-    o->cache_threshold = c->router.cache_threshold;
-    o->imbalance_abs = (uint32_t)c->router.imbalance_abs;
-    o->imbalance_rel = c->router.imbalance_rel;
+    const sl_policy *policy = sl_policy_find(c->router.policy);
+    o->policy_options = policy ? sl_config_part(c, policy->options) : NULL;
     o->directory_bytes = c->router.directory_bytes;
     o->prefetch = c->router.prefetch;
     o->sources = c->kvstore.workers.enabled;

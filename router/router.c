@@ -25,7 +25,11 @@ static sl_status choose_names(sl_router *r, sl_err *err)
     r->queue.policy = sl_policy_find(r->o.policy);
     if (!r->queue.policy)
         return sl_fail(err, SL_ERR_INVALID, "router.policy: '%s' is unknown", r->o.policy);
-    r->queue.policy_opts = (sl_policy_opts){r->o.cache_threshold, r->o.imbalance_abs, r->o.imbalance_rel};
+    const sl_options *options = r->queue.policy->options;
+    if (options && r->o.policy_options)
+        memcpy(r->queue.policy_options, r->o.policy_options, options->bytes);
+    else if (options)
+        sl_options_default(options, r->queue.policy_options);
     if (!strcmp(r->o.chat_template, "auto"))
         r->model.chat = sl_chat_format_for(r->model.model_type, r->model.tok);
     else if (sl_chat_format_parse(r->o.chat_template, &r->model.chat))

@@ -40,9 +40,7 @@ typedef struct sl_router_opts {
     /* placement and limits */
     sl_share share;
     const char *policy;
-    double cache_threshold;
-    uint32_t imbalance_abs;
-    double imbalance_rel;
+    const void *policy_options; /* values of the policy's options, read by create; NULL: its defaults */
     bool sources;  /* decode workers fetch pages from each other: RESERVE names one that has them */
     bool prefetch; /* announce waiting requests to decode workers */
     uint64_t directory_bytes; /* memory of core/directory.h */

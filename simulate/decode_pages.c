@@ -186,10 +186,21 @@ void sl_sim_pages_turn(sl_sim_worker *w)
 
 /* ---- life ---- */
 
+/* An option of the disk tier; its default where the configuration does not use it. */
+static double disk_number(const sl_sim *s, const char *name)
+{
+    _Alignas(16) unsigned char values[SL_TIER_OPTIONS_BYTES];
+    const sl_options *table = sl_tier_disk_ops.options;
+    const void *given = sl_config_part(s->o.cfg, table);
+    if (!given)
+        sl_options_default(table, values);
+    return sl_options_number(table, given ? given : values, name);
+}
+
 /* Segments as the disk tier makes them (kvstore/disk_file.c): 1/64 of the capacity, between 16 and 256 MiB, at most 1/8. */
 static uint32_t segment_pages(const sl_sim *s, double bytes)
 {
-    double segment = (double)s->o.cfg->kvstore.disk.segment_bytes;
+    double segment = disk_number(s, "segment_bytes");
     if (!(segment > 0)) {
         segment = bytes / 64;
         segment = segment < 16 << 20 ? 16 << 20 : segment > 256 << 20 ? 256 << 20 : segment;
@@ -219,7 +230,7 @@ static sl_status open_tier(sl_sim_worker *w, const tier_plan *p, sl_tier **out, 
                           .page_bytes = s->page_bytes,
                           .label_bytes = sl_cascade_label_bytes(&s->geometry),
                           .segment_pages = segment_pages(s, p->bytes),
-                          .second_use = s->o.cfg->kvstore.disk.second_use,
+                          .second_use = disk_number(s, "second_use") != 0,
                           .device = *p->device,
                           .exists_us = p->exists_us,
                           .busy = p->busy,
@@ -252,16 +263,15 @@ static sl_status open_tiers(sl_sim_worker *w, sl_err *err)
 
 static sl_status open_cascade(sl_sim_worker *w, sl_err *err)
 {
-    static const sl_cascade_policy policies[] = {[SL_CFG_WRITE_THROUGH] = SL_CASCADE_WRITE_THROUGH,
-                                                 [SL_CFG_WRITE_SELECTIVE] = SL_CASCADE_WRITE_SELECTIVE,
-                                                 [SL_CFG_WRITE_BACK] = SL_CASCADE_WRITE_BACK};
+    static const sl_cascade_policy policies[] = {SL_CASCADE_WRITE_THROUGH, SL_CASCADE_WRITE_SELECTIVE,
+                                                 SL_CASCADE_WRITE_BACK}; /* as sl_tier_writes */
     sl_sim_decode *d = &w->decode;
     sl_sim *s = w->s;
     sl_cascade_tier tiers[2];
     double chunk = (32 << 20) / s->page_bytes;
     int n = 0;
-    sl_cascade_tier as = {.policy = policies[s->o.cfg->kvstore.disk.write],
-                          .load_timeout_ms = (uint32_t)s->o.cfg->kvstore.disk.load_timeout_ms};
+    sl_cascade_tier as = {.policy = policies[(int)disk_number(s, "write")],
+                          .load_timeout_ms = (uint32_t)disk_number(s, "load_timeout_ms")};
     for (int i = 0; i < 2; i++) {
         as.tier = i ? d->shared : d->disk;
         as.listener = i ? NULL : d->listener;

@@ -16,6 +16,7 @@
 #ifndef SL_SPARSE_ALGORITHM_H
 #define SL_SPARSE_ALGORITHM_H
 
+#include "base/options.h"
 #include "kernels/attn.h"
 #include "kernels/cache.h"
 
@@ -149,6 +150,13 @@ static inline sl_seq_tables sl_seq_tables_slice(const sl_seq_tables *t, int32_t 
 
 struct sl_gates; /* sparse/sparse.h */
 
+/* The model for which options are prepared; n_heads and kv_heads are 0 where attention has no KV heads. */
+typedef struct sl_algo_model {
+    const char *architecture; /* for instance "LlamaForCausalLM" */
+    int32_t n_layers, n_heads, kv_heads, head_dim, hidden_size, vocab_size;
+    int32_t max_context;
+} sl_algo_model;
+
 typedef struct sl_algo sl_algo; /* an instance; its struct begins with `const sl_algo_desc *desc` */
 
 typedef struct sl_algo_desc {
@@ -156,15 +164,10 @@ typedef struct sl_algo_desc {
     sl_algo_action action;
     bool prefix_reuse, chunked_prefill, disaggregation; /* what it may be combined with */
     bool needs_indexer;  /* the model must have an indexer; only its layers select */
-    bool has_params;     /* it reads sl_select_params */
     bool needs_kv_heads; /* the model must have grouped-query attention */
-    bool needs_channels; /* it selects by calibrated channels of keys (sparse/channels.h) */
     bool host_only;      /* it runs where device memory is host memory, and is refused elsewhere */
-    bool has_clusters;   /* of sl_select_params it reads token_budget, reduce, and those of k-means alone */
     bool reads_all;      /* a list holds everything before the query */
-    /* It reads the parameters of retained pages, and budget_key counts pages of page_size tokens. */
-    bool has_retained_pages;
-    bool keeps_lists; /* lists are kept for the whole step, and reused by the layers that share them */
+    bool keeps_lists;    /* lists are kept for the whole step, and reused by the layers that share them */
     bool constant_k; /* the length of a list is a constant of the model, not of the step's longest sequence */
     bool groupable;  /* tokens of a decode step may select group by group, in any order */
     /* update reads the rows of this step's tokens: they are appended before it, also in groups */
@@ -173,6 +176,16 @@ typedef struct sl_algo_desc {
     /* The key of sparse_attention that bounds the tokens of a list, for tools that compare algorithms at equal budgets
      * (`sluice eval`); a window is the rest of the budget after the sinks. NULL: there is none. */
     const char *budget_key;
+    /* Tokens of one unit of budget_key, with these options. NULL: one. */
+    int32_t (*budget_unit)(const void *options);
+
+    /*
+     * The options that it reads, with the keys that the section sparse_attention gets from them; at most SL_SELECT_BYTES of
+     * values. NULL: none. prepare checks them against the model, and may read files that they name: what pages depend on
+     * in these is *content, a hash, and 0 before. Errors begin with the option. NULL: nothing to do.
+     */
+    const sl_options *options;
+    sl_status (*prepare)(void *options, const sl_algo_model *model, uint64_t *content, sl_err *err);
 
     /* The gates of a configuration that sets neither, for an algorithm that cannot be without; else 0. */
     int32_t default_sinks, default_recent;
@@ -191,6 +204,8 @@ typedef struct sl_algo_desc {
     int32_t (*state_tokens)(const sl_cache_dims *dims, int32_t prompt, int32_t tokens);
     /* SL_ERR_INVALID names the parameter that cannot be, or that does not fit the gates. NULL: everything can. */
     sl_status (*check)(const sl_algo_dims *dims, const struct sl_gates *gates, sl_err *err);
+    /* SL_ACTION_KERNEL: skip_factor of the attention (sl_gqa_attn_params). */
+    float (*skip_factor)(const sl_cache_dims *dims);
     /* Bytes of metadata outside of the planes that a query reads in one layer of a request of this many tokens, for
      * `sluice eval`. NULL: none. */
     uint64_t (*query_bytes)(const sl_cache_dims *dims, int32_t tokens);
@@ -249,6 +264,12 @@ static inline int64_t sl_algo_page_state(const sl_algo_desc *a, const sl_cache_d
 {
     return a->page_state ? a->page_state(dims) : 0;
 }
+
+/* The options of an algorithm from dimensions, into a struct of its table: those that are set, or the defaults. */
+void sl_algo_options(const sl_options *table, const sl_cache_dims *dims, void *out);
+/* Options with these values, and else the defaults; not prepared, stamp 0. text: "name=value:name=value". Errors begin with
+ * the option. */
+sl_status sl_algo_select(const sl_algo_desc *algo, const char *text, sl_select_options *out, sl_err *err);
 
 /* SL_ERR_UNSUPPORTED: the algorithm selects by what rows of this kind of attention do not have. */
 sl_status sl_algo_serves(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_err *err);

@@ -40,6 +40,10 @@ sl_status sl_channels_parse(const char *text, size_t n, const char *name, const 
                             sl_channels **out, sl_err *err);
 void sl_channels_free(sl_channels *c);
 
+struct sl_select_options;
+/* For benchmarks and tests: a table that no file has, in the options of double_sparsity. It exists as long as they do. */
+void sl_select_channels(struct sl_select_options *options, const sl_channels *channels);
+
 /*
  * Writes the file that sl_channels_load() reads. importance: [n_layers][kv_heads][head_dim], larger is more important;
  * of equal ones the smaller channel is first. All channels are listed. type: "qk" or "k", what was measured; name: of

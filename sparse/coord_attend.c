@@ -112,7 +112,7 @@ static void show(const sl_coord *c, const sl_attn_call *call, const sl_algo_call
 static void set_skip(const sl_coord *c, const sl_algo *algo, const sl_algo_call *a, sl_selection *sel)
 {
     if (c->tiles && algo == c->algo)
-        sel->skip_factor = c->o.cache.select.skip_factor, sel->skip_from = a->dense_below,
+        sel->skip_factor = algo->desc->skip_factor(&c->o.cache), sel->skip_from = a->dense_below,
         sel->tiles = c->tiles;
 }
 

@@ -1,25 +1,48 @@
 /*
- * The algorithms of this build. A new one is a row in both tables and a declaration in algorithm.h; see
- * docs/sparse-algorithms.md. tests/unit/sparse/test_conformance.c checks that the tables agree.
+ * The algorithms of this build. A new one is a name in ALGORITHMS: its descriptor is sl_algo_NAME; see
+ * docs/sparse-algorithms.md.
  */
 #include <string.h>
 
 #include "sparse/algorithm.h"
 
-static const sl_algo_desc *const registry[] = {&sl_algo_dsa,
-                                               &sl_algo_dense,
-                                               &sl_algo_quest,
-                                               &sl_algo_snapkv,
-                                               &sl_algo_streaming_llm,
-                                               &sl_algo_double_sparsity,
-                                               &sl_algo_skip_softmax,
-                                               &sl_algo_cluster_kv,
-                                               &sl_algo_pq_cache,
-                                               &sl_algo_rocket_kv,
-                                               NULL};
-static const char *const names[] = {
-    "dsa",        "dense",    "quest",     "snapkv", "streaming_llm", "double_sparsity", "skip_softmax",
-    "cluster_kv", "pq_cache", "rocket_kv", NULL};
+#define ALGORITHMS(X)                                                                                        \
+    X(dsa)                                                                                                   \
+    X(dense)                                                                                                 \
+    X(quest)                                                                                                 \
+    X(snapkv)                                                                                                \
+    X(streaming_llm)                                                                                         \
+    X(double_sparsity)                                                                                       \
+    X(skip_softmax)                                                                                          \
+    X(cluster_kv)                                                                                            \
+    X(pq_cache)                                                                                              \
+    X(rocket_kv)
+#define DECLARE(name) extern const sl_algo_desc sl_algo_##name;
+#define ENTRY(name) &sl_algo_##name,
+#define NAME(name) #name,
+
+ALGORITHMS(DECLARE)
+static const sl_algo_desc *const registry[] = {ALGORITHMS(ENTRY) NULL};
+static const char *const names[] = {ALGORITHMS(NAME) NULL};
+
+void sl_algo_options(const sl_options *table, const sl_cache_dims *dims, void *out)
+{
+    if (dims->select.set)
+        memcpy(out, dims->select.values, table->bytes);
+    else
+        sl_options_default(table, out);
+}
+
+sl_status sl_algo_select(const sl_algo_desc *algo, const char *text, sl_select_options *out, sl_err *err)
+{
+    sl_select_options s = {.set = algo->options != NULL};
+    if (!algo->options)
+        return text[0] ? sl_fail(err, SL_ERR_INVALID, "%.64s: %s has no options", text, algo->name) : SL_OK;
+    sl_options_default(algo->options, s.values);
+    SL_TRY(sl_options_read(algo->options, s.values, text, err));
+    *out = s;
+    return SL_OK;
+}
 
 sl_status sl_algo_serves(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_err *err)
 {

@@ -12,7 +12,7 @@
  * are part of a worker's identity, too. */
 typedef struct sl_setup_selection {
     const sl_algo_desc *algorithm;
-    sl_select_params select;
+    sl_select_options select;
     sl_gates gates;
 } sl_setup_selection;
 /* Errors name the key; see sl_choose_selection(). */

@@ -55,33 +55,9 @@ sl_status sl_setup_select(const sl_config *cfg, const sl_model_config *mc, sl_se
                                       .sink_tokens = cfg->sparse_attention.sink_tokens,
                                       .recent_tokens = cfg->sparse_attention.recent_tokens,
                                       .min_tokens = cfg->sparse_attention.min_tokens}};
-    const sl_selection_keys keys = {.token_budget = cfg->sparse_attention.token_budget,
-                                    .block_tokens = cfg->sparse_attention.block_tokens,
-                                    .list_scope = cfg->sparse_attention.list_scope,
-                                    .gqa_reduction = cfg->sparse_attention.gqa_reduction,
-                                    .bounds_dtype = cfg->sparse_attention.bounds_dtype,
-                                    .channel_config_path = cfg->sparse_attention.channel_config_path,
-                                    .heavy_channels = cfg->sparse_attention.heavy_channels,
-                                    .threshold_scale_factor = cfg->sparse_attention.threshold_scale_factor,
-                                    .klabel_dtype = cfg->sparse_attention.klabel_dtype,
-                                    .prompt_budget = cfg->sparse_attention.prompt_budget,
-                                    .window_size = cfg->sparse_attention.window_size,
-                                    .kernel_size = cfg->sparse_attention.kernel_size,
-                                    .output_tokens = cfg->sparse_attention.output_tokens,
-                                    .pooling = cfg->sparse_attention.pooling,
-                                    .niter = cfg->sparse_attention.niter,
-                                    .cluster_tokens = cfg->sparse_attention.cluster_tokens,
-                                    .cluster_window = cfg->sparse_attention.cluster_window,
-                                    .window_nlist = cfg->sparse_attention.window_nlist,
-                                    .n_subvec = cfg->sparse_attention.n_subvec,
-                                    .n_subbits = cfg->sparse_attention.n_subbits,
-                                    .recent_ratio = cfg->sparse_attention.recent_ratio,
-                                    .topk = cfg->sparse_attention.topk,
-                                    .topr = cfg->sparse_attention.topr,
-                                    .page_size = cfg->sparse_attention.page_size,
-                                    .kt_cache_dtype = cfg->sparse_attention.kt_cache_dtype};
     SL_TRY(sl_choose_algorithm(cfg->sparse_attention.algorithm, mc, &s.algorithm, err));
-    sl_status st = sl_choose_selection(s.algorithm, &keys, mc, &s.gates, &s.select, err);
+    const void *options = sl_config_part(cfg, s.algorithm->options);
+    sl_status st = sl_choose_selection(s.algorithm, options, mc, &s.gates, &s.select, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "sparse_attention");
     *out = s;

@@ -97,6 +97,30 @@ static sl_status run_contexts(sweep *s, sl_row_format rows)
     return SL_OK;
 }
 
+/* The option of that name, if the algorithm has it. */
+static sl_status set_number(sl_bench_decode *b, const sl_algo_desc *a, const char *name, int32_t value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    return a->options && sl_options_find(a->options, name)
+               ? sl_options_set(a->options, b->open.select.values, name, text, &b->err)
+               : SL_OK;
+}
+
+static sl_status choose_options(sl_bench_decode *b, const sl_algo_desc *a)
+{
+    b->open.select = (sl_select_options){.set = a->options != NULL};
+    SL_TRY(sl_local_selection_options(&b->o.selection, a, false, b->open.select.values, &b->err));
+    if (!sl_local_selection_given(&b->o.selection, "token_budget"))
+        SL_TRY(set_number(b, a, "token_budget", b->o.budget));
+    if (a != &sl_algo_double_sparsity)
+        return SL_OK;
+    if (b->o.channels)
+        SL_TRY(set_number(b, a, "heavy_channels", b->o.channels));
+    sl_select_channels(&b->open.select, &b->channels);
+    return SL_OK;
+}
+
 /* Measures the modes `dense`, or the others, of the list in a store of this algorithm. */
 static sl_status run_algorithm(sweep *s, sl_row_format rows, const sl_algo_desc *a)
 {
@@ -108,13 +132,7 @@ static sl_status run_algorithm(sweep *s, sl_row_format rows, const sl_algo_desc 
     if (b->modes.n == 0)
         return SL_OK;
     b->open.algorithm = a;
-    b->open.select = (sl_select_params){0};
-    if (a->has_params && a != &sl_algo_dense)
-        b->open.select.token_budget = b->o.budget;
-    if (a == &sl_algo_quest)
-        SL_TRY(sl_choose_bounds(b->o.bounds_dtype, &b->open.select, &b->err));
-    if (a->needs_channels)
-        b->open.select.heavy_channels = b->o.channels, b->open.select.channels = &b->channels;
+    SL_TRY(choose_options(b, a));
     sl_status st = run_contexts(s, rows);
     sl_bench_host_close(&b->host);
     sl_local_close_store(&b->local);

@@ -23,6 +23,7 @@
 #include "bench/host.h"
 #include "bench/list.h"
 #include "engine/plan.h"
+#include "local/selection.h"
 #include "sparse/channels.h"
 
 int sl_bench_decode_main(int argc, char **argv);
@@ -56,7 +57,7 @@ static inline bool sl_bench_on_device(sl_bench_mode m)
 
 typedef struct sl_bench_decode_opts {
     const char *backend, *model, *csv, *layout; /* layout: that of the host store */
-    const char *bounds_dtype;                   /* of quest; NULL: the type that holds the keys exactly */
+    sl_local_selection selection;               /* options of the algorithms */
     int32_t layers, ranks, group, experts, resident_layers, hot_rows, tail_rows, steps, warmup, max_batch,
         threads, groups;
     uint64_t host_bytes, reserve_bytes, kv_bytes;

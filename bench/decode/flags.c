@@ -52,12 +52,10 @@ static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char *
          "Sparse algorithms, one after the other. Default: dsa, and for models with KV heads quest.", 0, 0,
          NULL},
         {"budget", SL_ARG_INT, &o->budget, "N",
-         "Tokens that a list holds, for models with KV heads. Default 2048.", 1, 1 << 24, NULL},
+         "Tokens that a list holds, of every algorithm that has a token_budget. Default 2048.", 1, 1 << 24,
+         NULL},
         {"channels", SL_ARG_INT, &o->channels, "N",
          "Channels of a label of double_sparsity. Default: the algorithm's.", 1, 1024, NULL},
-        {"bounds-dtype", SL_ARG_AUTO, &o->bounds_dtype, "NAME",
-         "quest: data type of the stored bounds. auto, the default, is f32 for gqa_f32 rows, else bf16.", 0,
-         0, sl_bounds_dtype_names()},
         {"rows", SL_ARG_TEXT, &l->rows, "LIST",
          "Row formats, for instance mla_fp8,mla_bf16. Default mla_fp8, and for models with KV heads gqa_bf16.",
          0, 0, NULL},
@@ -94,7 +92,10 @@ static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char *
          256, NULL},
         {"csv", SL_ARG_TEXT, &o->csv, "FILE", "Also write the results as CSV.", 0, 0, NULL},
     };
-    return sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, exit_code);
+    sl_arg all[SL_COUNT(args) + SL_LOCAL_FLAGS];
+    sl_local_selection_init(&o->selection);
+    size_t n = sl_local_selection_args(&o->selection, args, SL_COUNT(args), all);
+    return sl_args_ready("[flags]", all, n, argc, argv, exit_code);
 }
 
 bool sl_bench_decode_flags(sl_bench_decode_opts *o, int argc, char **argv, int *exit_code)

@@ -33,8 +33,9 @@ void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b)
     fprintf(out, "# algorithm %s: host store %s; populated %.1f s, filled %.1f s, pinned %.1f s\n",
             b->local.algorithm->name, sl_arena_describe(b->host.arena), b->host.populate_s, b->host.fill_s,
             b->host.pin_s);
-    if (b->local.algorithm == &sl_algo_quest && b->o.bounds_dtype)
-        fprintf(out, "# bounds %s\n", b->o.bounds_dtype);
+    for (int i = 0; i < b->o.selection.n; i++)
+        if (b->o.selection.text[i])
+            fprintf(out, "# %s %s\n", b->o.selection.option[i]->name, b->o.selection.text[i]);
     fprintf(out, "# victim policy %s\n", sl_evict_policy_name(b->policy));
     fprintf(out, "# device bytes for the cache in every mode: %.2f GiB\n", gib(b->kv_bytes));
     fprintf(

@@ -148,26 +148,34 @@ static bool is(const bench *b, const char *tier)
 
 static sl_status open_redis(bench *b)
 {
-    const sl_tier_redis_opts r = {.address = b->o.address, .prefix = "sluice-bench", .required = true};
     const sl_tier_ops *ops = sl_tier_find("redis");
+    sl_tier_values v;
     if (!ops)
         return sl_fail(&b->err, SL_ERR_UNSUPPORTED, "this build has no tier \"redis\"");
+    sl_options_default(ops->options, v.bytes);
+    SL_TRY(sl_options_set(ops->options, v.bytes, "address", b->o.address, &b->err));
+    SL_TRY(sl_options_set(ops->options, v.bytes, "prefix", "sluice-bench", &b->err));
     return sl_tier_open(
         ops,
         &(sl_tier_opts){
-            .page_bytes = b->page_bytes, .queue_depth = b->o.depth, .redis = &r, .fingerprint = {1, 1}},
+            .page_bytes = b->page_bytes, .queue_depth = b->o.depth, .options = &v, .fingerprint = {1, 1}},
         &b->tier, &b->err);
 }
 
 static sl_status open_nixl(bench *b)
 {
-    const sl_tier_nixl_opts n = {.library = b->o.library, .backend = "POSIX", .prefix = "bench"};
+    const sl_options *table = sl_tier_nixl_ops.options;
+    sl_tier_values v;
+    sl_options_default(table, v.bytes);
+    SL_TRY(sl_options_set(table, v.bytes, "library", b->o.library, &b->err));
+    SL_TRY(sl_options_set(table, v.bytes, "backend", "POSIX", &b->err));
+    SL_TRY(sl_options_set(table, v.bytes, "prefix", "bench", &b->err));
     return sl_tier_open(&sl_tier_nixl_ops,
                         &(sl_tier_opts){.page_bytes = b->page_bytes,
                                         .capacity_bytes = 2 * b->o.bytes + ((uint64_t)1 << 30),
                                         .queue_depth = b->o.depth,
                                         .directory = b->dir,
-                                        .nixl = &n,
+                                        .options = &v,
                                         .fingerprint = {1, 1}},
                         &b->tier, &b->err);
 }

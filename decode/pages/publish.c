@@ -17,44 +17,14 @@ struct sl_publish {
     sl_told told;      /* pages on disk that subscribers have been told of */
 };
 
-/* The endpoint of this worker; "" stays "". */
-static sl_status endpoint_of(const char *key, const char *configured, int index,
-                             char out[SL_EVENTS_ENDPOINT_MAX], sl_err *err)
-{
-    out[0] = 0;
-    if (!configured[0])
-        return SL_OK;
-    sl_status st = sl_events_endpoint(configured, index, out, err);
-    return st == SL_OK ? SL_OK : sl_fail_in(err, st, "%s", key);
-}
-
 sl_status sl_publish_open(const sl_config *cfg, const sl_worker_launch *launch, sl_metrics *metrics,
                           sl_events **out, sl_err *err)
 {
-    char endpoint[SL_EVENTS_ENDPOINT_MAX], replay[SL_EVENTS_ENDPOINT_MAX], topic[256], host[64] = "";
-    int index = launch->index < 0 ? 0 : launch->index;
-    *out = NULL;
-    if (!cfg->events.zmq.endpoint[0])
-        return SL_OK;
-    SL_TRY(endpoint_of("events.zmq.endpoint", cfg->events.zmq.endpoint, index, endpoint, err));
-    SL_TRY(endpoint_of("events.zmq.replay_endpoint", cfg->events.zmq.replay_endpoint, index, replay, err));
-    gethostname(host, sizeof host - 1);
-    if (!sl_events_topic(cfg->events.zmq.topic, launch->name, cfg->model.served_name, host, topic,
-                         sizeof topic))
-        return sl_fail(err, SL_ERR_INVALID, "events.zmq.topic: is too long with the names filled in");
-    sl_events_opts o = {
-        .endpoint = endpoint,
-        .replay_endpoint = replay,
-        .topic = topic,
-        .form = cfg->events.zmq.form == SL_CFG_EVENTS_ARRAY ? SL_EVENTS_ARRAY : SL_EVENTS_MAP,
-        .medium =
-            {[SL_MEDIUM_HOST] = cfg->events.zmq.medium_host, [SL_MEDIUM_DISK] = cfg->events.zmq.medium_disk},
-        .hwm = cfg->events.zmq.hwm,
-        .buffer_steps = (size_t)cfg->events.zmq.buffer_steps,
-        .buffer_bytes = cfg->events.zmq.buffer_bytes,
-        .resend_all = cfg->events.zmq.resend_all,
-        .metrics = metrics};
-    return sl_events_open(&o, out, err);
+    const sl_events_worker w = {.index = launch->index < 0 ? 0 : launch->index,
+                                .name = launch->name,
+                                .model = cfg->model.served_name,
+                                .metrics = metrics};
+    return sl_events_open_configured(sl_config_part(cfg, &sl_events_table), &w, out, err);
 }
 
 sl_publish *sl_publish_new(const sl_pages_env *e, sl_events *events)

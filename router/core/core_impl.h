@@ -201,7 +201,7 @@ typedef struct sl_queue {
     double stay_s;                /* time that a request stays on its decode worker, smoothed; 0: unknown */
     double compute; /* tokens that a prefill worker computes of a request, smoothed; 0: unknown */
     const sl_policy *policy;
-    sl_policy_opts policy_opts;
+    _Alignas(8) unsigned char policy_options[SL_POLICY_OPTIONS_BYTES]; /* of its table */
 } sl_queue;
 
 typedef struct sl_effects {

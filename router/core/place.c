@@ -32,11 +32,8 @@ static uint32_t room(const sl_member *w)
 static void count_choice(sl_router *r, const sl_request *q, const sl_candidate *c)
 {
     const sl_policy *policy = r->queue.policy;
-    uint64_t cached = (uint64_t)c->matched_tokens + c->disk_tokens + c->shared_tokens + c->peer_tokens;
-    bool prefix = policy == &sl_policy_cache_aware
-                      ? cached > 0
-                      : policy == &sl_policy_longest_prefix && c->matched_tokens &&
-                            (double)c->matched_tokens > r->o.cache_threshold * (double)q->n_tokens;
+    const sl_pick_request req = {.n_tokens = (uint32_t)q->n_tokens};
+    bool prefix = policy->by_prefix && policy->by_prefix(r->queue.policy_options, &req, c);
     sl_counter_add(policy == &sl_policy_round_robin ? r->stats.by_order
                    : prefix                         ? r->stats.by_prefix
                                                     : r->stats.by_load,
@@ -115,7 +112,7 @@ static size_t pick(sl_router *r, sl_request *q, const sl_estimate *e, sl_member 
     for (size_t i = 0; i < n; i++)
         sl_estimate_candidate(e, at[i], q, &c[i]);
     sl_pick_request req = {(uint32_t)q->n_tokens, r->queue.picks, e->token_bytes, e->given_tokens};
-    size_t i = r->queue.policy->pick(&r->queue.policy_opts, &req, c, n);
+    size_t i = r->queue.policy->pick(r->queue.policy_options, &req, c, n);
     SL_CHECK(i < n, "policy %s chose %zu of %zu", r->queue.policy->name, i, n);
     return i;
 }

@@ -57,7 +57,7 @@ static bool announce(sl_router *r, sl_request *q)
     q->prefetch_considered = true;
     sl_pick_request req = {
         .n_tokens = (uint32_t)q->n_tokens, .sequence = r->queue.picks, .token_bytes = e.token_bytes};
-    size_t i = r->queue.policy->pick(&r->queue.policy_opts, &req, c, n);
+    size_t i = r->queue.policy->pick(r->queue.policy_options, &req, c, n);
     if (!(c[i].disk_tokens || c[i].shared_tokens || c[i].peer_tokens))
         return true;
     q->prefetch = at[i]->id;

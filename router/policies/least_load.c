@@ -34,9 +34,9 @@ double sl_candidate_load(const sl_candidate *c)
     return sl_candidate_requests(c) + (double)c->queued_tokens / TOKENS_PER_UNIT;
 }
 
-static size_t pick(const sl_policy_opts *opts, const sl_pick_request *req, const sl_candidate *c, size_t n)
+static size_t pick(const void *options, const sl_pick_request *req, const sl_candidate *c, size_t n)
 {
-    (void)opts;
+    (void)options;
     size_t best = (size_t)(req->sequence % n);
     double least = sl_candidate_load(&c[best]);
     for (size_t k = 1; k < n; k++) {
@@ -50,4 +50,5 @@ static size_t pick(const sl_policy_opts *opts, const sl_pick_request *req, const
     return best;
 }
 
-const sl_policy sl_policy_least_load = {"least_load", "the worker with the least work", pick};
+const sl_policy sl_policy_least_load = {
+    .name = "least_load", .description = "the worker with the least work", .pick = pick};

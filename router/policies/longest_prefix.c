@@ -3,11 +3,33 @@
  * little matches; then the least loaded one. Following the cache alone would pile one popular prefix on one
  * worker; hence the imbalance gate: max - min > imbalance_abs and max > imbalance_rel x min, over requests.
  */
-#include <stdbool.h>
-
 #include "router/policies/policy.h"
 
-static bool imbalanced(const sl_policy_opts *o, const sl_candidate *c, size_t n)
+typedef struct prefix_options {
+    double cache_threshold; /* share of the prompt that must match */
+    int imbalance_abs;
+    double imbalance_rel;
+} prefix_options;
+
+static const sl_option rows[] = {
+    SL_OPTION(prefix_options, cache_threshold, SL_OPTION_FLOAT, 0, "0.3", 0, 1,
+              "Share of the prompt that must match for the cache to decide the worker."),
+    SL_OPTION(
+        prefix_options, imbalance_abs, SL_OPTION_INT, 0, "32", 0, 1000000,
+        "Loads differ too much when max - min exceeds this and max exceeds imbalance_rel x min; then the least loaded "
+        "worker is chosen."),
+    SL_OPTION(prefix_options, imbalance_rel, SL_OPTION_FLOAT, 0, "1.5", 1, 1000, "See imbalance_abs."),
+};
+
+static const sl_options table = {.section = "router",
+                                 .name = "longest_prefix",
+                                 .seam = "router.policy",
+                                 .rows = rows,
+                                 .n = SL_COUNT(rows),
+                                 .bytes = sizeof(prefix_options)};
+_Static_assert(sizeof(prefix_options) <= SL_POLICY_OPTIONS_BYTES, "see policy.h");
+
+static bool imbalanced(const prefix_options *o, const sl_candidate *c, size_t n)
 {
     uint64_t lo = UINT64_MAX, hi = 0;
     for (size_t i = 0; i < n; i++) {
@@ -15,13 +37,14 @@ static bool imbalanced(const sl_policy_opts *o, const sl_candidate *c, size_t n)
         lo = v < lo ? v : lo;
         hi = v > hi ? v : hi;
     }
-    return hi - lo > o->imbalance_abs && (double)hi > o->imbalance_rel * (double)lo;
+    return hi - lo > (uint64_t)o->imbalance_abs && (double)hi > o->imbalance_rel * (double)lo;
 }
 
-static size_t pick(const sl_policy_opts *opts, const sl_pick_request *req, const sl_candidate *c, size_t n)
+static size_t pick(const void *options, const sl_pick_request *req, const sl_candidate *c, size_t n)
 {
-    size_t least = sl_policy_least_load.pick(opts, req, c, n);
-    if (imbalanced(opts, c, n))
+    const prefix_options *o = options;
+    size_t least = sl_policy_least_load.pick(options, req, c, n);
+    if (imbalanced(o, c, n))
         return least;
     size_t best = least;
     for (size_t i = 0; i < n; i++) {
@@ -31,8 +54,17 @@ static size_t pick(const sl_policy_opts *opts, const sl_pick_request *req, const
             best = i;
     }
     double share = req->n_tokens ? (double)c[best].matched_tokens / (double)req->n_tokens : 0;
-    return share > opts->cache_threshold ? best : least;
+    return share > o->cache_threshold ? best : least;
 }
 
-const sl_policy sl_policy_longest_prefix = {"longest_prefix", "the worker that holds the longest prefix",
-                                            pick};
+static bool by_prefix(const void *options, const sl_pick_request *req, const sl_candidate *c)
+{
+    const prefix_options *o = options;
+    return c->matched_tokens && (double)c->matched_tokens > o->cache_threshold * (double)req->n_tokens;
+}
+
+const sl_policy sl_policy_longest_prefix = {.name = "longest_prefix",
+                                            .description = "the worker that holds the longest prefix",
+                                            .pick = pick,
+                                            .by_prefix = by_prefix,
+                                            .options = &table};

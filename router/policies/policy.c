@@ -1,5 +1,5 @@
 /*
- * The registry of placement policies. Explicit: a new policy adds its name here.
+ * The registry of placement policies. Explicit: a new policy adds its name to POLICIES.
  */
 #include "router/policies/policy.h"
 
@@ -7,9 +7,14 @@
 
 #include "base/status.h"
 
-static const sl_policy *const policies[] = {&sl_policy_round_robin, &sl_policy_least_load,
-                                            &sl_policy_longest_prefix, &sl_policy_cache_aware};
-static const char *const names[] = {"round_robin", "least_load", "longest_prefix", "cache_aware", NULL};
+#define POLICIES(X) X(round_robin) X(least_load) X(longest_prefix) X(cache_aware)
+#define DECLARE(name) extern const sl_policy sl_policy_##name;
+#define ENTRY(name) &sl_policy_##name,
+#define NAME(name) #name,
+
+POLICIES(DECLARE)
+static const sl_policy *const policies[] = {POLICIES(ENTRY)};
+static const char *const names[] = {POLICIES(NAME) NULL};
 
 const char *const *sl_policy_names(void)
 {

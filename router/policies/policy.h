@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/options.h"
+
 typedef struct sl_candidate {
     uint32_t worker;                  /* id, for the trace only */
     uint32_t placed;                  /* requests this router has there now */
@@ -39,16 +41,16 @@ typedef struct sl_pick_request {
     uint32_t given_tokens; /* leading tokens that need not be computed, whoever is chosen */
 } sl_pick_request;
 
-typedef struct sl_policy_opts {
-    double cache_threshold; /* share of the prompt that must match */
-    uint32_t imbalance_abs;
-    double imbalance_rel;
-} sl_policy_opts; /* all of longest_prefix */
+enum { SL_POLICY_OPTIONS_BYTES = 64 };
 
 typedef struct sl_policy {
     const char *name, *description;
-    /* Index of the chosen candidate; n > 0. */
-    size_t (*pick)(const sl_policy_opts *opts, const sl_pick_request *req, const sl_candidate *c, size_t n);
+    /* Index of the chosen candidate; n > 0. options: values of the table below; not read without one. */
+    size_t (*pick)(const void *options, const sl_pick_request *req, const sl_candidate *c, size_t n);
+    /* Whether the cache decided for this candidate, for counters. NULL: it never does. */
+    bool (*by_prefix)(const void *options, const sl_pick_request *req, const sl_candidate *c);
+    const sl_options
+        *options; /* keys of the section router, at most SL_POLICY_OPTIONS_BYTES of values; NULL: none */
 } sl_policy;
 
 /* By name ("round_robin", "least_load", "longest_prefix", "cache_aware"); NULL when unknown. */

@@ -1,6 +1,10 @@
 /* Scores of a step, slice by slice, and top-k of them; see by_scores.h. */
 #include "sparse/algorithms/by_scores.h"
 
+#include "sparse/algorithms/rows.h"
+
+const char *const sl_row_scopes[] = {"kv_head", "request", NULL};
+
 int64_t sl_by_scores_floats(const sl_algo_dims *d, int32_t lists, int32_t block_log2)
 {
     int64_t one = (int64_t)sl_blocks_for(d->max_context, block_log2) * lists;

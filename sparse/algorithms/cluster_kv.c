@@ -25,17 +25,44 @@
 
 #include "kernels/clusters.h"
 #include "sparse/algorithms/by_scores.h"
+#include "sparse/algorithms/rows.h"
 #include "sparse/keys.h"
 
-enum {
-    DEFAULT_BUDGET = 1024,
-    DEFAULT_SINKS = 16,
-    DEFAULT_CLUSTER = 80,
-    DEFAULT_WINDOW = 320,
-    DEFAULT_NLIST = 8,
-    DEFAULT_ITERATIONS = 20,
-    MOST_CLUSTERS = 1 << 16
+enum { DEFAULT_SINKS = 16, MOST_CLUSTERS = 1 << 16 };
+
+typedef struct cluster_options {
+    int token_budget, cluster_tokens, cluster_window, window_nlist, niter;
+    int gqa_reduction;
+} cluster_options;
+
+static const sl_option option_rows[] = {
+    SL_ROW_TOKEN_BUDGET(cluster_options,
+                        "Tokens that a query reads at most, sinks included, and generated tokens in "
+                        "addition; at most the model's context."),
+    SL_ROW_GQA_REDUCTION(cluster_options, "cluster"),
+    SL_ROW_INT(cluster_options, cluster_tokens, "80", 1, SL_ROWS_MOST_TOKENS,
+               "Tokens of the prompt per cluster, on average."),
+    SL_ROW_INT(
+        cluster_options, cluster_window, "320", 1, SL_ROWS_MOST_TOKENS,
+        "Generated tokens after which these are divided into clusters; until then they are always read, in addition "
+        "to token_budget."),
+    SL_ROW_INT(cluster_options, window_nlist, "8", 1, 65535, "Clusters of cluster_window generated tokens."),
+    SL_ROW_NITER(cluster_options),
 };
+static const sl_options table = {.section = "sparse_attention",
+                                 .name = "cluster_kv",
+                                 .seam = "sparse_attention.algorithm",
+                                 .rows = option_rows,
+                                 .n = SL_COUNT(option_rows),
+                                 .bytes = sizeof(cluster_options)};
+_Static_assert(sizeof(cluster_options) <= SL_SELECT_BYTES, "options are kept in sl_select_options");
+
+static cluster_options options_of(const sl_cache_dims *d)
+{
+    cluster_options o;
+    sl_algo_options(&table, d, &o);
+    return o;
+}
 
 typedef struct cluster_kv {
     sl_algo base;
@@ -49,19 +76,14 @@ typedef struct cluster_kv {
     int32_t *pages;   /* device: the host pages of the request whose prompt is announced */
 } cluster_kv;
 
-static int32_t or_default(int32_t value, int32_t fallback)
-{
-    return value > 0 ? value : fallback;
-}
-
 static sl_cluster_rule rule_of(const sl_cache_dims *d, int32_t sinks)
 {
-    const sl_select_params *s = &d->select;
+    const cluster_options o = options_of(d);
     return (sl_cluster_rule){.sinks = sinks,
-                             .budget = or_default(s->token_budget, DEFAULT_BUDGET),
-                             .cluster_tokens = or_default(s->cluster_tokens, DEFAULT_CLUSTER),
-                             .window = or_default(s->cluster_window, DEFAULT_WINDOW),
-                             .window_nlist = or_default(s->window_nlist, DEFAULT_NLIST)};
+                             .budget = o.token_budget,
+                             .cluster_tokens = o.cluster_tokens,
+                             .window = o.cluster_window,
+                             .window_nlist = o.window_nlist};
 }
 
 static sl_selector cluster_selector(const sl_cache_dims *d)
@@ -208,7 +230,7 @@ static sl_status make_groups(cluster_kv *s, const sl_key_source *keys, int32_t l
                                     .tokens = g.end - g.begin,
                                     .parts = 1,
                                     .k = g.count - g.before,
-                                    .iterations = or_default(s->dims.cache.select.niter, DEFAULT_ITERATIONS),
+                                    .iterations = options_of(&s->dims.cache).niter,
                                     .metric = SL_KMEANS_COSINE,
                                     .centroids = centroids_of(s, layer, seq) +
                                                  (int64_t)g.before * s->dims.cache.head_dim,
@@ -273,7 +295,7 @@ static sl_status cluster_retrieve(sl_algo *a, const sl_algo_call *call, int32_t 
                                  .ld_ids = call->k,
                                  .dense_below = call->dense_below,
                                  .rule = s->rule,
-                                 .reduce = s->dims.cache.select.reduce,
+                                 .reduce = (sl_group_reduce)options_of(&s->dims.cache).gqa_reduction,
                                  .scale = c->gqa.attn.scale};
     return sl_be_run(s->be, SL_OP_CLUSTER_LISTS, &p, err);
 }
@@ -289,8 +311,7 @@ const sl_algo_desc sl_algo_cluster_kv = {
     .name = "cluster_kv",
     .description = "tokens whose keys are similar to the query, by clusters of the prompt's keys",
     .action = SL_ACTION_VISIBILITY,
-    .has_params = true,
-    .has_clusters = true,
+    .options = &table,
     .needs_kv_heads = true,
     .constant_k = true,
     .budget_key = "token_budget",

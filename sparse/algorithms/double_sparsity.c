@@ -21,10 +21,49 @@
 
 #include "kernels/labels.h"
 #include "sparse/algorithms/by_scores.h"
+#include "sparse/algorithms/rows.h"
 #include "sparse/channels.h"
 #include "sparse/load.h"
 
-enum { DEFAULT_BUDGET = 1024, DEFAULT_CHANNELS = 32 };
+typedef struct sparsity_options {
+    int token_budget, heavy_channels;
+    int list_scope, gqa_reduction, klabel_dtype;
+    char channel_config_path[256];
+    const sl_channels *channels; /* no option: the contents of that file */
+} sparsity_options;
+
+static const char *const dtype_names[] = {"auto", "f32", "bf16", NULL};
+
+static const sl_option option_rows[] = {
+    SL_ROW_TOKEN_BUDGET(sparsity_options,
+                        "Tokens that a query reads at most, sinks and recent tokens included; at most the "
+                        "model's context."),
+    SL_ROW_LIST_SCOPE(sparsity_options),
+    SL_ROW_GQA_REDUCTION(sparsity_options, "token"),
+    SL_OPTION(
+        sparsity_options, channel_config_path, SL_OPTION_TEXT, 0, "", 0, 0,
+        "The file with the calibrated channels of keys, which `sluice calibrate` makes for the model. Pages of other "
+        "channels never match."),
+    SL_ROW_INT(sparsity_options, heavy_channels, "32", 1, 1024,
+               "Channels of each key that selection reads; at most as many as the file lists."),
+    SL_OPTION_NAMES(
+        sparsity_options, klabel_dtype, SL_OPTION_PAGES, "auto", dtype_names,
+        "How these channels are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their keys exactly."),
+};
+static const sl_options table = {.section = "sparse_attention",
+                                 .name = "double_sparsity",
+                                 .seam = "sparse_attention.algorithm",
+                                 .rows = option_rows,
+                                 .n = SL_COUNT(option_rows),
+                                 .bytes = sizeof(sparsity_options)};
+_Static_assert(sizeof(sparsity_options) <= SL_SELECT_BYTES, "options are kept in sl_select_options");
+
+static sparsity_options options_of(const sl_cache_dims *d)
+{
+    sparsity_options o;
+    sl_algo_options(&table, d, &o);
+    return o;
+}
 
 typedef struct sparsity {
     sl_algo base;
@@ -39,17 +78,53 @@ typedef struct sparsity {
 
 static int32_t budget_of(const sl_cache_dims *d)
 {
-    return d->select.token_budget > 0 ? d->select.token_budget : DEFAULT_BUDGET;
+    return options_of(d).token_budget;
 }
 
 static int32_t channels_of(const sl_cache_dims *d)
 {
-    return d->select.heavy_channels > 0 ? d->select.heavy_channels : DEFAULT_CHANNELS;
+    return options_of(d).heavy_channels;
 }
 
 static sl_dtype label_type(const sl_cache_dims *d)
 {
-    return d->select.labels_typed ? d->select.labels : sl_exact_key_type(d);
+    const int type = options_of(d).klabel_dtype;
+    return type == 0 ? sl_exact_key_type(d) : type == 1 ? SL_F32 : SL_BF16;
+}
+
+/* Loads the table of channels. */
+static sl_status sparsity_prepare(void *options, const sl_algo_model *m, uint64_t *content, sl_err *err)
+{
+    sparsity_options *o = options;
+    const sl_channels_model model = {.architecture = m->architecture,
+                                     .n_layers = m->n_layers,
+                                     .n_heads = m->n_heads,
+                                     .kv_heads = m->kv_heads,
+                                     .head_dim = m->head_dim,
+                                     .hidden_size = m->hidden_size,
+                                     .vocab_size = m->vocab_size};
+    if (m->kv_heads < 1) /* refused with the reason when the cache is shaped */
+        return SL_OK;
+    if (!o->channel_config_path[0])
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "channel_config_path is not set; `sluice calibrate` makes the file that the algorithm needs");
+    sl_status st = sl_channels_load(o->channel_config_path, &model, &o->channels, err);
+    if (st != SL_OK)
+        return sl_fail_in(err, st, "channel_config_path");
+    if (o->heavy_channels > o->channels->count)
+        return sl_fail(err, SL_ERR_INVALID, "heavy_channels is %d, but %s lists %d channels per head",
+                       o->heavy_channels, o->channel_config_path, o->channels->count);
+    *content = o->channels->hash;
+    return SL_OK;
+}
+
+void sl_select_channels(sl_select_options *s, const sl_channels *channels)
+{
+    sparsity_options o;
+    memcpy(&o, s->values, sizeof o);
+    o.channels = channels;
+    memcpy(s->values, &o, sizeof o);
 }
 
 static sl_selector sparsity_selector(const sl_cache_dims *d)
@@ -58,7 +133,8 @@ static sl_selector sparsity_selector(const sl_cache_dims *d)
                          .block_tokens = 1,
                          .key = SL_KEY_STORED,
                          .score = SL_SCORE_RAW,
-                         .scope = d->select.shared_lists ? SL_SCOPE_REQUEST : SL_SCOPE_KV_HEAD};
+                         .scope = options_of(d).list_scope == SL_ROW_SCOPE_REQUEST ? SL_SCOPE_REQUEST
+                                                                                   : SL_SCOPE_KV_HEAD};
 }
 
 static int32_t sparsity_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most)
@@ -81,7 +157,7 @@ static int32_t sparsity_planes(const sl_cache_dims *d, sl_cache_plane *out, int3
 static sl_status sparsity_check(const sl_algo_dims *d, const sl_gates *g, sl_err *err)
 {
     const sl_cache_dims *c = &d->cache;
-    const sl_channels *t = c->select.channels;
+    const sl_channels *t = options_of(c).channels;
     if (!t)
         return sl_fail(err, SL_ERR_INVALID,
                        "double_sparsity: channel_config_path is not set; `sluice calibrate` makes the file");
@@ -110,7 +186,8 @@ static int32_t sparsity_width(const sl_algo_dims *d, int32_t dense_below)
 
 static int64_t score_floats(const sl_algo_dims *d)
 {
-    return sl_by_scores_floats(d, d->cache.select.shared_lists ? 1 : d->cache.kv_heads, 0);
+    return sl_by_scores_floats(
+        d, options_of(&d->cache).list_scope == SL_ROW_SCOPE_REQUEST ? 1 : d->cache.kv_heads, 0);
 }
 
 static size_t table_entries(const sl_algo_dims *d)
@@ -142,7 +219,7 @@ static int rising(const void *a, const void *b)
 /* The most important channels of each head, ascending: the order in which a file lists them changes no sum. */
 static sl_status copy_channels(sparsity *s, sl_err *err)
 {
-    const sl_channels *t = s->dims.cache.select.channels;
+    const sl_channels *t = options_of(&s->dims.cache).channels;
     const size_t n = table_entries(&s->dims), count = (size_t)s->count;
     int32_t *of = malloc(n * sizeof *of);
     if (!of)
@@ -235,7 +312,7 @@ static sl_status sparsity_score(sl_algo *a, const sl_algo_call *call, const sl_s
                                        .lists = call->lists,
                                        .ld_scores = slice->ld,
                                        .from_pos = slice->from_pos,
-                                       .reduce = s->dims.cache.select.reduce,
+                                       .reduce = (sl_group_reduce)options_of(&s->dims.cache).gqa_reduction,
                                        .scale = c->gqa.attn.scale,
                                        .dtype = s->dtype};
     return sl_be_run(s->be, SL_OP_LABELS_SCORES, &l, err);
@@ -258,9 +335,9 @@ const sl_algo_desc sl_algo_double_sparsity = {
         "tokens with the largest products of the query with a few calibrated channels of their keys",
     .action = SL_ACTION_VISIBILITY,
     .budget_key = "token_budget",
-    .has_params = true,
+    .options = &table,
+    .prepare = sparsity_prepare,
     .needs_kv_heads = true,
-    .needs_channels = true,
     .constant_k = true,
     .keeps_lists = true,
     .groupable = true,

@@ -20,25 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    DEFAULT_BUDGET = 2048,
-    DEFAULT_WINDOW = 32,
-    MOST_SKIPS = 32 /* contexts of up to 2M tokens */
-};
+enum { MOST_SKIPS = 32 /* contexts of up to 2M tokens */ };
 
-int32_t sl_kept_window(const sl_cache_dims *d)
+static int32_t most_kept(const sl_kept_options *o)
 {
-    return d->select.window > 0 ? d->select.window : DEFAULT_WINDOW;
-}
-
-int32_t sl_kept_budget(const sl_cache_dims *d)
-{
-    return d->select.prompt_budget > 0 ? d->select.prompt_budget : DEFAULT_BUDGET;
-}
-
-static int32_t most_kept(const sl_cache_dims *d)
-{
-    return sl_kept_budget(d) > sl_kept_window(d) ? sl_kept_budget(d) - sl_kept_window(d) : 0;
+    return o->prompt_budget > o->window_size ? o->prompt_budget - o->window_size : 0;
 }
 
 sl_selector sl_kept_selector(const sl_cache_dims *d)
@@ -53,12 +39,12 @@ sl_selector sl_kept_selector(const sl_cache_dims *d)
 
 /* ---- the metadata of a page ---- */
 
-static int32_t gap_entries(const sl_cache_dims *d)
+static int32_t gap_entries(const sl_kept_options *o)
 {
-    return most_kept(d) + MOST_SKIPS;
+    return most_kept(o) + MOST_SKIPS;
 }
 
-int32_t sl_kept_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most)
+int32_t sl_kept_planes(const sl_cache_dims *d, const sl_kept_options *o, sl_cache_plane *out, int32_t most)
 {
     if (most < 1)
         return 0;
@@ -73,7 +59,7 @@ int32_t sl_kept_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most
     out->parts[0] = (sl_cache_part){.name = "gaps",
                                     .dtype = SL_I32,
                                     .per = SL_PER_OPEN_UNIT,
-                                    .count = SL_KEPT_HEADER / 4 + (gap_entries(d) + 1) / 2};
+                                    .count = SL_KEPT_HEADER / 4 + (gap_entries(o) + 1) / 2};
     return 1;
 }
 
@@ -129,23 +115,23 @@ int32_t *sl_kept_of(const sl_kept *s, int32_t layer, int32_t seq)
 
 /* ---- life ---- */
 
-sl_status sl_kept_check(const char *name, const sl_algo_dims *d, const sl_gates *g, const sl_pool_rule *pool,
+sl_status sl_kept_check(const char *name, const sl_algo_dims *d, const sl_gates *g, const sl_kept_options *o,
                         sl_err *err)
 {
     const sl_cache_dims *c = &d->cache;
     if (c->query_heads < 1 || c->query_heads % c->kv_heads)
         return sl_fail(err, SL_ERR_INVALID, "%s: %d query heads for %d KV heads", name, c->query_heads,
                        c->kv_heads);
-    if (pool->kernel % 2 == 0)
-        return sl_fail(err, SL_ERR_INVALID, "%s: kernel_size %d is even", name, pool->kernel);
+    if (o->kernel_size % 2 == 0)
+        return sl_fail(err, SL_ERR_INVALID, "%s: kernel_size %d is even", name, o->kernel_size);
     if (d->max_context > MOST_SKIPS * SL_KEPT_SKIP)
         return sl_fail(err, SL_ERR_TOO_LARGE, "%s: a context of %d tokens, at most %d are possible", name,
                        d->max_context, MOST_SKIPS * SL_KEPT_SKIP);
-    if ((int64_t)sl_kept_budget(c) < (int64_t)sl_kept_window(c) + 1 + g->sink_tokens)
+    if ((int64_t)o->prompt_budget < (int64_t)o->window_size + 1 + g->sink_tokens)
         return sl_fail(
             err, SL_ERR_INVALID,
             "%s: prompt_budget %d leaves nothing to select after window_size %d and sink_tokens %d", name,
-            sl_kept_budget(c), sl_kept_window(c), g->sink_tokens);
+            o->prompt_budget, o->window_size, g->sink_tokens);
     return SL_OK;
 }
 
@@ -153,21 +139,21 @@ typedef struct sizes {
     uint64_t queries, votes, kept, prompts, places; /* bytes */
 } sizes;
 
-static sizes sizes_of(const sl_algo_dims *d)
+static sizes sizes_of(const sl_algo_dims *d, const sl_kept_options *o)
 {
     const sl_cache_dims *c = &d->cache;
     const uint64_t requests = (uint64_t)d->n_layers * (uint64_t)d->max_seqs;
-    return (sizes){.queries = 4 * requests * (uint64_t)sl_kept_window(c) * (uint64_t)c->query_heads *
+    return (sizes){.queries = 4 * requests * (uint64_t)o->window_size * (uint64_t)c->query_heads *
                               (uint64_t)c->head_dim,
                    .votes = 4 * (uint64_t)c->kv_heads * (uint64_t)d->max_context,
-                   .kept = 4 * requests * (uint64_t)c->kv_heads * (uint64_t)most_kept(c),
+                   .kept = 4 * requests * (uint64_t)c->kv_heads * (uint64_t)most_kept(o),
                    .prompts = 8 * (uint64_t)d->max_seqs,
                    .places = 8 * (uint64_t)d->max_seqs};
 }
 
-uint64_t sl_kept_device_bytes(const sl_algo_dims *d)
+uint64_t sl_kept_device_bytes(const sl_algo_dims *d, const sl_kept_options *o)
 {
-    const sizes z = sizes_of(d);
+    const sizes z = sizes_of(d, o);
     return z.queries + z.votes + z.kept + z.prompts + z.places;
 }
 
@@ -185,7 +171,7 @@ void sl_kept_close(sl_kept *s)
 
 static sl_status allocate(sl_kept *s, sl_err *err)
 {
-    const sizes z = sizes_of(&s->dims);
+    const sizes z = sizes_of(&s->dims, &s->options);
     s->list = calloc((size_t)s->most, sizeof *s->list);
     if (!s->list)
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: out of memory", s->name);
@@ -198,15 +184,15 @@ static sl_status allocate(sl_kept *s, sl_err *err)
 }
 
 sl_status sl_kept_open(sl_kept *s, const char *name, sl_backend *be, const sl_algo_dims *d,
-                       const sl_pool_rule *pool, sl_err *err)
+                       const sl_kept_options *o, sl_err *err)
 {
     *s = (sl_kept){.name = name,
                    .be = be,
                    .dims = *d,
-                   .pool = *pool,
+                   .options = *o,
                    .plane = sl_cache_find(&d->shape, SL_PLANE_META),
-                   .window = sl_kept_window(&d->cache),
-                   .most = most_kept(&d->cache)};
+                   .window = o->window_size,
+                   .most = most_kept(o)};
     return allocate(s, err);
 }
 
@@ -219,8 +205,7 @@ static sl_status load_kept(sl_kept *s, const sl_algo_prompt *p, sl_err *err)
     const int32_t n = sl_kept_count(s, p->tokens), before = sl_kept_before(s, p->tokens);
     const int32_t page = p->host_pages[(p->tokens - 1) / SL_PAGE_TOKENS];
     for (int32_t h = 0; h < s->dims.cache.kv_heads; h++) {
-        if (!take_gaps(unit_of(s, plane, page, h), gap_entries(&s->dims.cache), p->tokens, n, before,
-                       s->list))
+        if (!take_gaps(unit_of(s, plane, page, h), gap_entries(&s->options), p->tokens, n, before, s->list))
             return sl_fail(
                 err, SL_ERR_INVALID,
                 "%s: the pages do not have the tokens that layer %d keeps of a prompt of %d tokens", s->name,
@@ -261,8 +246,8 @@ static sl_status vote(sl_kept *s, const sl_algo_call *call, const sl_algo_run *r
                                       .kv_heads = d->kv_heads,
                                       .dim = d->head_dim,
                                       .ld_votes = s->dims.max_context,
-                                      .kernel = s->pool.kernel,
-                                      .pooling = s->pool.pooling,
+                                      .kernel = s->options.kernel_size,
+                                      .pooling = (sl_pooling)s->options.pooling,
                                       .scale = c->gqa.attn.scale,
                                       .format = d->rows->format};
     return sl_be_run(s->be, SL_OP_WINDOW_VOTES, &v, err);

@@ -5,7 +5,7 @@
  * window, and the next turn of a conversation selects anew among all tokens.
  *
  * An algorithm has one sl_kept, gives it every prompt and every step, and reads `prompts` and sl_kept_of() in its lists.
- * The parameters are prompt_budget, window and sink_tokens of its dimensions, and how votes are pooled.
+ * The parameters are its options, and sink_tokens of its dimensions.
  *
  * Threads: those of the algorithm.
  */
@@ -13,18 +13,36 @@
 #define SL_SPARSE_KEPT_H
 
 #include "kernels/gqa.h"
+#include "sparse/algorithms/rows.h"
 #include "sparse/sparse.h"
 
-typedef struct sl_pool_rule {
-    int32_t kernel;
-    sl_pooling pooling;
-} sl_pool_rule;
+/* The options of both algorithms, which begin their structs. */
+typedef struct sl_kept_options {
+    int prompt_budget, window_size, kernel_size, pooling;
+} sl_kept_options;
+/* Their rows, for a struct whose first field is `kept`. */
+#define SL_KEPT_ROW(type, field, kind, flags, dflt, lo, hi, list, doc)                                       \
+    {                                                                                                        \
+#field, kind, SL_OPTION_PAGES | (flags), SL_OPTION_FIELD(type, kept.field), dflt, lo, hi, NULL,      \
+            list, doc                                                                                        \
+    }
+#define SL_KEPT_ROWS(type, kernel, pool)                                                                     \
+    SL_KEPT_ROW(type, prompt_budget, SL_OPTION_INT, SL_OPTION_CONTEXT, "2048", 1, SL_ROWS_MOST_TOKENS, NULL, \
+                "Tokens of a prompt that each KV head keeps, the window included; at most the model's "      \
+                "context."),                                                                                 \
+        SL_KEPT_ROW(type, window_size, SL_OPTION_INT, 0, "32", 1, 4096, NULL,                                \
+                    "Newest tokens of a prompt. Their queries choose the tokens that are kept; they are "    \
+                    "always kept."),                                                                         \
+        SL_KEPT_ROW(type, kernel_size, SL_OPTION_INT, 0, kernel, 1, 4095, NULL,                              \
+                    "Tokens over which votes are pooled; odd."),                                             \
+        SL_KEPT_ROW(type, pooling, SL_OPTION_ENUM, 0, pool, 0, 0, sl_pooling_names,                          \
+                    "How the votes of neighbouring tokens are pooled.")
 
 typedef struct sl_kept {
     const char *name; /* of the algorithm, for messages */
     sl_backend *be;
     sl_algo_dims dims;
-    sl_pool_rule pool;
+    sl_kept_options options;
     int32_t plane, window, most; /* most: kept tokens of a list, without the window */
     float *queries;              /* device [layers][seqs][window][query heads][dim] */
     float *votes;                /* device [kv_heads][max_context] */
@@ -35,20 +53,17 @@ typedef struct sl_kept {
     int32_t *list; /* host [most] */
 } sl_kept;
 
-int32_t sl_kept_window(const sl_cache_dims *d);
-int32_t sl_kept_budget(const sl_cache_dims *d);
-
-/* Functions of sl_algo_desc, where name is the algorithm's. sl_kept_check: SL_ERR_INVALID or SL_ERR_TOO_LARGE name the
+/* Functions of sl_algo_desc with the options, where name is the algorithm's. sl_kept_check: SL_ERR_INVALID or SL_ERR_TOO_LARGE name the
  * key. sl_kept_planes: the plane of kept positions, host only. */
 sl_selector sl_kept_selector(const sl_cache_dims *d);
-int32_t sl_kept_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most);
-sl_status sl_kept_check(const char *name, const sl_algo_dims *d, const sl_gates *g, const sl_pool_rule *pool,
+int32_t sl_kept_planes(const sl_cache_dims *d, const sl_kept_options *o, sl_cache_plane *out, int32_t most);
+sl_status sl_kept_check(const char *name, const sl_algo_dims *d, const sl_gates *g, const sl_kept_options *o,
                         sl_err *err);
-uint64_t sl_kept_device_bytes(const sl_algo_dims *d);
+uint64_t sl_kept_device_bytes(const sl_algo_dims *d, const sl_kept_options *o);
 
 /* close frees what a failed open has allocated, too. */
 sl_status sl_kept_open(sl_kept *s, const char *name, sl_backend *be, const sl_algo_dims *d,
-                       const sl_pool_rule *pool, sl_err *err);
+                       const sl_kept_options *o, sl_err *err);
 void sl_kept_close(sl_kept *s);
 /* sl_algo_desc.prompt and .update: the selection is made, or taken from the pages. */
 sl_status sl_kept_prompt(sl_kept *s, const sl_algo_prompt *p, sl_err *err);

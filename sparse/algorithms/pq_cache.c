@@ -21,16 +21,41 @@
 
 #include "kernels/codes.h"
 #include "sparse/algorithms/by_scores.h"
+#include "sparse/algorithms/rows.h"
 #include "sparse/keys.h"
 
-enum {
-    DEFAULT_BUDGET = 1024,
-    DEFAULT_SINKS = 32,
-    DEFAULT_SUBVEC = 2,
-    DEFAULT_SUBBITS = 6,
-    DEFAULT_ITERATIONS = 20,
-    MOST_BITS = 8
+enum { DEFAULT_SINKS = 32 };
+
+typedef struct pq_options {
+    int token_budget, niter, n_subvec, n_subbits;
+    double recent_ratio;
+} pq_options;
+
+static const sl_option option_rows[] = {
+    SL_ROW_TOKEN_BUDGET(
+        pq_options,
+        "Tokens that a query reads at most, sinks and recent tokens included; at most the model's context."),
+    SL_ROW_NITER(pq_options),
+    SL_ROW_INT(pq_options, n_subvec, "2", 1, 1024,
+               "Pieces of a key that are quantised by themselves; it divides head_dim."),
+    SL_ROW_INT(pq_options, n_subbits, "6", 1, 8, "Bits of the code of a piece."),
+    SL_OPTION(pq_options, recent_ratio, SL_OPTION_FLOAT, SL_OPTION_PAGES, "0.5", 0, 1,
+              "Share of token_budget, without sink_tokens, that the newest tokens get."),
 };
+static const sl_options table = {.section = "sparse_attention",
+                                 .name = "pq_cache",
+                                 .seam = "sparse_attention.algorithm",
+                                 .rows = option_rows,
+                                 .n = SL_COUNT(option_rows),
+                                 .bytes = sizeof(pq_options)};
+_Static_assert(sizeof(pq_options) <= SL_SELECT_BYTES, "options are kept in sl_select_options");
+
+static pq_options options_of(const sl_cache_dims *d)
+{
+    pq_options o;
+    sl_algo_options(&table, d, &o);
+    return o;
+}
 
 typedef struct pq_cache {
     sl_algo base;
@@ -45,30 +70,25 @@ typedef struct pq_cache {
     int32_t *pages;   /* device: the host pages of the request whose prompt is announced */
 } pq_cache;
 
-static int32_t or_default(int32_t value, int32_t fallback)
-{
-    return value > 0 ? value : fallback;
-}
-
 static int32_t budget_of(const sl_cache_dims *d)
 {
-    return or_default(d->select.token_budget, DEFAULT_BUDGET);
+    return options_of(d).token_budget;
 }
 
 static int32_t parts_of(const sl_cache_dims *d)
 {
-    return or_default(d->select.n_subvec, DEFAULT_SUBVEC);
+    return options_of(d).n_subvec;
 }
 
 static int32_t codes_of_part(const sl_cache_dims *d)
 {
-    return 1 << or_default(d->select.n_subbits, DEFAULT_SUBBITS);
+    return 1 << options_of(d).n_subbits;
 }
 
 /* The recent window, which has at least the query's own token. */
 static int32_t recent_of(const sl_cache_dims *d, int32_t sinks)
 {
-    int32_t n = (int32_t)((double)(budget_of(d) - sinks) * (double)d->select.recent_ratio);
+    int32_t n = (int32_t)((double)(budget_of(d) - sinks) * options_of(d).recent_ratio);
     return n > 1 ? n : 1;
 }
 
@@ -91,20 +111,16 @@ static sl_status pq_check(const sl_algo_dims *d, const sl_gates *g, sl_err *err)
     if (c->head_dim % parts_of(c))
         return sl_fail(err, SL_ERR_INVALID, "pq_cache: n_subvec %d does not divide head_dim %d", parts_of(c),
                        c->head_dim);
-    if (c->select.n_subbits > MOST_BITS)
-        return sl_fail(err, SL_ERR_INVALID, "pq_cache: n_subbits is %d, at most %d are possible",
-                       c->select.n_subbits, MOST_BITS);
     if (g->recent_tokens > 0)
         return sl_fail(
             err, SL_ERR_INVALID,
             "pq_cache: recent_tokens is %d, but recent_ratio says what is read of the newest tokens",
             g->recent_tokens);
-    if (!(c->select.recent_ratio >= 0 && c->select.recent_ratio < 1) ||
-        budget_of(c) <= g->sink_tokens + recent_of(c, g->sink_tokens))
+    if (!(options_of(c).recent_ratio < 1) || budget_of(c) <= g->sink_tokens + recent_of(c, g->sink_tokens))
         return sl_fail(err, SL_ERR_INVALID,
                        "pq_cache: token_budget %d leaves nothing to select after sink_tokens %d and "
                        "recent_ratio %g",
-                       budget_of(c), g->sink_tokens, (double)c->select.recent_ratio);
+                       budget_of(c), g->sink_tokens, options_of(c).recent_ratio);
     return SL_OK;
 }
 
@@ -218,7 +234,7 @@ static sl_status make_book(pq_cache *s, const sl_key_source *keys, int32_t layer
                                 .tokens = tokens - s->sinks,
                                 .parts = s->parts,
                                 .k = s->k,
-                                .iterations = or_default(s->dims.cache.select.niter, DEFAULT_ITERATIONS),
+                                .iterations = options_of(&s->dims.cache).niter,
                                 .metric = SL_KMEANS_L2,
                                 .centroids = book_of(s, layer, seq),
                                 .ld_centroids = s->k};
@@ -405,8 +421,7 @@ const sl_algo_desc sl_algo_pq_cache = {
     .name = "pq_cache",
     .description = "tokens with the largest products of the query with their quantised keys",
     .action = SL_ACTION_VISIBILITY,
-    .has_params = true,
-    .has_clusters = true,
+    .options = &table,
     .needs_kv_heads = true,
     .constant_k = true,
     .budget_key = "token_budget",

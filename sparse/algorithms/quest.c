@@ -20,9 +20,45 @@
 
 #include "kernels/bounds.h"
 #include "sparse/algorithms/by_scores.h"
+#include "sparse/algorithms/rows.h"
 #include "sparse/load.h"
 
-enum { DEFAULT_BUDGET = 1024, DEFAULT_BLOCK = 16 };
+typedef struct quest_options {
+    int token_budget, block_tokens;
+    int list_scope, gqa_reduction, bounds_dtype;
+} quest_options;
+
+static const char *const dtype_names[] = {"auto", "f32", "bf16", "int8", NULL};
+static const sl_dtype dtypes[] = {SL_F32 /* not read */, SL_F32, SL_BF16, SL_I8};
+
+static const sl_option option_rows[] = {
+    SL_ROW_TOKEN_BUDGET(quest_options,
+                        "Tokens that a query reads at most, sinks and recent tokens included; at most the "
+                        "model's context."),
+    SL_ROW_INT(quest_options, block_tokens, "16", 1, SL_PAGE_TOKENS,
+               "Tokens of a block, which is selected and swapped in as a whole; it divides 64."),
+    SL_ROW_LIST_SCOPE(quest_options),
+    SL_ROW_GQA_REDUCTION(quest_options, "block"),
+    SL_OPTION_NAMES(
+        quest_options, bounds_dtype, SL_OPTION_PAGES, "auto", dtype_names,
+        "How the bounds of a block are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their keys "
+        "exactly. bf16 bounds of f32 keys are rounded outward. int8: half the bytes of bf16, rounded outward to "
+        "8 bits with an exponent for every 16 channels."),
+};
+static const sl_options table = {.section = "sparse_attention",
+                                 .name = "quest",
+                                 .seam = "sparse_attention.algorithm",
+                                 .rows = option_rows,
+                                 .n = SL_COUNT(option_rows),
+                                 .bytes = sizeof(quest_options)};
+_Static_assert(sizeof(quest_options) <= SL_SELECT_BYTES, "options are kept in sl_select_options");
+
+static quest_options options_of(const sl_cache_dims *d)
+{
+    quest_options o;
+    sl_algo_options(&table, d, &o);
+    return o;
+}
 
 typedef struct quest {
     sl_algo base;
@@ -37,18 +73,28 @@ typedef struct quest {
 
 static int32_t block_tokens(const sl_cache_dims *d)
 {
-    return d->select.block_tokens > 0 ? d->select.block_tokens : DEFAULT_BLOCK;
+    return options_of(d).block_tokens;
 }
 
 static int32_t budget_blocks(const sl_cache_dims *d)
 {
-    int32_t budget = d->select.token_budget > 0 ? d->select.token_budget : DEFAULT_BUDGET;
-    return budget / block_tokens(d);
+    return options_of(d).token_budget / block_tokens(d);
 }
 
 static sl_dtype bounds_type(const sl_cache_dims *d)
 {
-    return d->select.bounds_typed ? d->select.bounds : sl_exact_key_type(d);
+    const int type = options_of(d).bounds_dtype;
+    return type ? dtypes[type] : sl_exact_key_type(d);
+}
+
+static sl_status quest_prepare(void *options, const sl_algo_model *m, uint64_t *content, sl_err *err)
+{
+    const quest_options *o = options;
+    (void)m, (void)content;
+    if (SL_PAGE_TOKENS % o->block_tokens)
+        return sl_fail(err, SL_ERR_INVALID, "block_tokens %d does not divide a page of %d tokens",
+                       o->block_tokens, SL_PAGE_TOKENS);
+    return SL_OK;
 }
 
 static sl_selector quest_selector(const sl_cache_dims *d)
@@ -57,7 +103,8 @@ static sl_selector quest_selector(const sl_cache_dims *d)
                          .block_tokens = block_tokens(d),
                          .key = SL_KEY_BOUNDS,
                          .score = SL_SCORE_BOUND,
-                         .scope = d->select.shared_lists ? SL_SCOPE_REQUEST : SL_SCOPE_KV_HEAD,
+                         .scope = options_of(d).list_scope == SL_ROW_SCOPE_REQUEST ? SL_SCOPE_REQUEST
+                                                                                   : SL_SCOPE_KV_HEAD,
                          .force_first = 1,
                          .force_last = 1};
 }
@@ -110,7 +157,7 @@ static sl_status quest_check(const sl_algo_dims *d, const sl_gates *g, sl_err *e
             err, SL_ERR_INVALID,
             "quest: token_budget %d is %d blocks of %d tokens, but sink_tokens %d, recent_tokens %d, the "
             "first and the newest block need %d",
-            d->cache.select.token_budget, budget, block, g->sink_tokens, g->recent_tokens, forced);
+            options_of(&d->cache).token_budget, budget, block, g->sink_tokens, g->recent_tokens, forced);
     return SL_OK;
 }
 
@@ -121,7 +168,7 @@ static int32_t quest_width(const sl_algo_dims *d, int32_t dense_below)
 
 static int32_t lists_of(const sl_algo_dims *d)
 {
-    return d->cache.select.shared_lists ? 1 : d->cache.kv_heads;
+    return options_of(&d->cache).list_scope == SL_ROW_SCOPE_REQUEST ? 1 : d->cache.kv_heads;
 }
 
 static int64_t score_floats(const sl_algo_dims *d)
@@ -250,7 +297,7 @@ static sl_status quest_score(sl_algo *a, const sl_algo_call *call, const sl_scor
                                  .block_log2 = call->block_log2,
                                  .ld_scores = slice->ld,
                                  .from_pos = slice->from_pos,
-                                 .reduce = q->dims.cache.select.reduce,
+                                 .reduce = (sl_group_reduce)options_of(&q->dims.cache).gqa_reduction,
                                  .scale = c->gqa.attn.scale,
                                  .dtype = q->dtype};
     return sl_be_run(q->be, SL_OP_BOUNDS_SCORES, &s, err);
@@ -273,7 +320,8 @@ const sl_algo_desc sl_algo_quest = {
         "blocks with the largest upper bounds of q . k, from the smallest and largest keys of each channel",
     .action = SL_ACTION_VISIBILITY,
     .budget_key = "token_budget",
-    .has_params = true,
+    .options = &table,
+    .prepare = quest_prepare,
     .needs_kv_heads = true,
     .constant_k = true,
     .keeps_lists = true,

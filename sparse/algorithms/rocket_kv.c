@@ -25,13 +25,38 @@
 #include "sparse/algorithms/by_scores.h"
 #include "sparse/algorithms/kept.h"
 
-enum {
-    DEFAULT_KERNEL = 63,
-    DEFAULT_PAGES = 64,
-    DEFAULT_CHANNELS = 128,
-    DEFAULT_PAGE = 4,
-    SLICE = 256 /* tokens of a step whose pages are selected at a time */
+enum { SLICE = 256 /* tokens of a step whose pages are selected at a time */ };
+
+typedef struct rocket_options {
+    sl_kept_options kept;
+    int topk, topr, page_size, kt_cache_dtype;
+} rocket_options;
+
+static const sl_option option_rows[] = {
+    SL_KEPT_ROWS(rocket_options, "63", "maxpool"),
+    SL_ROW_INT(rocket_options, topk, "64", 1, SL_ROWS_MOST_TOKENS,
+               "Pages that a query reads, of page_size tokens each; together at most the model's context."),
+    SL_ROW_INT(rocket_options, topr, "128", 1, 1024,
+               "Channels by which pages are scored, those with the largest queries. head_dim or more: all."),
+    SL_ROW_INT(rocket_options, page_size, "4", 1, SL_PAGE_TOKENS,
+               "Tokens of a page, neighbours among those that are kept; it divides 64."),
+    SL_OPTION_LIST(rocket_options, kt_cache_dtype, SL_OPTION_PAGES, "float8_e5m2", sl_kt_type_names,
+                   "How the bounds of a page are stored, rounded outward."),
 };
+static const sl_options table = {.section = "sparse_attention",
+                                 .name = "rocket_kv",
+                                 .seam = "sparse_attention.algorithm",
+                                 .rows = option_rows,
+                                 .n = SL_COUNT(option_rows),
+                                 .bytes = sizeof(rocket_options)};
+_Static_assert(sizeof(rocket_options) <= SL_SELECT_BYTES, "options are kept in sl_select_options");
+
+static rocket_options options_of(const sl_cache_dims *d)
+{
+    rocket_options o;
+    sl_algo_options(&table, d, &o);
+    return o;
+}
 
 typedef struct rocket {
     sl_algo base;
@@ -46,17 +71,17 @@ typedef struct rocket {
 
 static int32_t top_pages(const sl_cache_dims *d)
 {
-    return d->select.top_pages > 0 ? d->select.top_pages : DEFAULT_PAGES;
+    return options_of(d).topk;
 }
 
 static int32_t page_tokens(const sl_cache_dims *d)
 {
-    return d->select.retained_page > 0 ? d->select.retained_page : DEFAULT_PAGE;
+    return options_of(d).page_size;
 }
 
 static int32_t top_channels(const sl_cache_dims *d)
 {
-    const int32_t r = d->select.top_channels > 0 ? d->select.top_channels : DEFAULT_CHANNELS;
+    const int32_t r = options_of(d).topr;
     return r < d->head_dim ? r : d->head_dim;
 }
 
@@ -65,10 +90,34 @@ static int32_t page_log2(const sl_cache_dims *d)
     return sl_log2_of(page_tokens(d));
 }
 
-static sl_pool_rule pool_of(const sl_cache_dims *d)
+static int32_t rocket_window(const sl_cache_dims *d)
 {
-    return (sl_pool_rule){.kernel = d->select.kernel > 0 ? d->select.kernel : DEFAULT_KERNEL,
-                          .pooling = d->select.pooled ? d->select.pooling : SL_POOLING_MAX};
+    return options_of(d).kept.window_size;
+}
+
+static int32_t rocket_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most)
+{
+    const rocket_options o = options_of(d);
+    return sl_kept_planes(d, &o.kept, out, most);
+}
+
+static int32_t rocket_budget_unit(const void *options)
+{
+    return ((const rocket_options *)options)->page_size;
+}
+
+static sl_status rocket_prepare(void *options, const sl_algo_model *m, uint64_t *content, sl_err *err)
+{
+    const rocket_options *o = options;
+    (void)content;
+    if ((int64_t)o->topk * o->page_size > m->max_context)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "topk %d pages of page_size %d tokens exceed the model's context of %d tokens",
+                       o->topk, o->page_size, m->max_context);
+    if (SL_PAGE_TOKENS % o->page_size)
+        return sl_fail(err, SL_ERR_INVALID, "page_size %d does not divide a page of %d tokens", o->page_size,
+                       SL_PAGE_TOKENS);
+    return SL_OK;
 }
 
 /* ---- life ---- */
@@ -76,23 +125,23 @@ static sl_pool_rule pool_of(const sl_cache_dims *d)
 static sl_status rocket_check(const sl_algo_dims *d, const sl_gates *g, sl_err *err)
 {
     const sl_cache_dims *c = &d->cache;
-    const sl_pool_rule pool = pool_of(c);
+    const rocket_options o = options_of(c);
     const int32_t size = page_tokens(c),
                   forced = sl_forced_blocks(g->sink_tokens, g->recent_tokens, page_log2(c));
     if (SL_PAGE_TOKENS % size)
         return sl_fail(err, SL_ERR_INVALID, "rocket_kv: page_size %d does not divide a page of %d tokens",
                        size, SL_PAGE_TOKENS);
-    if (g->recent_tokens > sl_kept_window(c))
+    if (g->recent_tokens > o.kept.window_size)
         return sl_fail(
             err, SL_ERR_INVALID,
             "rocket_kv: recent_tokens %d are more than window_size %d, and older tokens are not all kept",
-            g->recent_tokens, sl_kept_window(c));
+            g->recent_tokens, o.kept.window_size);
     if (forced > top_pages(c))
         return sl_fail(
             err, SL_ERR_INVALID,
             "rocket_kv: topk is %d pages of %d tokens, but sink_tokens %d and recent_tokens %d need %d",
             top_pages(c), size, g->sink_tokens, g->recent_tokens, forced);
-    return sl_kept_check("rocket_kv", d, g, &pool, err);
+    return sl_kept_check("rocket_kv", d, g, &o.kept, err);
 }
 
 static int32_t rocket_width(const sl_algo_dims *d, int32_t dense_below)
@@ -115,13 +164,14 @@ static sizes sizes_of(const sl_algo_dims *d)
 /* A prompt that is kept whole has as many retained tokens as it has tokens. */
 static int64_t rocket_page_state(const sl_cache_dims *d)
 {
-    return sl_retained_page_bytes(d->kv_heads, d->head_dim, page_log2(d), d->select.kt_type);
+    return sl_retained_page_bytes(d->kv_heads, d->head_dim, page_log2(d),
+                                  (sl_kt_type)options_of(d).kt_cache_dtype);
 }
 
 /* The retained tokens; before the prompt's end none have bounds. */
 static int32_t rocket_state_tokens(const sl_cache_dims *d, int32_t prompt, int32_t tokens)
 {
-    const int32_t budget = sl_kept_budget(d), kept = prompt < budget ? prompt : budget,
+    const int32_t budget = options_of(d).kept.prompt_budget, kept = prompt < budget ? prompt : budget,
                   all = tokens > prompt ? kept + tokens - prompt : kept;
     return all < tokens ? all : tokens;
 }
@@ -133,8 +183,9 @@ static int64_t score_floats(const sl_algo_dims *d)
 
 static uint64_t rocket_device_bytes(const sl_algo_dims *d)
 {
+    const rocket_options o = options_of(&d->cache);
     const sizes z = sizes_of(d);
-    return sl_kept_device_bytes(d) + 4 * (uint64_t)score_floats(d) + z.place + z.pages + z.tables;
+    return sl_kept_device_bytes(d, &o.kept) + 4 * (uint64_t)score_floats(d) + z.place + z.pages + z.tables;
 }
 
 static void rocket_destroy(sl_algo *a)
@@ -156,9 +207,9 @@ static void rocket_destroy(sl_algo *a)
 
 static sl_status allocate(rocket *r, sl_backend *be, const sl_algo_dims *d, sl_err *err)
 {
-    const sl_pool_rule pool = pool_of(&d->cache);
+    const rocket_options o = options_of(&d->cache);
     const sizes z = sizes_of(d);
-    SL_TRY(sl_kept_open(&r->kept, "rocket_kv", be, d, &pool, err));
+    SL_TRY(sl_kept_open(&r->kept, "rocket_kv", be, d, &o.kept, err));
     SL_TRY(sl_by_scores_open(&r->by_scores, be, score_floats(d), err));
     SL_TRY(sl_be_alloc(be, SL_MEM_DEVICE, z.place, (void **)&r->place, err));
     SL_TRY(sl_be_alloc(be, SL_MEM_DEVICE, z.pages, (void **)&r->pages, err));
@@ -201,7 +252,7 @@ static sl_retained retained(const rocket *r, int32_t layer, int32_t seq, const s
                          .kv_heads = d->cache.kv_heads,
                          .dim = d->cache.head_dim,
                          .format = d->cache.rows->format,
-                         .type = d->cache.select.kt_type};
+                         .type = (sl_kt_type)options_of(&d->cache).kt_cache_dtype};
 }
 
 /* The bounds of a prompt whose rows exist, and of the tokens after it. */
@@ -313,15 +364,16 @@ const sl_algo_desc sl_algo_rocket_kv = {
         "query best",
     .action = SL_ACTION_VISIBILITY,
     .budget_key = "topk",
-    .has_params = true,
-    .has_retained_pages = true,
+    .options = &table,
+    .prepare = rocket_prepare,
+    .budget_unit = rocket_budget_unit,
     .needs_kv_heads = true,
     .constant_k = true,
     .prefix_reuse = true,
     .chunked_prefill = true,
     .disaggregation = true,
     .selector = sl_kept_selector,
-    .planes = sl_kept_planes,
+    .planes = rocket_planes,
     .page_state = rocket_page_state,
     .state_tokens = rocket_state_tokens,
     .check = rocket_check,
@@ -330,7 +382,7 @@ const sl_algo_desc sl_algo_rocket_kv = {
     .create = rocket_create,
     .destroy = rocket_destroy,
     .prompt = rocket_prompt,
-    .prompt_window = sl_kept_window,
+    .prompt_window = rocket_window,
     .update = rocket_update,
     .retrieve = rocket_retrieve,
 };

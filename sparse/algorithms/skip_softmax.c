@@ -19,6 +19,36 @@
 
 #include "sparse/sparse.h"
 
+typedef struct skip_options {
+    double threshold_scale_factor;
+} skip_options;
+
+static const sl_option option_rows[] = {
+    SL_OPTION(
+        skip_options, threshold_scale_factor, SL_OPTION_FLOAT, SL_OPTION_PAGES, "0", 0, 1000000000,
+        "A query at position p leaves out tiles of 64 tokens whose weights are below this factor / (p + 1) of the "
+        "largest weight before them. 0: none."),
+};
+static const sl_options table = {.section = "sparse_attention",
+                                 .name = "skip_softmax",
+                                 .seam = "sparse_attention.algorithm",
+                                 .rows = option_rows,
+                                 .n = SL_COUNT(option_rows),
+                                 .bytes = sizeof(skip_options)};
+_Static_assert(sizeof(skip_options) <= SL_SELECT_BYTES, "options are kept in sl_select_options");
+
+static skip_options options_of(const sl_cache_dims *d)
+{
+    skip_options o;
+    sl_algo_options(&table, d, &o);
+    return o;
+}
+
+static float skip_factor(const sl_cache_dims *d)
+{
+    return (float)options_of(d).threshold_scale_factor;
+}
+
 static sl_selector skip_selector(const sl_cache_dims *d)
 {
     return sl_algo_dense.selector(d);
@@ -69,7 +99,8 @@ const sl_algo_desc sl_algo_skip_softmax = {
     .description =
         "dense attention that leaves out tiles whose largest score is far below the largest so far",
     .action = SL_ACTION_KERNEL,
-    .has_params = true,
+    .options = &table,
+    .skip_factor = skip_factor,
     .needs_kv_heads = true,
     .reads_all = true,
     .prefix_reuse = true,

@@ -10,35 +10,70 @@
 
 #include "sparse/algorithms/kept.h"
 
-enum { DEFAULT_KERNEL = 5 };
+typedef struct snapkv_options {
+    sl_kept_options kept;
+    int output_tokens;
+} snapkv_options;
+
+static const sl_option option_rows[] = {
+    SL_KEPT_ROWS(snapkv_options, "5", "avgpool"),
+    SL_ROW_INT(
+        snapkv_options, output_tokens, "1024", 0, SL_ROWS_MOST_TOKENS,
+        "Newest generated tokens that a query reads. 0: all, and hot_rows must then hold the whole context."),
+};
+static const sl_options table = {.section = "sparse_attention",
+                                 .name = "snapkv",
+                                 .seam = "sparse_attention.algorithm",
+                                 .rows = option_rows,
+                                 .n = SL_COUNT(option_rows),
+                                 .bytes = sizeof(snapkv_options)};
+_Static_assert(sizeof(snapkv_options) <= SL_SELECT_BYTES, "options are kept in sl_select_options");
+
+static snapkv_options options_of(const sl_cache_dims *d)
+{
+    snapkv_options o;
+    sl_algo_options(&table, d, &o);
+    return o;
+}
 
 typedef struct snapkv {
     sl_algo base;
     sl_kept kept;
 } snapkv;
 
-static sl_pool_rule pool_of(const sl_cache_dims *d)
+static int32_t snapkv_window(const sl_cache_dims *d)
 {
-    return (sl_pool_rule){.kernel = d->select.kernel > 0 ? d->select.kernel : DEFAULT_KERNEL,
-                          .pooling = d->select.pooled ? d->select.pooling : SL_POOLING_AVG};
+    return options_of(d).kept.window_size;
+}
+
+static int32_t snapkv_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most)
+{
+    const snapkv_options o = options_of(d);
+    return sl_kept_planes(d, &o.kept, out, most);
+}
+
+static uint64_t snapkv_device_bytes(const sl_algo_dims *d)
+{
+    const snapkv_options o = options_of(&d->cache);
+    return sl_kept_device_bytes(d, &o.kept);
 }
 
 static sl_status snapkv_check(const sl_algo_dims *d, const sl_gates *g, sl_err *err)
 {
-    const sl_pool_rule pool = pool_of(&d->cache);
+    const snapkv_options o = options_of(&d->cache);
     if (g->recent_tokens > 0)
         return sl_fail(
             err, SL_ERR_INVALID,
             "snapkv: recent_tokens is %d, but window_size and output_tokens say what is read of the newest "
             "tokens",
             g->recent_tokens);
-    return sl_kept_check("snapkv", d, g, &pool, err);
+    return sl_kept_check("snapkv", d, g, &o.kept, err);
 }
 
 static int32_t snapkv_width(const sl_algo_dims *d, int32_t dense_below)
 {
-    const int32_t output = d->cache.select.output_tokens;
-    int64_t w = output > 0 ? (int64_t)sl_kept_budget(&d->cache) + output : d->max_context;
+    const snapkv_options o = options_of(&d->cache);
+    int64_t w = o.output_tokens > 0 ? (int64_t)o.kept.prompt_budget + o.output_tokens : d->max_context;
     w = w > dense_below ? w : dense_below;
     return w < d->max_context ? (int32_t)w : d->max_context;
 }
@@ -54,12 +89,12 @@ static void snapkv_destroy(sl_algo *a)
 
 static sl_status snapkv_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
 {
-    const sl_pool_rule pool = pool_of(&d->cache);
+    const snapkv_options o = options_of(&d->cache);
     snapkv *s = calloc(1, sizeof *s);
     if (!s)
         return sl_fail(err, SL_ERR_NO_MEMORY, "snapkv: out of memory");
     s->base.desc = &sl_algo_snapkv;
-    sl_status st = sl_kept_open(&s->kept, "snapkv", be, d, &pool, err);
+    sl_status st = sl_kept_open(&s->kept, "snapkv", be, d, &o.kept, err);
     if (st != SL_OK) {
         snapkv_destroy(&s->base);
         return st;
@@ -92,7 +127,7 @@ static sl_status snapkv_retrieve(sl_algo *a, const sl_algo_call *call, int32_t f
                               .ld_kept = s->most,
                               .ld_ids = call->k,
                               .window = s->window,
-                              .output = s->dims.cache.select.output_tokens,
+                              .output = options_of(&s->dims.cache).output_tokens,
                               .dense_below = call->dense_below};
     return sl_be_run(s->be, SL_OP_KEPT_LISTS, &p, err);
 }
@@ -102,7 +137,7 @@ const sl_algo_desc sl_algo_snapkv = {
     .description =
         "the tokens of the prompt to which its last tokens attended most, those, and what was generated",
     .action = SL_ACTION_VISIBILITY,
-    .has_params = true,
+    .options = &table,
     .needs_kv_heads = true,
     .constant_k = true,
     .budget_key = "prompt_budget",
@@ -110,14 +145,14 @@ const sl_algo_desc sl_algo_snapkv = {
     .chunked_prefill = true,
     .disaggregation = true,
     .selector = sl_kept_selector,
-    .planes = sl_kept_planes,
+    .planes = snapkv_planes,
     .check = snapkv_check,
     .width = snapkv_width,
-    .device_bytes = sl_kept_device_bytes,
+    .device_bytes = snapkv_device_bytes,
     .create = snapkv_create,
     .destroy = snapkv_destroy,
     .prompt = snapkv_prompt,
-    .prompt_window = sl_kept_window,
+    .prompt_window = snapkv_window,
     .update = snapkv_update,
     .retrieve = snapkv_retrieve,
 };

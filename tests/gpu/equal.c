@@ -47,7 +47,7 @@ typedef struct world {
     options o;
     const kind *k;
     const sl_algo_desc *algorithm;
-    sl_select_params select;
+    sl_select_options select;
     sl_channels channels; /* of double_sparsity, with the values in channel_of */
     int32_t channel_of[LAYERS * MOST_KV_HEADS * CHANNELS];
     int32_t longest; /* tokens of the longest selection */
@@ -119,7 +119,7 @@ static bool make_model(world *w)
     w->cfg = *sl_model_get_config(w->model);
     w->algorithm = sl_algo_find(w->k->algorithm);
     some_channels(&w->cfg, &w->channels, w->channel_of);
-    w->select = select_of(w->k, w->o.tiny, &w->channels);
+    w->select = select_of(w->k, w->algorithm, w->o.tiny, &w->channels);
     w->longest = longest_of(w->k, &w->cfg, w->o.tiny, w->context);
     return true;
 }

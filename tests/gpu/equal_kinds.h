@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "model/synthetic.h"
 #include "sparse/channels.h"
+#include "tests/unit/sparse/select_params.h"
 
 enum { LAYERS = 4, CHANNELS = 8, MOST_KV_HEADS = 8, STREAMS = 7 }; /* STREAMS: the maximum */
 
@@ -73,15 +74,16 @@ static inline int32_t window_of(const kind *k, bool tiny)
 }
 
 /* channels: some_channels(), used by double_sparsity alone; the result refers to them. */
-static inline sl_select_params select_of(const kind *k, bool tiny, const sl_channels *channels)
+static inline sl_select_options select_of(const kind *k, const sl_algo_desc *a, bool tiny,
+                                          const sl_channels *channels)
 {
     int32_t budget = budget_of(k, tiny);
     const bool int8 = strcmp(k->name, "quest int8") == 0;
-    sl_select_params p = {.token_budget = budget,
-                          .shared_lists = k->shared,
-                          .bounds_typed = int8,
-                          .bounds = int8 ? SL_I8 : SL_F32,
-                          .stamp = 1};
+    select_params p = {.token_budget = budget,
+                       .shared_lists = k->shared,
+                       .bounds_typed = int8,
+                       .bounds = int8 ? SL_I8 : SL_F32,
+                       .stamp = 1};
 
     if (strcmp(k->algorithm, "double_sparsity") == 0)
         p.channels = channels, p.heavy_channels = CHANNELS;
@@ -97,7 +99,7 @@ static inline sl_select_params select_of(const kind *k, bool tiny, const sl_chan
         p.niter = 5;
     if (strcmp(k->algorithm, "pq_cache") == 0)
         p.n_subbits = tiny ? 3 : 6, p.niter = 5, p.recent_ratio = 0.25f;
-    return p;
+    return select_options(a, &p);
 }
 
 static inline sl_gates gates_of(const kind *k, bool tiny)

@@ -4,6 +4,7 @@
  * valid and fit by the plan.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/msg.h"
@@ -19,7 +20,7 @@ static sl_err err;
 
 static void fresh(void)
 {
-    sl_config_bind(sl_cli_choices);
+    sl_config_bind(sl_cli_choices, sl_cli_parts());
     sl_config_init(&cfg);
     err.text[0] = '\0';
 }
@@ -81,15 +82,108 @@ START_TEST(unknown_names_are_refused)
 }
 END_TEST
 
+/* Implementations of one seam may share a key: of one type, with the same bounds and names. Every option has a text, and one
+ * that a page depends on says so once. */
+START_TEST(tables_agree)
+{
+    int shared = 0;
+    for (const sl_options *const *t = sl_cli_parts(); *t; t++) {
+        ck_assert((*t)->section && (*t)->name && (!(*t)->seam) != (!(*t)->on));
+        ck_assert(!(*t)->on || sl_options_find(*t, (*t)->on)->type == SL_OPTION_TEXT);
+        for (size_t i = 0; i < (*t)->n; i++) {
+            const sl_option *o = &(*t)->rows[i];
+            ck_assert_msg(strlen(o->doc) > 8 && o->offset + o->size <= (*t)->bytes, "%s.%s", (*t)->name,
+                          o->name);
+            for (const sl_options *const *u = sl_cli_parts(); u < t; u++) {
+                const sl_option *p =
+                    strcmp((*u)->section, (*t)->section) ? NULL : sl_options_find(*u, o->name);
+                ck_assert_msg(!p || (p->type == o->type && p->flags == o->flags && p->min == o->min &&
+                                     p->max == o->max && p->size == o->size &&
+                                     sl_option_names(p) == sl_option_names(o)),
+                              "%s of %s and %s", o->name, (*u)->name, (*t)->name);
+                shared += p != NULL;
+            }
+        }
+    }
+    ck_assert_int_ge(shared, 10);
+}
+END_TEST
+
+static void finish_rejects_now(const char *a, const char *reason)
+{
+    ck_assert_int_eq(sl_config_set(&cfg, a, &err), SL_OK);
+    ck_assert_int_lt(sl_config_finish(&cfg, &err), 0);
+    ck_assert_msg(strstr(err.text, reason), "want \"%s\" in: %s", reason, err.text);
+}
+
+static void finish_rejects(const char *a, const char *b, const char *reason)
+{
+    fresh();
+    ck_assert_int_eq(sl_config_set(&cfg, a, &err), SL_OK);
+    if (b)
+        ck_assert_int_eq(sl_config_set(&cfg, b, &err), SL_OK);
+    ck_assert_int_lt(sl_config_finish(&cfg, &err), 0);
+    ck_assert_msg(strstr(err.text, reason), "want \"%s\" in: %s", reason, err.text);
+}
+
+START_TEST(rules_of_implementations)
+{
+    finish_rejects("kvstore.disk.path=/d", NULL, "kvstore.disk.bytes: is mandatory");
+    finish_rejects("kvstore.disk.bytes=1GiB", NULL, "kvstore.disk.bytes: has no effect");
+    fresh();
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.prefix_cache=false", &err), SL_OK);
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
+    finish_rejects_now("kvstore.disk.path=/d", "kvstore.disk.path: needs kvstore.prefix_cache");
+    fresh();
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.share=none", &err), SL_OK);
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
+    finish_rejects_now("kvstore.disk.path=/d", "kvstore.share: none");
+    fresh();
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.load_timeout_ms=30000", &err), SL_OK);
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
+    finish_rejects_now("kvstore.disk.path=/d", "must be less than router.stage_timeout_ms");
+    finish_rejects("kvstore.redis.bytes=1GiB", NULL, "kvstore.redis.bytes: has no effect");
+    finish_rejects("kvstore.redis.user=u", NULL, "kvstore.redis.user: has no effect");
+    finish_rejects("kvstore.redis.address=h:1", "kvstore.redis.user=u", "needs kvstore.redis.password_file");
+    finish_rejects("kvstore.redis.address=h:1", "kvstore.redis.password_file=/nonexistent/p",
+                   "kvstore.redis.password_file: /nonexistent/p");
+    finish_rejects("kvstore.redis.address=h:1", "kvstore.prefix_cache=false", "needs kvstore.prefix_cache");
+    finish_rejects("kvstore.redis.address=h:1", "kvstore.share=none", "kvstore.redis.address: has no use");
+    finish_rejects("kvstore.redis.address=h:1", "kvstore.redis.load_timeout_ms=30000",
+                   "kvstore.redis.load_timeout_ms (30000) must be less than");
+    finish_rejects("kvstore.nixl.path=/d", NULL, "kvstore.nixl.path: has no effect");
+    finish_rejects("kvstore.nixl.backend=POSIX", "kvstore.nixl.path=/d", "files need both");
+    finish_rejects("kvstore.nixl.backend=OBJ", "kvstore.nixl.parameters=bucket=b,secret_key=hidden",
+                   "kvstore.nixl.parameters: secret_key would be shown");
+    finish_rejects("kvstore.nixl.backend=OBJ", "kvstore.nixl.parameters=session_token=hidden",
+                   "AWS_SESSION_TOKEN");
+    finish_rejects("kvstore.nixl.backend=POSIX", "kvstore.share=none", "kvstore.nixl.backend: has no use");
+    finish_rejects("events.zmq.replay_endpoint=ipc:///r", NULL, "has no effect without events.zmq.endpoint");
+    finish_rejects("events.zmq.endpoint=ipc:///r", "events.zmq.replay_endpoint=ipc:///r", "is the same as");
+    finish_rejects("events.zmq.endpoint=ipc:///r", "events.zmq.topic=", "events.zmq.topic: is empty");
+    finish_rejects("events.zmq.endpoint=ipc:///r", "kvstore.share=tenant",
+                   "events.zmq.endpoint: needs kvstore.share: all");
+    finish_rejects("router.cache_threshold=0.5", NULL, "is not read when router.policy is cache_aware");
+    finish_rejects(
+        "sparse_attention.algorithm=quest", "sparse_attention.topk=3",
+        "--set sparse_attention.topk: is not read when sparse_attention.algorithm is quest, only when it is "
+        "rocket_kv");
+}
+END_TEST
+
 START_TEST(generated_files_are_fresh)
 {
     fresh();
     check_generated("configs/reference.yaml", sl_config_reference_yaml());
     check_generated("docs/configuration.md", sl_config_reference());
     /* The reference file is a valid configuration that does not change any default. */
-    sl_config before = cfg;
+    char *before = sl_config_dump(&cfg);
     ck_assert_msg(sl_config_load_file(&cfg, "configs/reference.yaml", &err) == SL_OK, "%s", err.text);
-    ck_assert_int_eq(memcmp(&before, &cfg, sizeof cfg), 0);
+    ck_assert_msg(sl_config_finish(&cfg, &err) == SL_OK, "%s", err.text);
+    char *after = sl_config_dump(&cfg);
+    ck_assert_str_eq(before, after);
+    free(before);
+    free(after);
 }
 END_TEST
 
@@ -163,6 +257,8 @@ int main(void)
     tcase_add_test(t, hot_rows_end_where_the_kernels_do);
     tcase_add_test(t, every_name_is_accepted);
     tcase_add_test(t, unknown_names_are_refused);
+    tcase_add_test(t, tables_agree);
+    tcase_add_test(t, rules_of_implementations);
     tcase_add_test(t, generated_files_are_fresh);
     tcase_add_test(t, configurations_for_h200);
     suite_add_tcase(s, t);

@@ -88,6 +88,11 @@ static sl_status make(const char *dir, const char *entry, bool possible, sl_cli_
     return sl_cli_eval_settings_make(&c, out, err);
 }
 
+static int option(const sl_eval_setting *s, const char *name)
+{
+    return (int)sl_options_number(s->chosen.algorithm->options, s->chosen.select.values, name);
+}
+
 START_TEST(budgets_become_keys)
 {
     sl_cli_eval_settings s;
@@ -99,8 +104,8 @@ START_TEST(budgets_become_keys)
     ck_assert(s.v[0].baseline && !s.v[1].baseline && s.v[0].budget == 0);
     ck_assert_str_eq(s.v[0].name, "dense");
     ck_assert_int_eq(s.v[1].budget, 64);
-    ck_assert_int_eq(s.v[2].chosen.select.token_budget, 128);
-    ck_assert_int_eq(s.v[2].chosen.select.block_tokens, 32);
+    ck_assert_int_eq(option(&s.v[2], "token_budget"), 128);
+    ck_assert_int_eq(option(&s.v[2], "block_tokens"), 32);
     sl_cli_eval_settings_free(&s);
     ck_assert_int_eq(make("models/facts-llama", "streaming_llm", false, &s, &err), SL_OK);
     ck_assert_int_eq(s.v[2].chosen.gates.sink_tokens, 4);
@@ -108,7 +113,7 @@ START_TEST(budgets_become_keys)
     sl_cli_eval_settings_free(&s);
     ck_assert_int_eq(make("models/facts-llama", "rocket_kv:page_size=8", false, &s, &err), SL_OK);
     ck_assert_int_eq(s.v[2].budget, 128);
-    ck_assert_int_eq(s.v[2].chosen.select.top_pages, 16); /* pages of a budget of 128 tokens */
+    ck_assert_int_eq(option(&s.v[2], "topk"), 16); /* pages of a budget of 128 tokens */
     sl_cli_eval_settings_free(&s);
     ck_assert_int_eq(make("models/facts-dsa", "dsa", false, &s, &err), SL_OK);
     ck_assert_int_eq(s.n, 2);
@@ -161,7 +166,7 @@ END_TEST
 
 int main(void)
 {
-    sl_config_bind(sl_cli_choices);
+    sl_config_bind(sl_cli_choices, sl_cli_parts());
     Suite *s = suite_create("eval settings");
     TCase *t = tcase_create("settings");
     tcase_add_test(t, lists);

@@ -31,7 +31,7 @@ static void open_arena(fix *f)
     sl_err err = {0};
     sl_geometry g;
     sl_cache_dims cache = sl_engine_cache_dims(f->cfg, f->o.rows, f->o.index);
-    cache.select = f->o.select;
+    cache.select = select_options(algorithm_of(&f->o), &f->o.select);
     ck_assert_msg(sl_engine_geometry(f->cfg, &cache, algorithm_of(&f->o), f->o.layout,
                                      sl_model_fingerprint(f->model), &g, &err) == SL_OK,
                   "%s", err.text);
@@ -65,7 +65,7 @@ void fix_open(fix *f, const fix_opts *o)
     int64_t pages = f->o.max_seqs * (int64_t)sl_pages_for(f->o.max_context);
     f->eo = (sl_engine_opts){
         .algorithm = algorithm_of(o),
-        .select = o->select,
+        .select = select_options(algorithm_of(o), &o->select),
         .gates = o->gates,
         .max_seqs = f->o.max_seqs,
         .max_hot_seqs = o->max_hot,
@@ -207,6 +207,13 @@ void fix_reference(fix *f, fix_text *t, int32_t n_prompt, int32_t n, uint64_t se
     fix_prompt_open(f, &r, SL_RESIDENT, 0, n, n_prompt);
     fix_greedy(f, &r, t, n);
     fix_seq_close(f, &r, false);
+}
+
+void fix_option(sl_engine_opts *eo, const char *name, const char *text)
+{
+    sl_err err = {0};
+    ck_assert_msg(sl_options_set(eo->algorithm->options, eo->select.values, name, text, &err) == SL_OK, "%s",
+                  err.text);
 }
 
 void fix_refused(fix *f, const sl_engine_opts *eo, sl_status want, const char *says)

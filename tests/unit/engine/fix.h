@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "engine/engine.h"
+#include "tests/unit/sparse/select_params.h"
 
 /* ck_assert reports every success to the parent process; this is for inner loops. */
 #define MUST(cond)                                                                                           \
@@ -31,8 +32,8 @@ typedef struct fix_opts {
     int32_t max_seqs, max_hot, hot_rows, tail_rows; /* hot_rows 0: index_topk */
     const int32_t *hot_rows_layer;                  /* NULL: all layers alike */
     sl_evict_policy policy;
-    const char *algorithm;   /* NULL: dsa */
-    sl_select_params select; /* its parameters */
+    const char *algorithm; /* NULL: dsa */
+    select_params select;  /* its options */
     sl_gates gates;
     const sl_algo_desc *desc;       /* a test double, instead of a name of the registry */
     int32_t host_pages;             /* 0: enough for all sequences */
@@ -89,6 +90,8 @@ void fix_greedy(fix *f, fix_run *r, fix_text *t, int32_t to);
  */
 void fix_reference(fix *f, fix_text *t, int32_t n_prompt, int32_t n, uint64_t seed);
 /* Fails the test unless an engine with these options is refused with this status and a message that contains `says`. */
+/* Sets one option of the algorithm in an engine's options, as a configuration writes it. */
+void fix_option(sl_engine_opts *eo, const char *name, const char *text);
 void fix_refused(fix *f, const sl_engine_opts *eo, sl_status want, const char *says);
 
 #endif

@@ -25,7 +25,7 @@ static const char *const models[] = {"tests/golden/model/llama-odd", "tests/gold
 static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
 
 typedef struct setting {
-    sl_select_params select;
+    select_params select;
     int32_t sinks, prompt;
 } setting;
 
@@ -114,7 +114,7 @@ static sl_key_source host_keys(const checker *c, int32_t layer)
 /* Appends the clusters of one group. */
 static void add_group(checker *c, int32_t begin, int32_t end, int32_t k)
 {
-    const sl_select_params *s = &c->f->o.select;
+    const select_params *s = &c->f->o.select;
     const sl_kmeans_params p = {.keys = host_keys(c, c->layer),
                                 .first = begin,
                                 .tokens = end - begin,
@@ -135,7 +135,7 @@ static void add_group(checker *c, int32_t begin, int32_t end, int32_t k)
 /* The groups of a layer that are complete before a query at pos; positions of a layer only grow. */
 static void make_groups(checker *c, int32_t layer, int32_t pos)
 {
-    const sl_select_params *s = &c->f->o.select;
+    const select_params *s = &c->f->o.select;
     const int32_t sinks = c->f->o.gates.sink_tokens;
     const int32_t first = c->prompt > s->token_budget ? c->prompt : s->token_budget;
     c->layer = layer, c->end = 0;
@@ -178,7 +178,7 @@ static void check_best(const checker *c, const sl_attn_call *call, int64_t t, in
 static void check_list(checker *c, const sl_attn_call *call, int64_t t, int32_t head, const int32_t *ids,
                        int32_t k)
 {
-    const sl_select_params *s = &c->f->o.select;
+    const select_params *s = &c->f->o.select;
     const int32_t pos = call->seqs->token_pos[t], sinks = c->f->o.gates.sink_tokens;
     const bool all = pos < c->prompt || c->end == 0;
     bool in[CONTEXT] = {false};
@@ -202,7 +202,7 @@ static void check_list(checker *c, const sl_attn_call *call, int64_t t, int32_t 
 static void check_token(checker *c, const sl_algo_call *call, int64_t t, const int32_t *ids)
 {
     const sl_attn_call *a = call->attn;
-    const sl_select_params *s = &c->f->o.select;
+    const select_params *s = &c->f->o.select;
     int32_t want[8 * CONTEXT], seq = 0, pos = a->seqs->token_pos[t];
     const sl_seq_tables one = {
         .n_tokens = 1, .n_seqs = 1, .ld = CONTEXT, .token_seq = &seq, .token_pos = &pos};
@@ -465,7 +465,7 @@ START_TEST(refusals)
     fix_refused(&f, &eo, SL_ERR_INVALID, "recent_tokens is 5, but cluster_window says");
     eo = f.eo, eo.gates.sink_tokens = 64;
     fix_refused(&f, &eo, SL_ERR_INVALID, "token_budget 64 leaves nothing to select after sink_tokens 64");
-    eo = f.eo, eo.select.window_nlist = 21;
+    eo = f.eo, fix_option(&eo, "window_nlist", "21");
     fix_refused(&f, &eo, SL_ERR_INVALID, "window_nlist 21 exceeds cluster_window 20");
     eo = f.eo, eo.select.stamp = 5;
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");

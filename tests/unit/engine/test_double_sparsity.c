@@ -21,7 +21,7 @@ static const char *const models[] = {"tests/golden/model/llama-odd", "tests/gold
                                      "tests/golden/model/qwen3-norms", "tests/golden/model/llama-rope3"};
 static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
 /* heavy_channels 0 stands for all channels of the head. */
-static const sl_select_params variants[] = {
+static const select_params variants[] = {
     {.token_budget = BUDGET, .heavy_channels = 5},
     {.token_budget = BUDGET, .heavy_channels = 0},
     {.token_budget = BUDGET, .heavy_channels = 3, .shared_lists = true, .reduce = SL_GROUP_MEAN},
@@ -91,7 +91,7 @@ static fix_opts opts_of(int i)
 /* The label that a bf16 plane has for the value. */
 static double stored(const witness *w, double v)
 {
-    const sl_select_params *p = &w->f->o.select;
+    const select_params *p = &w->f->o.select;
     if (!p->labels_typed || p->labels == SL_F32)
         return v;                 /* keys of bf16 and e4m3 rows are bf16 values */
     return witness_bf16(v, rint); /* to nearest, ties to even */
@@ -237,18 +237,18 @@ START_TEST(refusals)
     sl_channels other = *o.select.channels;
     fix_open(&f, &o);
     sl_engine_opts eo = f.eo;
-    eo.select.channels = NULL;
+    sl_select_channels(&eo.select, NULL);
     fix_refused(&f, &eo, SL_ERR_INVALID, "channel_config_path is not set");
-    eo = f.eo, other.n_layers++, eo.select.channels = &other;
+    eo = f.eo, other.n_layers++, sl_select_channels(&eo.select, &other);
     fix_refused(&f, &eo, SL_ERR_REFUSED, "the channels are those of");
-    eo = f.eo, other = *o.select.channels, other.count = 4, eo.select.channels = &other;
+    eo = f.eo, other = *o.select.channels, other.count = 4, sl_select_channels(&eo.select, &other);
     fix_refused(&f, &eo, SL_ERR_INVALID,
                 "heavy_channels is 5, but the calibration lists 4 channels per head");
     eo = f.eo, eo.gates = (sl_gates){.sink_tokens = 60, .recent_tokens = 5};
     fix_refused(&f, &eo, SL_ERR_INVALID, "sink_tokens 60 + recent_tokens 5 exceed token_budget 64");
     eo = f.eo, eo.hot_rows = BUDGET - 1;
     fix_refused(&f, &eo, SL_ERR_INVALID, "is less than the longest selection, 64 tokens");
-    eo = f.eo, eo.select.heavy_channels = 6; /* a store with other labels */
+    eo = f.eo, fix_option(&eo, "heavy_channels", "6"); /* a store with other labels */
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane labels: label differs: ");
     eo = f.eo,
     eo.select.stamp = 5; /* a store with other channels, see stamps_tell_selections_apart of test_choose */

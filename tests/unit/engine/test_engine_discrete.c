@@ -461,20 +461,20 @@ static fix_opts kind_of(int i)
         return o;
     o = (fix_opts){
         .dir = LLAMA, .rows = SL_ROW_GQA_BF16, .act = SL_BF16, .algorithm = "quest", .hot_rows = 64};
-    o.select = (sl_select_params){.token_budget = 64, .block_tokens = i == 2 ? 16 : 1};
+    o.select = (select_params){.token_budget = 64, .block_tokens = i == 2 ? 16 : 1};
     if (i == 4)
         o.algorithm = "streaming_llm", o.hot_rows = 44,
         o.gates = (sl_gates){.sink_tokens = 4, .recent_tokens = 40};
     if (i == 5)
         o.algorithm = "skip_softmax", o.hot_rows = WHOLE, o.select.skip_factor = 60;
     if (i >= SELECTS_ONCE)
-        o.select = (sl_select_params){.prompt_budget = 64, .window = 16};
+        o.select = (select_params){.prompt_budget = 64, .window = 16};
     if (i == 6)
         o.algorithm = "snapkv", o.hot_rows = 84, o.select.output_tokens = 20;
     if (i == 7)
         o.algorithm = "rocket_kv", o.hot_rows = 40, o.select.retained_page = 4, o.select.top_pages = 10;
     if (i >= 8)
-        o.select = (sl_select_params){.token_budget = 48, .niter = 3};
+        o.select = (select_params){.token_budget = 48, .niter = 3};
     if (i == 8)
         o.algorithm = "cluster_kv", o.hot_rows = 64, o.select.cluster_tokens = 4,
         o.select.cluster_window = 16, o.select.window_nlist = 3;

@@ -14,6 +14,7 @@
 #include "sparse/algorithm.h"
 #include "sparse/channels.h"
 #include "tests/unit/run_suite.h"
+#include "tests/unit/sparse/select_params.h"
 
 /* How much more the plan may say, where a slot's share of an array is rounded up, and the array of all slots in the engine. */
 #define ROUNDED(slots, layers) ((uint64_t)((slots) * (layers)*6 + 8) * 256)
@@ -96,15 +97,16 @@ static void close_fixture(fixture *f)
 /* Small budgets, so that hot buffers are smaller than the context. False: the algorithm does not serve the model. */
 static bool choose(const fixture *f, const sl_algo_desc *a, sl_plan_in *in, int i)
 {
-    const sl_selection_keys keys = {.token_budget = 64,
-                                    .block_tokens = 16,
-                                    .prompt_budget = 96,
-                                    .window_size = 16,
-                                    .output_tokens = 32,
-                                    .cluster_window = 48,
-                                    .cluster_tokens = 20,
-                                    .topk = 8,
-                                    .topr = 8};
+    const select_params keys = {.token_budget = 64,
+                                .block_tokens = 16,
+                                .prompt_budget = 96,
+                                .window = 16,
+                                .output_tokens = 32,
+                                .cluster_window = 48,
+                                .cluster_tokens = 20,
+                                .top_pages = 8,
+                                .top_channels = 8,
+                                .recent_ratio = 0.5f};
     sl_err err = {0};
     *in = (sl_plan_in){.cfg = f->cfg,
                        .cache = sl_engine_cache_dims(f->cfg, models[i].rows, SL_INDEX_PLAIN),
@@ -119,11 +121,12 @@ static bool choose(const fixture *f, const sl_algo_desc *a, sl_plan_in *in, int 
     if (a->needs_indexer && f->cfg->n_kv_heads)
         return false;
     if (a == &sl_algo_double_sparsity) {
-        in->cache.select =
-            (sl_select_params){.token_budget = 64, .heavy_channels = 8, .channels = &f->channels};
+        in->cache.select = select_options(
+            a, &(select_params){.token_budget = 64, .heavy_channels = 8, .channels = &f->channels});
         st = SL_OK;
     } else {
-        st = sl_choose_selection(a, &keys, f->cfg, &in->gates, &in->cache.select, &err);
+        const sl_select_options values = select_options(a, &keys);
+        st = sl_choose_selection(a, values.values, f->cfg, &in->gates, &in->cache.select, &err);
     }
     if (st == SL_OK)
         st = sl_algo_serves(a, &in->cache, &err);

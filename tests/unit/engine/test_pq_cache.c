@@ -26,7 +26,7 @@ static const char *const models[] = {"tests/golden/model/llama-odd", "tests/gold
 static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
 
 typedef struct setting {
-    sl_select_params select; /* reduce is what pq_cache always does; the witness reads it */
+    select_params select; /* reduce is what pq_cache always does; the witness reads it */
     int32_t sinks, prompt;
 } setting;
 
@@ -99,7 +99,7 @@ static sl_key_source host_keys(const checker *c, int32_t layer)
 /* The codebook of a layer, and the codes of the tokens that a query at pos may read by them. */
 static void restate(checker *c, int32_t layer, int32_t pos)
 {
-    const sl_select_params *s = &c->w.f->o.select;
+    const select_params *s = &c->w.f->o.select;
     const int32_t sinks = c->w.f->o.gates.sink_tokens, end = pos + 1 - recent_of(&c->w.f->o);
     const sl_kmeans_params b = {.keys = host_keys(c, layer),
                                 .first = sinks,
@@ -130,7 +130,7 @@ static void restate(checker *c, int32_t layer, int32_t pos)
 static double decoded(const witness *w, const seen_list *l, const double *q, int32_t head, int32_t unit)
 {
     const checker *c = (const checker *)w;
-    const sl_select_params *s = &w->f->o.select;
+    const select_params *s = &w->f->o.select;
     const int32_t token = w->f->o.gates.sink_tokens + unit, width = l->dim / s->n_subvec,
                   k = 1 << s->n_subbits;
     double sum = 0;
@@ -390,12 +390,10 @@ START_TEST(refusals)
     fix_refused(&f, &eo, SL_ERR_INVALID, "recent_tokens is 5, but recent_ratio says");
     eo = f.eo, eo.gates.sink_tokens = 63;
     fix_refused(&f, &eo, SL_ERR_INVALID, "token_budget 64 leaves nothing to select after sink_tokens 63 and");
-    eo = f.eo, eo.select.recent_ratio = 1;
+    eo = f.eo, fix_option(&eo, "recent_ratio", "1");
     fix_refused(&f, &eo, SL_ERR_INVALID, "leaves nothing to select after sink_tokens 4 and recent_ratio 1");
-    eo = f.eo, eo.select.n_subvec = 5;
+    eo = f.eo, fix_option(&eo, "n_subvec", "5");
     fix_refused(&f, &eo, SL_ERR_INVALID, "n_subvec 5 does not divide head_dim");
-    eo = f.eo, eo.select.n_subbits = 9;
-    fix_refused(&f, &eo, SL_ERR_INVALID, "n_subbits is 9, at most 8 are possible");
     eo = f.eo, eo.select.stamp = 5;
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
     fix_close(&f);

@@ -18,7 +18,7 @@ enum { BUDGET = 64 };
 static const char *const models[] = {"tests/golden/model/llama-odd", "tests/golden/model/qwen2-mha",
                                      "tests/golden/model/qwen3-norms", "tests/golden/model/llama-rope3"};
 static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
-static const sl_select_params divisions[] = {
+static const select_params divisions[] = {
     {.token_budget = BUDGET, .block_tokens = 16},
     {.token_budget = BUDGET, .block_tokens = 1, .reduce = SL_GROUP_MEAN},
     {.token_budget = BUDGET, .block_tokens = 16, .shared_lists = true, .reduce = SL_GROUP_MEAN},
@@ -56,11 +56,11 @@ static fix_opts int8_opts(int i)
 {
     fix_opts o = opts_of(i);
     o.dir = wide_models[i % (int)SL_COUNT(wide_models)];
-    o.select = (sl_select_params){.token_budget = BUDGET,
-                                  .block_tokens = i ? 8 : 16,
-                                  .reduce = i ? SL_GROUP_SOFTMAX : SL_GROUP_MAX,
-                                  .bounds_typed = true,
-                                  .bounds = SL_I8};
+    o.select = (select_params){.token_budget = BUDGET,
+                               .block_tokens = i ? 8 : 16,
+                               .reduce = i ? SL_GROUP_SOFTMAX : SL_GROUP_MAX,
+                               .bounds_typed = true,
+                               .bounds = SL_I8};
     return o;
 }
 
@@ -95,7 +95,7 @@ static double rounded(const double *q, int32_t dim, int32_t at)
 /* A bound as it is stored: a bf16 value that is not below v (up) or not above it. */
 static double stored(const witness *w, double v, bool up)
 {
-    const sl_select_params *p = &w->f->o.select;
+    const select_params *p = &w->f->o.select;
     if (!p->bounds_typed || p->bounds != SL_BF16)
         return v; /* keys of bf16 and e4m3 rows are bf16 values */
     return witness_bf16(v, up ? ceil : floor);
@@ -253,9 +253,9 @@ START_TEST(refusals)
     eo = f.eo, eo.gates = (sl_gates){.sink_tokens = 20, .recent_tokens = 20};
     fix_refused(&f, &eo, SL_ERR_INVALID, "token_budget 64 is 4 blocks of 16 tokens, but sink_tokens 20");
     /* A store that was made with other parameters is refused, in whichever plane they show. */
-    eo = f.eo, eo.select.block_tokens = 8;
+    eo = f.eo, fix_option(&eo, "block_tokens", "8");
     fix_refused(&f, &eo, SL_ERR_REFUSED, "unit_tokens differs");
-    eo = f.eo, eo.select.bounds_typed = true, eo.select.bounds = SL_BF16;
+    eo = f.eo, fix_option(&eo, "bounds_dtype", "bf16");
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane bounds: format differs");
     eo = f.eo, eo.select.stamp = 5;
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
@@ -265,9 +265,11 @@ END_TEST
 
 START_TEST(int8_needs_whole_groups)
 {
-    sl_algo_dims d = {.cache = {.head_dim = 24,
-                                .kv_heads = 2,
-                                .select = {.token_budget = BUDGET, .bounds_typed = true, .bounds = SL_I8}}};
+    sl_algo_dims d = {.cache = {
+                          .head_dim = 24,
+                          .kv_heads = 2,
+                      }};
+    ck_assert_int_eq(sl_algo_select(&sl_algo_quest, "bounds_dtype=int8", &d.cache.select, NULL), SL_OK);
     const sl_gates gates = {0};
     sl_err err = {0};
     ck_assert_int_eq(sl_algo_quest.check(&d, &gates, &err), SL_ERR_INVALID);

@@ -18,7 +18,7 @@
 static const char *const models[] = {"tests/golden/model/llama-odd", "tests/golden/model/qwen2-mha",
                                      "tests/golden/model/qwen3-norms", "tests/golden/model/llama-rope3"};
 static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
-static const sl_select_params settings[] = {
+static const select_params settings[] = {
     {.prompt_budget = 64, .window = 16, .top_pages = 8, .retained_page = 4, .kt_type = SL_KT_BF16},
     {.prompt_budget = 64, .window = 16, .top_pages = 24, .retained_page = 1, .kt_type = SL_KT_BF16},
     {.prompt_budget = 64, .window = 32, .kernel = 7, .top_pages = 5, .retained_page = 8, .top_channels = 5},
@@ -36,7 +36,7 @@ enum { RUNS = SL_COUNT(settings) };
 static fix_opts opts_of(int i)
 {
     sl_row_format rows = formats[i % (int)SL_COUNT(formats)];
-    const sl_select_params *p = &settings[i % RUNS];
+    const select_params *p = &settings[i % RUNS];
     return (fix_opts){.dir = models[i % (int)SL_COUNT(models)],
                       .rows = rows,
                       .act = rows == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16,
@@ -188,7 +188,7 @@ static int64_t exact_lists;
 /* Whole pages of retained tokens, as many as the budget allows, the forced ones and the best of the others. */
 static void check_pages(witness *w, const seen_list *l, pages *p, const bool *in, int32_t n_ids)
 {
-    const sl_select_params *s = &w->f->o.select;
+    const select_params *s = &w->f->o.select;
     const int32_t n = (p->n + p->size - 1) / p->size;
     const int32_t recent = w->f->o.gates.recent_tokens, sinks = w->f->o.gates.sink_tokens;
     double scores[MOST], all[MOST], got[MOST];
@@ -219,7 +219,7 @@ static void check_pages(witness *w, const seen_list *l, pages *p, const bool *in
 
 static void check_list(witness *w, const seen_list *l)
 {
-    const sl_select_params *s = &w->f->o.select;
+    const select_params *s = &w->f->o.select;
     const int32_t before = WAYS_PROMPT - s->window;
     bool in[MOST] = {false}, kept[MOST] = {false};
     static pages p;
@@ -477,15 +477,15 @@ START_TEST(refusals)
     eo = f.eo, eo.gates.recent_tokens = 10, eo.gates.sink_tokens = 24;
     fix_refused(&f, &eo, SL_ERR_INVALID,
                 "rocket_kv: topk is 8 pages of 4 tokens, but sink_tokens 24 and recent_tokens 10 need");
-    eo = f.eo, eo.gates.sink_tokens = 48, eo.select.top_pages = 30;
+    eo = f.eo, eo.gates.sink_tokens = 48, fix_option(&eo, "topk", "30");
     fix_refused(
         &f, &eo, SL_ERR_INVALID,
         "rocket_kv: prompt_budget 64 leaves nothing to select after window_size 16 and sink_tokens 48");
-    eo = f.eo, eo.select.kernel = 4;
+    eo = f.eo, fix_option(&eo, "kernel_size", "4");
     fix_refused(&f, &eo, SL_ERR_INVALID, "rocket_kv: kernel_size 4 is even");
-    eo = f.eo, eo.select.retained_page = 3;
+    eo = f.eo, fix_option(&eo, "page_size", "3");
     fix_refused(&f, &eo, SL_ERR_INVALID, "rocket_kv: page_size 3 does not divide a page of 64 tokens");
-    eo = f.eo, eo.select.prompt_budget = 65;
+    eo = f.eo, fix_option(&eo, "prompt_budget", "65");
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane kept");
     eo = f.eo, eo.select.stamp = 5;
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");

@@ -18,7 +18,7 @@
 static const char *const models[] = {"tests/golden/model/llama-odd", "tests/golden/model/qwen2-mha",
                                      "tests/golden/model/qwen3-norms", "tests/golden/model/llama-rope3"};
 static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
-static const sl_select_params settings[] = {
+static const select_params settings[] = {
     {.prompt_budget = 64, .window = 16, .output_tokens = 24},
     {.prompt_budget = 48, .window = 8, .kernel = 1, .output_tokens = 100},
     {.prompt_budget = 64,
@@ -40,7 +40,7 @@ enum { SETTINGS = SL_COUNT(settings), RUNS = 4 };
 static fix_opts opts_of(int i)
 {
     sl_row_format rows = formats[i % (int)SL_COUNT(formats)];
-    const sl_select_params *p = &settings[i % SETTINGS];
+    const select_params *p = &settings[i % SETTINGS];
     return (fix_opts){.dir = models[(i + i / SETTINGS) % (int)SL_COUNT(models)],
                       .rows = rows,
                       .act = rows == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16,
@@ -61,7 +61,7 @@ static fix_opts opts_of(int i)
 /* A prompt token sees everything; a later one the kept tokens, the window, and the newest generated tokens. */
 static void check_list(witness *w, const seen_list *l)
 {
-    const sl_select_params *p = &w->f->o.select;
+    const select_params *p = &w->f->o.select;
     const int32_t before = WAYS_PROMPT - p->window, pos = l->pos;
     const int32_t oldest = pos - WAYS_PROMPT >= p->output_tokens ? pos + 1 - p->output_tokens : WAYS_PROMPT;
     bool in[WAYS_CONTEXT] = {false};
@@ -211,9 +211,9 @@ START_TEST(refusals)
     eo = f.eo, eo.gates.sink_tokens = 48;
     fix_refused(&f, &eo, SL_ERR_INVALID,
                 "prompt_budget 64 leaves nothing to select after window_size 16 and sink_tokens 48");
-    eo = f.eo, eo.select.kernel = 4;
+    eo = f.eo, fix_option(&eo, "kernel_size", "4");
     fix_refused(&f, &eo, SL_ERR_INVALID, "kernel_size 4 is even");
-    eo = f.eo, eo.select.prompt_budget = 65;
+    eo = f.eo, fix_option(&eo, "prompt_budget", "65");
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane kept");
     eo = f.eo, eo.select.stamp = 5;
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");

@@ -168,7 +168,7 @@ void ways_whole_budget(fix_opts o)
     o.select.token_budget = WAYS_CONTEXT;
     o.hot_rows = WAYS_CONTEXT;
     reference(&o, 3, got);
-    o.select = (sl_select_params){0}, o.algorithm = "dense";
+    o.select = (select_params){0}, o.algorithm = "dense";
     reference(&o, 3, want);
     ways_same(want, got, WAYS_PROMPT, "dense");
 }

@@ -152,7 +152,7 @@ void ways_prompt_dense(fix_opts o, int32_t prompt)
     o.hot_rows = WAYS_CONTEXT;
     o.gates = (sl_gates){0};
     reference(&o, 3, prompt, got);
-    o.select = (sl_select_params){0}, o.algorithm = "dense";
+    o.select = (select_params){0}, o.algorithm = "dense";
     reference(&o, 3, prompt, want);
     ways_same(want, got, prompt, "dense");
 }

@@ -214,9 +214,10 @@ END_TEST
 /* 4 clusters of 16 channels and 300 labels for each of 3 KV heads; 32 centroids of each channel, and 2 codes a token. */
 START_TEST(metadata_outside_of_the_planes)
 {
-    const sl_cache_dims d = {
-        .kv_heads = 3, .head_dim = 16, .select = {.cluster_tokens = 80, .n_subvec = 2, .n_subbits = 5}};
+    sl_cache_dims d = {.kv_heads = 3, .head_dim = 16};
+    ck_assert_int_eq(sl_algo_select(&sl_algo_cluster_kv, "cluster_tokens=80", &d.select, NULL), SL_OK);
     ck_assert_uint_eq(sl_algo_cluster_kv.query_bytes(&d, 300), 3 * (4 * 16 * 4 + 300 * 2));
+    ck_assert_int_eq(sl_algo_select(&sl_algo_pq_cache, "n_subvec=2:n_subbits=5", &d.select, NULL), SL_OK);
     ck_assert_uint_eq(sl_algo_pq_cache.query_bytes(&d, 300), 3 * (32 * 16 * 4 + 300 * 2));
 }
 END_TEST

@@ -39,18 +39,35 @@ static void on_done(sl_tier_req *req, sl_status st)
     ((answer *)req->cookie)->calls++;
 }
 
-static sl_tier_nixl_opts posix_opts(void)
+static void set(sl_tier_values *v, const char *name, const char *text)
 {
-    return (sl_tier_nixl_opts){.library = library, .backend = "POSIX", .prefix = "n"};
+    sl_err err = {0};
+    ck_assert_msg(sl_options_set(sl_tier_nixl_ops.options, v->bytes, name, text, &err) == SL_OK, "%s",
+                  err.text);
 }
 
-static sl_status open_at(const char *directory, uint64_t records, const sl_tier_nixl_opts *n,
-                         sl_key fingerprint, sl_err *err)
+static sl_tier_values opts_of(const char *lib, const char *backend, const char *prefix)
+{
+    sl_tier_values v;
+    sl_options_default(sl_tier_nixl_ops.options, v.bytes);
+    set(&v, "library", lib);
+    set(&v, "backend", backend);
+    set(&v, "prefix", prefix);
+    return v;
+}
+
+static sl_tier_values posix_opts(void)
+{
+    return opts_of(library, "POSIX", "n");
+}
+
+static sl_status open_at(const char *directory, uint64_t records, const sl_tier_values *n, sl_key fingerprint,
+                         sl_err *err)
 {
     sl_tier_opts o = {.page_bytes = BYTES,
                       .capacity_bytes = records * RECORD,
                       .directory = directory,
-                      .nixl = n,
+                      .options = n,
                       .slow_ms = slow_ms,
                       .fingerprint = fingerprint,
                       .format = {3, 4}};
@@ -66,7 +83,7 @@ static sl_status open_at(const char *directory, uint64_t records, const sl_tier_
 static void open_tier(uint64_t records)
 {
     sl_err err = {0};
-    sl_tier_nixl_opts n = posix_opts();
+    sl_tier_values n = posix_opts();
     ck_assert_msg(open_at(tier_directory(), records, &n, (sl_key){1, 2}, &err) == SL_OK, "%s", err.text);
 }
 
@@ -119,7 +136,7 @@ START_TEST(processes_share_a_directory)
     ck_assert_int_eq(run(SL_TIER_GET, 0, 10, 0), 10);
     ck_assert_int_eq(run(SL_TIER_REMOVE, 3, 1, 0), 1);
     sl_tier_close(tier);
-    sl_tier_nixl_opts n = posix_opts();
+    sl_tier_values n = posix_opts();
     ck_assert_int_eq(open_at(tier_directory(), 100, &n, (sl_key){8, 2}, &err),
                      SL_OK); /* another checkpoint */
     ck_assert_int_eq(run(SL_TIER_EXISTS, 0, 10, 0), 0);
@@ -217,24 +234,24 @@ START_TEST(refused_at_open)
 {
     sl_err err = {0};
     const sl_key f = {1, 2};
-    sl_tier_nixl_opts n = posix_opts();
+    sl_tier_values n = posix_opts();
     ck_assert_int_eq(open_at("/nowhere/at/all", 10, &n, f, &err), SL_ERR_IO);
     ck_assert_ptr_nonnull(strstr(err.text, "/nowhere/at/all: No such file"));
     ck_assert_int_eq(open_at("README.md", 10, &n, f, &err), SL_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(err.text, "is not a directory"));
     ck_assert_int_eq(open_at(tier_directory(), 0, &n, f, &err), SL_ERR_INVALID);
-    ck_assert_ptr_nonnull(strstr(err.text, "capacity"));
+    ck_assert_ptr_nonnull(strstr(err.text, "kvstore.nixl.bytes"));
     ck_assert_int_eq(chmod(tier_directory(), 0777), 0);
     ck_assert_int_eq(open_at(tier_directory(), 10, &n, f, &err), SL_ERR_REFUSED);
     ck_assert_ptr_nonnull(strstr(err.text, "can be written by every user"));
     ck_assert_int_eq(chmod(tier_directory(), 0700), 0);
-    n.backend = "TAPE";
+    set(&n, "backend", "TAPE");
     ck_assert_int_eq(open_at(tier_directory(), 10, &n, f, &err), SL_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(err.text, "no plug-in \"TAPE\""));
     ck_assert_ptr_nonnull(strstr(err.text, "POSIX"));
     const char *const bad[] = {"use_uring"};
     n = posix_opts();
-    n.parameters = bad, n.n_parameters = 1;
+    set(&n, "parameters", bad[0]);
     ck_assert_int_eq(open_at(tier_directory(), 10, &n, f, &err), SL_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(err.text, "KEY=VALUE"));
     nixl_rig_remove(tier_directory());
@@ -244,11 +261,11 @@ END_TEST
 START_TEST(without_the_library)
 {
     sl_err err = {0};
-    sl_tier_nixl_opts n = posix_opts();
-    n.library = "libno_such_nixl.so";
+    sl_tier_values n = posix_opts();
+    set(&n, "library", "libno_such_nixl.so");
     ck_assert_int_eq(open_at("build", 10, &n, (sl_key){1, 2}, &err), SL_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(err.text, "libno_such_nixl.so"));
-    n.library = "libc.so.6"; /* a library, but another one */
+    set(&n, "library", "libc.so.6"); /* a library, but another one */
     ck_assert_int_eq(open_at("build", 10, &n, (sl_key){1, 2}, &err), SL_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(err.text, "nixl_capi_"));
 }
@@ -376,13 +393,9 @@ static bool starts_without;
 
 static sl_status open_objects(const char *parameter, uint64_t records, sl_err *err)
 {
-    const char *const list[] = {parameter};
-    sl_tier_nixl_opts n = {.library = fake_nixl_path(),
-                           .backend = "OBJ",
-                           .prefix = "o",
-                           .parameters = list,
-                           .n_parameters = 1,
-                           .required = !starts_without};
+    sl_tier_values n = opts_of(fake_nixl_path(), "OBJ", "o");
+    set(&n, "parameters", parameter);
+    set(&n, "required", starts_without ? "false" : "true");
     return open_at(NULL, records, &n, (sl_key){1, 2}, err);
 }
 
@@ -484,7 +497,7 @@ START_TEST(objects_refused_at_open)
     ck_assert_int_eq(open_objects("bucket=absent", 0, &err), SL_ERR_REFUSED);
     ck_assert_ptr_nonnull(strstr(err.text, "does the bucket exist"));
     ck_assert_int_eq(open_objects("bucket=b", 10, &err), SL_ERR_INVALID);
-    ck_assert_ptr_nonnull(strstr(err.text, "capacity"));
+    ck_assert_ptr_nonnull(strstr(err.text, "kvstore.nixl.bytes"));
 }
 END_TEST
 

@@ -63,16 +63,50 @@ static bool is_right(int page)
     return true;
 }
 
-static sl_tier_redis_opts at_server(const redis_rig *r)
+static void set(sl_tier_values *v, const char *name, const char *text)
 {
-    return (sl_tier_redis_opts){.address = redis_rig_address(r), .prefix = prefix, .required = true};
+    sl_err err = {0};
+    ck_assert_msg(sl_options_set(sl_tier_find("redis")->options, v->bytes, name, text, &err) == SL_OK, "%s",
+                  err.text);
 }
 
-static sl_status open_with(const sl_tier_redis_opts *r, uint64_t capacity, sl_err *err)
+static sl_tier_values at_address(const char *address)
+{
+    sl_tier_values v;
+    sl_options_default(sl_tier_find("redis")->options, v.bytes);
+    set(&v, "address", address);
+    set(&v, "prefix", prefix[0] ? prefix : "r");
+    return v;
+}
+
+/* As an operator does: by a file, which the table of options reads. */
+static void give_password(sl_tier_values *v, const char *password)
+{
+    char path[64];
+    sl_err err = {0};
+    snprintf(path, sizeof path, "build/redis-password-%d", (int)getpid());
+    set(v, "user", "");
+    set(v, "password_file", password[0] ? path : "");
+    if (!password[0])
+        return;
+    FILE *f = fopen(path, "we");
+    ck_assert_ptr_nonnull(f);
+    fprintf(f, "%s\n", password);
+    fclose(f);
+    ck_assert_msg(sl_tier_find("redis")->options->finish(v->bytes, &err) == SL_OK, "%s", err.text);
+    unlink(path);
+}
+
+static sl_tier_values at_server(const redis_rig *r)
+{
+    return at_address(redis_rig_address(r));
+}
+
+static sl_status open_with(const sl_tier_values *r, uint64_t capacity, sl_err *err)
 {
     sl_tier_opts o = {.page_bytes = page_bytes,
                       .capacity_bytes = capacity,
-                      .redis = r,
+                      .options = r,
                       .fingerprint = {1, 2},
                       .format = {3, 4}};
     uint64_t seed = 4;
@@ -94,7 +128,7 @@ static void open_tier(const redis_rig *r, size_t bytes)
     sl_err err = {0};
     page_bytes = bytes;
     snprintf(prefix, sizeof prefix, "r%d", (int)getpid());
-    sl_tier_redis_opts o = at_server(r);
+    sl_tier_values o = at_server(r);
     ck_assert_msg(open_with(&o, 0, &err) == SL_OK, "%s", err.text);
 }
 
@@ -198,8 +232,8 @@ START_TEST(clusters_of_one_model_share_and_others_never_meet)
     open_tier(server, 4096);
     first = tier;
     ck_assert_int_eq(run(SL_TIER_SET, 0, 8), 8);
-    sl_tier_redis_opts r = at_server(server);
-    sl_tier_opts o = {.page_bytes = page_bytes, .redis = &r, .fingerprint = {1, 2}, .format = {3, 5}};
+    sl_tier_values r = at_server(server);
+    sl_tier_opts o = {.page_bytes = page_bytes, .options = &r, .fingerprint = {1, 2}, .format = {3, 5}};
     ck_assert_int_eq(sl_tier_open(sl_tier_find("redis"), &o, &others[0], &err), SL_OK);
     o.format = (sl_key){3, 4}, o.fingerprint = (sl_key){9, 2};
     ck_assert_int_eq(sl_tier_open(sl_tier_find("redis"), &o, &others[1], &err), SL_OK);
@@ -254,8 +288,8 @@ START_TEST(time_to_live)
     sl_err err = {0};
     page_bytes = 64;
     snprintf(prefix, sizeof prefix, "r%d", (int)getpid());
-    sl_tier_redis_opts r = at_server(server);
-    r.ttl_s = 100;
+    sl_tier_values r = at_server(server);
+    set(&r, "ttl_s", "100");
     ck_assert_int_eq(open_with(&r, 0, &err), SL_OK);
     ck_assert_int_eq(run(SL_TIER_SET, 0, 1), 1);
     long ttl = strtol(ask(server, "PTTL %s", 0, 0), NULL, 10);
@@ -319,7 +353,7 @@ START_TEST(a_full_server_refuses_pages)
     /* Without any limit: refused; with a limit of ours: pages are stored up to it. */
     redis_rig *endless = redis_rig_start("", &why);
     ck_assert_msg(endless != NULL, "%s", why);
-    sl_tier_redis_opts r = at_server(endless);
+    sl_tier_values r = at_server(endless);
     ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(err.text, "kvstore.redis.bytes"));
     ck_assert_ptr_nonnull(strstr(err.text, "maxmemory"));
@@ -342,11 +376,11 @@ START_TEST(a_server_that_is_not_there)
     ck_assert_msg(late != NULL, "%s", why);
     redis_rig_stop(late);
     snprintf(prefix, sizeof prefix, "r%d", (int)getpid());
-    sl_tier_redis_opts r = at_server(late);
+    sl_tier_values r = at_server(late);
     ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_IO);
     ck_assert_ptr_nonnull(strstr(err.text, redis_rig_address(late)));
     ck_assert_ptr_nonnull(strstr(err.text, "No such file"));
-    r.required = false;
+    set(&r, "required", "false");
     ck_assert_int_eq(open_with(&r, 0, &err), SL_OK);
     ck_assert_int_eq(health().state, SL_TIER_FAILED);
     ck_assert_int_eq(run(SL_TIER_SET, 0, 4), 0);
@@ -375,13 +409,13 @@ START_TEST(credentials)
     redis_rig *locked = redis_rig_start(REDIS_RIG_LRU " --requirepass horse-battery", &why);
     ck_assert_msg(locked != NULL, "%s", why);
     snprintf(prefix, sizeof prefix, "r%d", (int)getpid());
-    sl_tier_redis_opts r = at_server(locked);
+    sl_tier_values r = at_server(locked);
     for (int i = 0; i < 4; i++) {
         static const char *const passwords[] = {"", "wrong-horse", "horse-battery", "horse-battery"};
         static const char *const users[] = {"", "", "nobody", "default"};
-        r.password = passwords[i];
-        r.user = users[i];
-        r.required = false; /* wrong credentials are refused all the same */
+        give_password(&r, passwords[i]);
+        set(&r, "user", users[i]);
+        set(&r, "required", "false"); /* wrong credentials are refused all the same */
         err.text[0] = '\0';
         ck_assert_int_eq(open_with(&r, 0, &err), i < 3 ? SL_ERR_REFUSED : SL_OK);
         ck_assert(i == 3 || strstr(err.text, "kvstore.redis.password_file"));
@@ -389,7 +423,7 @@ START_TEST(credentials)
     }
     ck_assert_int_eq(run(SL_TIER_SET, 0, 4), 4);
     sl_tier_close(tier);
-    r.database = 99;
+    set(&r, "database", "99");
     ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_REFUSED);
     ck_assert_ptr_nonnull(strstr(err.text, "kvstore.redis.database"));
     redis_rig_stop(locked);
@@ -402,17 +436,17 @@ START_TEST(options_that_cannot_be)
         "", "localhost", "localhost:0", "localhost:70000", "redis://localhost:1", "unix:", ":6379", "a:b"};
     sl_err err = {0};
     snprintf(prefix, sizeof prefix, "r");
-    sl_tier_redis_opts r = {.prefix = prefix};
+    sl_tier_values r = at_address("");
     for (size_t i = 0; i < SL_COUNT(addresses); i++) {
-        r.address = addresses[i];
+        set(&r, "address", addresses[i]);
         ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_INVALID);
         ck_assert_ptr_nonnull(strstr(err.text, "want"));
     }
-    r.address = redis_rig_address(server);
-    r.prefix = "a b";
+    set(&r, "address", redis_rig_address(server));
+    set(&r, "prefix", "a b");
     ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(err.text, "prefix"));
-    r.prefix = "abcdefghijklmnopqrstuvwxyz";
+    set(&r, "prefix", "abcdefghijklmnopqrstuvwxyz");
     ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_INVALID);
 }
 END_TEST
@@ -461,8 +495,8 @@ START_TEST(a_server_that_hangs)
     ck_assert_msg(frozen != NULL, "%s", why);
     page_bytes = 4096;
     snprintf(prefix, sizeof prefix, "r%d", (int)getpid());
-    sl_tier_redis_opts r = at_server(frozen);
-    r.timeout_ms = 300;
+    sl_tier_values r = at_server(frozen);
+    set(&r, "timeout_ms", "300");
     ck_assert_int_eq(open_with(&r, 0, &err), SL_OK);
     ck_assert_int_eq(run(SL_TIER_SET, 0, 4), 4);
     kill(redis_rig_pid(frozen), SIGSTOP);
@@ -493,8 +527,8 @@ START_TEST(a_server_that_hangs_under_load)
     static answer a[REQUESTS];
     page_bytes = 4096;
     snprintf(prefix, sizeof prefix, "r%d", (int)getpid());
-    sl_tier_redis_opts r = at_server(frozen);
-    r.timeout_ms = 500;
+    sl_tier_values r = at_server(frozen);
+    set(&r, "timeout_ms", "500");
     ck_assert_int_eq(open_with(&r, 0, &err), SL_OK);
     kill(redis_rig_pid(frozen), SIGSTOP);
     int sent = 0;
@@ -557,7 +591,8 @@ START_TEST(a_server_that_trickles_does_not_hold_close)
     ck_assert_int_eq(pthread_create(&thread, NULL, trickle, &listener), 0);
     page_bytes = 4096;
     snprintf(prefix, sizeof prefix, "t");
-    sl_tier_redis_opts r = {.address = address, .prefix = prefix, .required = true, .timeout_ms = 1000};
+    sl_tier_values r = at_address(address);
+    set(&r, "timeout_ms", "1000");
     ck_assert_msg(open_with(&r, 0, &err) == SL_OK, "%s", err.text);
     answer a;
     submit(&a, SL_TIER_GET, 0, 1);
@@ -678,7 +713,7 @@ START_TEST(a_cluster_of_servers)
     page_bytes = 4096;
     snprintf(prefix, sizeof prefix, "r%d", (int)getpid());
     snprintf(address, sizeof address, "localhost:%d", c.ports[0]);
-    sl_tier_redis_opts r = {.address = address, .prefix = prefix, .required = true};
+    sl_tier_values r = at_address(address);
     ck_assert_msg(open_with(&r, 0, &err) == SL_OK, "%s", err.text);
     ck_assert_int_eq(run(SL_TIER_SET, 0, MAX_PAGES), MAX_PAGES);
     ck_assert_int_eq(run(SL_TIER_EXISTS, 0, MAX_PAGES), MAX_PAGES);
@@ -697,7 +732,7 @@ START_TEST(a_cluster_of_servers)
     wait_health(SL_TIER_DEGRADED);
     ck_assert_int_eq(run(SL_TIER_REMOVE, 0, MAX_PAGES), MAX_PAGES - on[2]);
     sl_tier_close(tier);
-    r.database = 3;
+    set(&r, "database", "3");
     ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_REFUSED);
     ck_assert_ptr_nonnull(strstr(err.text, "kvstore.redis.database"));
     stop_cluster(&c);

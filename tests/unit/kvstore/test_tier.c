@@ -63,7 +63,7 @@ static void on_done(sl_tier_req *req, sl_status st)
 static const sl_tier_ops *impls[8];
 static int n_impls;
 static redis_rig *redis;
-static sl_tier_redis_opts redis_opts;
+static sl_tier_values redis_opts;
 static char redis_prefix[24];
 
 static void find_impls(void)
@@ -79,14 +79,23 @@ static void find_impls(void)
     }
 }
 
+static void set_option(const sl_options *table, sl_tier_values *v, const char *name, const char *text)
+{
+    ck_assert_int_eq(sl_options_set(table, v->bytes, name, text, NULL), SL_OK);
+}
+
 /* The store is shared by all tests, so each open tier has names of its own. */
 static sl_tier_opts redis_options(void)
 {
     static int opened;
     snprintf(redis_prefix, sizeof redis_prefix, "t%d.%d", (int)getpid(), opened++);
-    redis_opts = (sl_tier_redis_opts){.address = redis_rig_address(redis), .prefix = redis_prefix};
+    const sl_options *table = sl_tier_find("redis")->options;
+    sl_options_default(table, redis_opts.bytes);
+    set_option(table, &redis_opts, "address", redis_rig_address(redis));
+    set_option(table, &redis_opts, "prefix", redis_prefix);
+    set_option(table, &redis_opts, "required", "false");
     return (sl_tier_opts){.page_bytes = BYTES,
-                          .redis = &redis_opts,
+                          .options = &redis_opts,
                           .evicted = on_evicted,
                           .evicted_ctx = keys,
                           .fingerprint = {1, 2},
@@ -96,15 +105,18 @@ static sl_tier_opts redis_options(void)
 /* Room for PAGES pages, and for the disk tier segments of one page, so that it evicts single pages. */
 static sl_tier_opts options(const sl_tier_ops *ops)
 {
-    static sl_tier_nixl_opts nixl = {.backend = "POSIX", .prefix = "t"};
+    static sl_tier_values nixl;
     if (ops->shared && strcmp(ops->name, "redis") == 0)
         return redis_options();
     if (ops->shared) {
-        nixl.library = nixl_rig_library();
+        sl_options_default(ops->options, nixl.bytes);
+        set_option(ops->options, &nixl, "library", nixl_rig_library());
+        set_option(ops->options, &nixl, "backend", "POSIX");
+        set_option(ops->options, &nixl, "prefix", "t");
         return (sl_tier_opts){.page_bytes = BYTES,
                               .capacity_bytes = 4 * KEYS * 2 * 4096,
                               .directory = tier_directory(),
-                              .nixl = &nixl,
+                              .options = &nixl,
                               .evicted = on_evicted,
                               .evicted_ctx = keys,
                               .fingerprint = {1, 2},
@@ -660,7 +672,7 @@ START_TEST(bad_options)
     sl_tier_opts o = options(impl);
     o.capacity_bytes = BYTES - 1;
     ck_assert_int_eq(sl_tier_open(impl, &o, &tier, &err), SL_ERR_INVALID);
-    ck_assert_ptr_nonnull(strstr(err.text, "capacity"));
+    ck_assert_ptr_nonnull(strstr(err.text, impl->options && impl->shared ? ".bytes: " : "capacity"));
     if (impl->persistent)
         remove_tier_directory();
     if (strcmp(impl->name, "nixl") == 0)

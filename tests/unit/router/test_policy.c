@@ -13,7 +13,8 @@
 #include "router/policies/policy.h"
 #include "tests/unit/run_suite.h"
 
-static const sl_policy_opts opts = {0.3, 32, 1.5};
+static _Alignas(
+    8) unsigned char opts[SL_POLICY_OPTIONS_BYTES]; /* those of longest_prefix: main sets the defaults */
 
 static uint64_t rnd(uint64_t *s)
 {
@@ -367,6 +368,7 @@ END_TEST
 
 int main(void)
 {
+    sl_options_default(sl_policy_longest_prefix.options, opts);
     Suite *s = suite_create("router/policy");
     TCase *t = tcase_create("policy");
     tcase_add_test(t, ranks_of_a_group);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "tests/unit/run_suite.h"
+#include "tests/unit/sparse/select_params.h"
 #include "tests/unit/worker/cluster.h"
 
 /* The address sanitizer makes steps several times slower; it looks at the code of every model, not at long texts. */
@@ -27,7 +28,7 @@ static sl_index_format index_format;
 static sl_row_format row_format;
 static sl_dtype act;
 static const sl_algo_desc *algorithm;
-static sl_select_params select_params;
+static sl_select_options select_of_model;
 static int32_t longest; /* list; 0: that of the model */
 
 typedef struct rig {
@@ -58,7 +59,7 @@ static sl_engine_opts engine_opts(const rig *g, bool prefill, int max_tokens, in
                   : longest                   ? longest
                                               : sl_model_get_config(g->model)->index_topk;
     return (sl_engine_opts){.algorithm = algorithm,
-                            .select = select_params,
+                            .select = select_of_model,
                             .max_seqs = seqs,
                             .max_hot_seqs = prefill ? 0 : seqs,
                             .max_step_tokens = max_tokens,
@@ -134,7 +135,7 @@ typedef struct model {
     const char *dir;
     const sl_algo_desc *algorithm;
     int32_t longest; /* list */
-    sl_select_params select;
+    select_params select;
 } model;
 
 static void choose(const model *m)
@@ -148,7 +149,7 @@ static void choose(const model *m)
     sl_model_auto_formats(&cfg, stored, &index_format, &row_format);
     act = stored == SL_F32 ? SL_F32 : SL_BF16;
     algorithm = m->algorithm ? m->algorithm : cfg.n_kv_heads > 0 ? &sl_algo_dense : &sl_algo_dsa;
-    select_params = m->select;
+    select_of_model = select_options(algorithm, &m->select);
     longest = m->longest;
 }
 
@@ -160,7 +161,7 @@ static cluster_opts options(void)
     load(&g, 1, 1);
     const sl_model_config *cfg = sl_model_get_config(g.model);
     sl_cache_dims cache = sl_engine_cache_dims(cfg, row_format, index_format);
-    cache.select = select_params;
+    cache.select = select_of_model;
     ck_assert_msg(sl_engine_geometry(cfg, &cache, algorithm, SL_LAYOUT_PAGE_FIRST,
                                      sl_model_fingerprint(g.model), &o.geometry, &err) == SL_OK,
                   "%s", err.text);

@@ -1,0 +1,215 @@
+/*
+ * Options of implementations in the configuration: the rows of all tables, where their values are, which implementations are
+ * used, and the refusal of keys that none of these reads.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config_impl.h"
+
+enum { ALIGN = 16 };
+
+sl_cfg_row sl_cfg_rows[SL_CFG_MAX_ROWS];
+size_t sl_cfg_nrows;
+
+static void add_row(const char *section, const sl_option *o, size_t at, const sl_options *part)
+{
+    SL_CHECK(sl_cfg_nrows < SL_CFG_MAX_ROWS, "more than %d configuration keys", SL_CFG_MAX_ROWS);
+    sl_cfg_row *row = &sl_cfg_rows[sl_cfg_nrows];
+    *row = (sl_cfg_row){.o = o, .at = at, .part = part, .next = -1, .first = true};
+    snprintf(row->key, sizeof row->key, "%s%s%s", section, section[0] ? "." : "", o->name);
+    for (size_t i = 0; i < sl_cfg_nrows; i++) {
+        if (strcmp(sl_cfg_rows[i].key, row->key) != 0)
+            continue;
+        SL_CHECK(part && sl_cfg_rows[i].part, "%s: two keys of this name", row->key);
+        row->first = false;
+        if (sl_cfg_rows[i].next < 0)
+            sl_cfg_rows[i].next = (int32_t)sl_cfg_nrows;
+    }
+    sl_cfg_nrows++;
+}
+
+/* The options of the configuration, then those of each implementation, whose values are one behind the other. */
+static void make_rows(const sl_options *const *parts)
+{
+    size_t used = 0;
+    sl_cfg_nrows = 0;
+    for (size_t i = 0; i < sl_cfg_nown; i++)
+        add_row("", &sl_cfg_own[i], 0, NULL);
+    for (; parts && *parts; parts++) {
+        for (size_t i = 0; i < (*parts)->n; i++)
+            add_row((*parts)->section, &(*parts)->rows[i], offsetof(sl_config, parts) + used, *parts);
+        used += ((*parts)->bytes + ALIGN - 1) / ALIGN * ALIGN;
+        SL_CHECK(used <= SL_CFG_PARTS_BYTES, "options of more than %d bytes", SL_CFG_PARTS_BYTES);
+    }
+}
+
+void sl_config_bind(const sl_config_choice *choices, const sl_options *const *parts)
+{
+    sl_options_bind(choices);
+    make_rows(parts);
+}
+
+void sl_cfg_ready(void)
+{
+    if (!sl_cfg_nrows)
+        make_rows(NULL);
+}
+
+void sl_config_init(sl_config *cfg)
+{
+    sl_cfg_ready();
+    memset(cfg, 0, sizeof *cfg);
+    for (size_t i = 0; i < sl_cfg_nrows; i++) {
+        sl_err err = {0};
+        const sl_cfg_row *row = &sl_cfg_rows[i];
+        sl_status st = sl_option_set(sl_cfg_values(cfg, row), row->o, row->o->dflt, &err);
+        SL_CHECK(!st, "default of %s: %s", row->key, err.text);
+    }
+}
+
+void *sl_cfg_values(sl_config *cfg, const sl_cfg_row *row)
+{
+    return (char *)cfg + row->at;
+}
+
+const void *sl_config_part(const sl_config *cfg, const sl_options *part)
+{
+    for (size_t i = 0; part && i < sl_cfg_nrows; i++)
+        if (sl_cfg_rows[i].part == part)
+            return (const char *)cfg + sl_cfg_rows[i].at;
+    return NULL;
+}
+
+static const char *text_of(const sl_config *cfg, const sl_cfg_row *row)
+{
+    return (const char *)cfg + row->at + row->o->offset;
+}
+
+bool sl_config_uses(const sl_config *cfg, const sl_options *part)
+{
+    const char *values = sl_config_part(cfg, part);
+    if (!values)
+        return false;
+    if (part->on)
+        return values[sl_options_find(part, part->on)->offset] != '\0';
+    const sl_cfg_row *seam = part->seam ? sl_cfg_find(part->seam) : NULL;
+    return !seam || strcmp(text_of(cfg, seam), part->name) == 0;
+}
+
+bool sl_cfg_used(const sl_config *cfg, const sl_cfg_row *row)
+{
+    return !row->part || sl_config_uses(cfg, row->part);
+}
+
+/* ---- values ---- */
+
+static const sl_cfg_row *next_of(const sl_cfg_row *row)
+{
+    return row->next < 0 ? NULL : &sl_cfg_rows[row->next];
+}
+
+static void note_given(sl_config *cfg, const sl_cfg_row *row, size_t given)
+{
+    cfg->given[row - sl_cfg_rows] = (uint16_t)(given < SL_CFG_SET ? given : SL_CFG_SET);
+}
+
+sl_status sl_cfg_set(sl_config *cfg, const sl_cfg_row *row, const char *text, size_t given, sl_err *err)
+{
+    note_given(cfg, row, given);
+    for (; row; row = next_of(row))
+        SL_TRY(sl_option_set(sl_cfg_values(cfg, row), row->o, text, err));
+    return SL_OK;
+}
+
+void sl_cfg_clear(sl_config *cfg, const sl_cfg_row *row, size_t given)
+{
+    note_given(cfg, row, given);
+    for (; row; row = next_of(row))
+        sl_option_clear(sl_cfg_values(cfg, row), row->o);
+}
+
+sl_status sl_cfg_add(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err)
+{
+    for (; row; row = next_of(row))
+        SL_TRY(sl_option_add(sl_cfg_values(cfg, row), row->o, text, err));
+    return SL_OK;
+}
+
+/* ---- keys that are not read ---- */
+
+/* "quest, double_sparsity": the implementations that have this key. */
+static void readers(const sl_cfg_row *row, char *buf, size_t n)
+{
+    size_t len = 0;
+    buf[0] = '\0';
+    for (; row && len < n; row = next_of(row))
+        len += (size_t)snprintf(buf + len, n - len, "%s%s", len ? ", " : "", row->part->name);
+}
+
+static sl_status refuse(const sl_config *cfg, const sl_cfg_row *row, size_t given, sl_err *err)
+{
+    char where[320], who[256];
+    if (given == SL_CFG_SET)
+        snprintf(where, sizeof where, "--set");
+    else
+        snprintf(where, sizeof where, "%.256s:%zu:", cfg->file, given);
+    if (row->part->on)
+        return sl_fail(err, SL_ERR_INVALID, "%s %s: has no effect without %s.%s", where, row->key,
+                       row->part->section, row->part->on);
+    readers(row, who, sizeof who);
+    return sl_fail(err, SL_ERR_INVALID, "%s %s: is not read when %s is %s, only when it is %s", where,
+                   row->key, row->part->seam, text_of(cfg, sl_cfg_find(row->part->seam)), who);
+}
+
+sl_status sl_config_check_read(const sl_config *cfg, sl_err *err)
+{
+    for (size_t i = 0; i < sl_cfg_nrows; i++) {
+        bool read = !cfg->given[i];
+        for (const sl_cfg_row *row = &sl_cfg_rows[i]; !read && row; row = next_of(row))
+            read = sl_cfg_used(cfg, row);
+        if (!read)
+            return refuse(cfg, &sl_cfg_rows[i], cfg->given[i], err);
+    }
+    return SL_OK;
+}
+
+/* ---- checks of the implementations that are used ---- */
+
+static sl_status check_needs(const sl_config *cfg, const sl_options *part, sl_err *err)
+{
+    const char *on = part->on ? part->on : "";
+    if ((part->needs_prefix_cache || part->needs_share_all) && !cfg->kvstore.prefix_cache)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "%s.%s: needs kvstore.prefix_cache, because pages are found by their prefix",
+                       part->section, on);
+    if (part->needs_prefix_cache && cfg->kvstore.share == SL_CFG_SHARE_NONE)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "%s.%s: has no use with kvstore.share: none, where no request may reuse pages of an earlier one",
+            part->section, on);
+    if (part->needs_share_all && cfg->kvstore.share != SL_CFG_SHARE_ALL)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "%s.%s: needs kvstore.share: all, because subscribers are not authenticated and pages that are "
+            "kept apart are not published",
+            part->section, on);
+    return SL_OK;
+}
+
+sl_status sl_config_finish_parts(sl_config *cfg, sl_err *err)
+{
+    const sl_options *last = NULL;
+    for (size_t i = 0; i < sl_cfg_nrows; i++) {
+        const sl_options *part = sl_cfg_rows[i].part;
+        if (part == last || !sl_config_uses(cfg, part))
+            continue;
+        last = part;
+        SL_TRY(check_needs(cfg, part, err));
+        sl_err why = {0};
+        sl_status st = part->finish ? part->finish(sl_cfg_values(cfg, &sl_cfg_rows[i]), &why) : SL_OK;
+        if (st != SL_OK)
+            return sl_fail(err, st, "%s.%s", part->section, why.text);
+    }
+    return sl_config_check_read(cfg, err);
+}

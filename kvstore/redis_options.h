@@ -1,0 +1,22 @@
+/* The options of the Redis tier. They exist also in builds without hiredis, which refuse them by name. */
+#ifndef SL_KVSTORE_REDIS_OPTIONS_H
+#define SL_KVSTORE_REDIS_OPTIONS_H
+
+#include "kvstore/tier.h"
+
+typedef struct sl_redis_options {
+    sl_tier_common common;
+    char address[1024]; /* "HOST:PORT", "[IPV6]:PORT" or "unix:PATH"; of a Redis Cluster, any of its servers */
+    char user[128];     /* empty: the default user */
+    char password_file[1024];
+    char password[256]; /* no option: the first line of that file; empty: none */
+    char prefix[64];    /* begins every name on the server */
+    int database;       /* SELECT; 0 in a cluster */
+    int ttl_s;          /* pages disappear when they are not used for so long; 0: never by time */
+    int timeout_ms;     /* a server that does not answer for so long is disconnected */
+    bool required;      /* open fails when the server cannot be reached */
+} sl_redis_options;
+
+extern const sl_options sl_redis_table;
+
+#endif
