@@ -59,14 +59,15 @@ typedef struct sl_option {
     int64_t min, max;    /* inclusive; of numbers and of the elements of lists */
     /* Ends with NULL. Of an enumeration all names; of a choice those that its registry does not have, or NULL. */
     const char *const *names;
-    const char *const *(*list)(void); /* of an enumeration instead of names, if a registry has them; else NULL */
-    const char *doc;                  /* for the person who runs the cluster */
+    const char *const *(*list)(
+        void);       /* of an enumeration instead of names, if a registry has them; else NULL */
+    const char *doc; /* for the person who runs the cluster */
 } sl_option;
 
 #define SL_OPTION_FIELD(type, field) offsetof(type, field), sizeof(((type *)0)->field)
 #define SL_OPTION(type, field, kind, flags, dflt, lo, hi, doc)                                               \
     {                                                                                                        \
-        #field, kind, flags, SL_OPTION_FIELD(type, field), dflt, lo, hi, NULL, NULL, doc                     \
+#field, kind, flags, SL_OPTION_FIELD(type, field), dflt, lo, hi, NULL, NULL, doc                     \
     }
 /* The same for a field within a field, with the name of the option. */
 #define SL_OPTION_AT(type, name, path, kind, flags, dflt, lo, hi, names, doc)                                \
@@ -76,18 +77,19 @@ typedef struct sl_option {
 /* names: an array that ends with NULL; list: a function that returns one. */
 #define SL_OPTION_NAMES(type, field, flags, dflt, names, doc)                                                \
     {                                                                                                        \
-        #field, SL_OPTION_ENUM, flags, SL_OPTION_FIELD(type, field), dflt, 0, 0, names, NULL, doc            \
+#field, SL_OPTION_ENUM, flags, SL_OPTION_FIELD(type, field), dflt, 0, 0, names, NULL, doc            \
     }
 #define SL_OPTION_LIST(type, field, flags, dflt, list, doc)                                                  \
     {                                                                                                        \
-        #field, SL_OPTION_ENUM, flags, SL_OPTION_FIELD(type, field), dflt, 0, 0, NULL, list, doc             \
+#field, SL_OPTION_ENUM, flags, SL_OPTION_FIELD(type, field), dflt, 0, 0, NULL, list, doc             \
     }
 
 typedef struct sl_options {
     const char *section; /* of the keys, without the last dot: "sparse_attention", "kvstore.redis" */
     const char *name;    /* of the implementation */
-    const char *seam;    /* the key whose value is this name when the implementation is used; NULL: `on` says it */
-    const char *on;      /* an option of type text: if it is empty, the implementation is not used */
+    const char
+        *seam;      /* the key whose value is this name when the implementation is used; NULL: `on` says it */
+    const char *on; /* an option of type text: if it is empty, the implementation is not used */
     bool needs_prefix_cache; /* it has no use when pages are not kept, or not shared */
     bool needs_share_all;    /* pages that are kept apart must not reach it */
     const sl_option *rows;

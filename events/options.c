@@ -17,38 +17,47 @@ typedef struct zmq_options {
 static const char *const forms[] = {[SL_EVENTS_MAP] = "map", [SL_EVENTS_ARRAY] = "array", NULL};
 
 static const sl_option rows[] = {
-    SL_OPTION(zmq_options, endpoint, SL_OPTION_TEXT, 0, "", 0, 0,
-              "Where decode workers publish, over ZeroMQ and in the format of vLLM, which pages enter and leave their caches, "
-              "for routers of other projects (docs/caching.md): tcp://HOST:PORT, to which worker N adds N, or ipc://PATH. "
-              "Empty: off."),
-    SL_OPTION(zmq_options, replay_endpoint, SL_OPTION_TEXT, 0, "", 0, 0,
-              "Where subscribers ask for batches that they have missed; each worker adds its number, as above. Empty: off."),
-    SL_OPTION(zmq_options, topic, SL_OPTION_TEXT, 0, "kv@{worker}@{model}", 0, 0,
-              "Topic of the messages. {worker} (decode/0), {model} (model.served_name) and {host} are replaced."),
-    SL_OPTION_NAMES(zmq_options, form, 0, "map", forms,
-                    "Form of an event. map: as vLLM since version 0.24. array: positional, as before and as SGLang."),
+    SL_OPTION(
+        zmq_options, endpoint, SL_OPTION_TEXT, 0, "", 0, 0,
+        "Where decode workers publish, over ZeroMQ and in the format of vLLM, which pages enter and leave their caches, "
+        "for routers of other projects (docs/caching.md): tcp://HOST:PORT, to which worker N adds N, or ipc://PATH. "
+        "Empty: off."),
+    SL_OPTION(
+        zmq_options, replay_endpoint, SL_OPTION_TEXT, 0, "", 0, 0,
+        "Where subscribers ask for batches that they have missed; each worker adds its number, as above. Empty: off."),
+    SL_OPTION(
+        zmq_options, topic, SL_OPTION_TEXT, 0, "kv@{worker}@{model}", 0, 0,
+        "Topic of the messages. {worker} (decode/0), {model} (model.served_name) and {host} are replaced."),
+    SL_OPTION_NAMES(
+        zmq_options, form, 0, "map", forms,
+        "Form of an event. map: as vLLM since version 0.24. array: positional, as before and as SGLang."),
     SL_OPTION(zmq_options, medium_host, SL_OPTION_TEXT, 0, "cpu", 0, 0,
               "Word for pages in host memory; cpu is one that llm-d gives a weight by default."),
     SL_OPTION(zmq_options, medium_disk, SL_OPTION_TEXT, 0, "STORAGE", 0, 0,
               "Word for pages on the worker's disk, by default vLLM's. Empty: they are not told."),
-    SL_OPTION(zmq_options, hwm, SL_OPTION_INT, 0, "10000", 1, 10000000,
-              "Batches that may wait for one slow subscriber; beyond it, it loses some, which it sees by their numbers."),
-    SL_OPTION(zmq_options, buffer_steps, SL_OPTION_INT, 0, "10000", 1, 1 << 20, "Batches that are kept for replay."),
+    SL_OPTION(
+        zmq_options, hwm, SL_OPTION_INT, 0, "10000", 1, 10000000,
+        "Batches that may wait for one slow subscriber; beyond it, it loses some, which it sees by their numbers."),
+    SL_OPTION(zmq_options, buffer_steps, SL_OPTION_INT, 0, "10000", 1, 1 << 20,
+              "Batches that are kept for replay."),
     SL_OPTION(zmq_options, buffer_bytes, SL_OPTION_SIZE, 0, "64MiB", 1 << 20, (int64_t)1 << 40,
               "Bytes of batches that are kept for replay."),
-    SL_OPTION(zmq_options, resend_all, SL_OPTION_BOOL, 0, "true", 0, 0,
-              "When a subscriber connects, publish AllBlocksCleared and then every page, to all subscribers, at most once in "
-              "5 s: a router that starts later than the worker then knows the whole cache."),
-    SL_OPTION(zmq_options, insecure, SL_OPTION_BOOL, 0, "false", 0, 0,
-              "Publish beyond loopback, although subscribers are not authenticated: every program that reaches the port reads "
-              "the token ids of prompts and answers."),
+    SL_OPTION(
+        zmq_options, resend_all, SL_OPTION_BOOL, 0, "true", 0, 0,
+        "When a subscriber connects, publish AllBlocksCleared and then every page, to all subscribers, at most once in "
+        "5 s: a router that starts later than the worker then knows the whole cache."),
+    SL_OPTION(
+        zmq_options, insecure, SL_OPTION_BOOL, 0, "false", 0, 0,
+        "Publish beyond loopback, although subscribers are not authenticated: every program that reaches the port reads "
+        "the token ids of prompts and answers."),
 };
 
 static sl_status finish(void *values, sl_err *err)
 {
     const zmq_options *o = values;
     if (!strcmp(o->endpoint, o->replay_endpoint))
-        return sl_fail(err, SL_ERR_INVALID, "replay_endpoint: is the same as events.zmq.endpoint (%s)", o->endpoint);
+        return sl_fail(err, SL_ERR_INVALID, "replay_endpoint: is the same as events.zmq.endpoint (%s)",
+                       o->endpoint);
     return o->topic[0] ? SL_OK : sl_fail(err, SL_ERR_INVALID, "topic: is empty");
 }
 
@@ -62,8 +71,8 @@ const sl_options sl_events_table = {.section = "events.zmq",
                                     .finish = finish};
 
 /* The endpoint of this worker; "" stays "". */
-static sl_status endpoint_of(const char *key, const char *configured, int index, char out[SL_EVENTS_ENDPOINT_MAX],
-                             sl_err *err)
+static sl_status endpoint_of(const char *key, const char *configured, int index,
+                             char out[SL_EVENTS_ENDPOINT_MAX], sl_err *err)
 {
     out[0] = 0;
     if (!configured[0])
@@ -72,7 +81,8 @@ static sl_status endpoint_of(const char *key, const char *configured, int index,
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, "%s", key);
 }
 
-sl_status sl_events_open_configured(const void *options, const sl_events_worker *w, sl_events **out, sl_err *err)
+sl_status sl_events_open_configured(const void *options, const sl_events_worker *w, sl_events **out,
+                                    sl_err *err)
 {
     const zmq_options *c = options;
     char endpoint[SL_EVENTS_ENDPOINT_MAX], replay[SL_EVENTS_ENDPOINT_MAX], topic[256], host[64] = "";
@@ -105,10 +115,11 @@ static sl_status check_endpoint(const char *key, const char *endpoint, bool (*is
     sl_events_endpoint_host(endpoint, host, sizeof host);
     if (!endpoint[0] || strncmp(endpoint, "tcp:", 4) != 0 || is_loopback(host))
         return SL_OK;
-    return sl_fail(err, SL_ERR_INVALID,
-                   "%s is \"%s\", which other hosts reach, and subscribers are not authenticated: they read the "
-                   "token ids of prompts. Use a loopback address or ipc://, or set events.zmq.insecure: true",
-                   key, endpoint);
+    return sl_fail(
+        err, SL_ERR_INVALID,
+        "%s is \"%s\", which other hosts reach, and subscribers are not authenticated: they read the "
+        "token ids of prompts. Use a loopback address or ipc://, or set events.zmq.insecure: true",
+        key, endpoint);
 }
 
 sl_status sl_events_check_exposure(const void *options, bool (*is_loopback)(const char *host), sl_err *err)

@@ -6,28 +6,35 @@
 #include <string.h>
 
 static const sl_option rows[] = {
-    SL_OPTION(sl_redis_options, address, SL_OPTION_TEXT, 0, "", 0, 0,
-              "Server that speaks the protocol of Redis, where decode workers keep pages for all clusters that use it "
-              "(docs/caching.md): HOST:PORT or unix:PATH; of a Redis Cluster, any of its servers. Empty: none."),
+    SL_OPTION(
+        sl_redis_options, address, SL_OPTION_TEXT, 0, "", 0, 0,
+        "Server that speaks the protocol of Redis, where decode workers keep pages for all clusters that use it "
+        "(docs/caching.md): HOST:PORT or unix:PATH; of a Redis Cluster, any of its servers. Empty: none."),
     SL_OPTION(sl_redis_options, user, SL_OPTION_TEXT, 0, "", 0, 0,
               "User of the server. Empty: its default user."),
-    SL_OPTION(sl_redis_options, password_file, SL_OPTION_TEXT, 0, "", 0, 0,
-              "File whose first line is the password of the server. The password is never shown and in no command line."),
-    SL_OPTION(sl_redis_options, prefix, SL_OPTION_TEXT, 0, "sluice", 0, 0,
-              "Begins the name of every page on the server: 1 to 24 letters, digits, _, - or '.'. Clusters with different "
-              "prefixes share nothing."),
+    SL_OPTION(
+        sl_redis_options, password_file, SL_OPTION_TEXT, 0, "", 0, 0,
+        "File whose first line is the password of the server. The password is never shown and in no command line."),
+    SL_OPTION(
+        sl_redis_options, prefix, SL_OPTION_TEXT, 0, "sluice", 0, 0,
+        "Begins the name of every page on the server: 1 to 24 letters, digits, _, - or '.'. Clusters with different "
+        "prefixes share nothing."),
     SL_OPTION(sl_redis_options, database, SL_OPTION_INT, 0, "0", 0, 1000000,
               "Number of the server's database; 0 in a Redis Cluster."),
-    SL_TIER_BYTES(sl_redis_options,
-                  "No page is stored while the server uses more memory than this. 0: the server's own maxmemory is the "
-                  "limit, and a server without maxmemory is refused."),
-    SL_OPTION(sl_redis_options, ttl_s, SL_OPTION_INT, 0, "0", 0, 31536000,
-              "Pages that were not used for this number of seconds disappear. 0: the server's policy alone decides."),
-    SL_OPTION(sl_redis_options, timeout_ms, SL_OPTION_INT, 0, "2000", 50, 600000,
-              "A server that does not answer for this time, in milliseconds, is disconnected; it is tried again later."),
-    SL_OPTION(sl_redis_options, required, SL_OPTION_BOOL, 0, "true", 0, 0,
-              "Whether a decode worker refuses to start when the server cannot be reached. false: it starts without, and "
-              "connects when it can. Wrong credentials are refused in any case."),
+    SL_TIER_BYTES(
+        sl_redis_options,
+        "No page is stored while the server uses more memory than this. 0: the server's own maxmemory is the "
+        "limit, and a server without maxmemory is refused."),
+    SL_OPTION(
+        sl_redis_options, ttl_s, SL_OPTION_INT, 0, "0", 0, 31536000,
+        "Pages that were not used for this number of seconds disappear. 0: the server's policy alone decides."),
+    SL_OPTION(
+        sl_redis_options, timeout_ms, SL_OPTION_INT, 0, "2000", 50, 600000,
+        "A server that does not answer for this time, in milliseconds, is disconnected; it is tried again later."),
+    SL_OPTION(
+        sl_redis_options, required, SL_OPTION_BOOL, 0, "true", 0, 0,
+        "Whether a decode worker refuses to start when the server cannot be reached. false: it starts without, and "
+        "connects when it can. Wrong credentials are refused in any case."),
     SL_TIER_WRITE(sl_redis_options),
     SL_TIER_LOAD_TIMEOUT(sl_redis_options),
 };

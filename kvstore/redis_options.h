@@ -6,8 +6,9 @@
 
 typedef struct sl_redis_options {
     sl_tier_common common;
-    char address[1024]; /* "HOST:PORT", "[IPV6]:PORT" or "unix:PATH"; of a Redis Cluster, any of its servers */
-    char user[128];     /* empty: the default user */
+    char
+        address[1024]; /* "HOST:PORT", "[IPV6]:PORT" or "unix:PATH"; of a Redis Cluster, any of its servers */
+    char user[128];    /* empty: the default user */
     char password_file[1024];
     char password[256]; /* no option: the first line of that file; empty: none */
     char prefix[64];    /* begins every name on the server */

@@ -34,7 +34,8 @@ typedef struct select_params {
 } select_params;
 
 /* Sets an option that the algorithm has; others do not matter to it. */
-static inline void select_text(const sl_algo_desc *a, sl_select_options *s, const char *name, const char *text)
+static inline void select_text(const sl_algo_desc *a, sl_select_options *s, const char *name,
+                               const char *text)
 {
     sl_err err = {0};
     if (sl_options_find(a->options, name))
@@ -64,13 +65,20 @@ static inline sl_select_options select_options(const sl_algo_desc *a, const sele
     const struct {
         const char *name;
         int32_t value;
-    } numbers[] = {{"token_budget", p->token_budget},     {"block_tokens", p->block_tokens},
-                   {"heavy_channels", p->heavy_channels}, {"prompt_budget", p->prompt_budget},
-                   {"window_size", p->window},            {"kernel_size", p->kernel},
-                   {"niter", p->niter},                   {"cluster_tokens", p->cluster_tokens},
-                   {"cluster_window", p->cluster_window}, {"window_nlist", p->window_nlist},
-                   {"n_subvec", p->n_subvec},             {"n_subbits", p->n_subbits},
-                   {"topk", p->top_pages},                {"topr", p->top_channels},
+    } numbers[] = {{"token_budget", p->token_budget},
+                   {"block_tokens", p->block_tokens},
+                   {"heavy_channels", p->heavy_channels},
+                   {"prompt_budget", p->prompt_budget},
+                   {"window_size", p->window},
+                   {"kernel_size", p->kernel},
+                   {"niter", p->niter},
+                   {"cluster_tokens", p->cluster_tokens},
+                   {"cluster_window", p->cluster_window},
+                   {"window_nlist", p->window_nlist},
+                   {"n_subvec", p->n_subvec},
+                   {"n_subbits", p->n_subbits},
+                   {"topk", p->top_pages},
+                   {"topr", p->top_channels},
                    {"page_size", p->retained_page}};
     for (size_t i = 0; i < SL_COUNT(numbers); i++)
         select_int(a, &s, numbers[i].name, numbers[i].value);
