@@ -29,7 +29,7 @@ static void add_row(const char *section, const sl_option *o, size_t at, const sl
     sl_cfg_nrows++;
 }
 
-/* The options of the configuration, then those of each implementation, whose values are one behind the other. */
+/* The options of the configuration, then those of each implementation, whose values are one after the other. */
 static void make_rows(const sl_options *const *parts)
 {
     size_t used = 0;
