@@ -30,8 +30,7 @@ static void on_router_down(void *arg, uint32_t router, sl_status st, const char 
     (void)st;
     (void)why;
     note(arg, DM_ROUTER_DOWN, router);
-    sl_wpeer_router_down(arg, router);
-    sl_owner_router_down(arg, router);
+    sl_link_router_down(((sl_decode *)arg)->link, router);
 }
 
 static void on_fatal(void *arg, sl_status st, const char *why)
@@ -53,79 +52,37 @@ static void on_load(void *arg, sl_msg_load *out)
 
 static void on_accepted(void *arg, sl_wep *ep, const char *address)
 {
-    sl_wpeer_accepted(arg, ep, address);
+    sl_link_accepted(((sl_decode *)arg)->link, ep, address);
 }
 
-static bool is_owner(const sl_wep *ep)
-{
-    const sl_dpeer_kind *kind = sl_wep_user(ep);
-    return *kind == DPEER_OWNER;
-}
-
-/* Besides the routers, this role connects to owners of pages only. */
 static void on_connected(void *arg, sl_wep *ep, sl_status st, const char *why)
 {
-    sl_owner_connected(arg, ep, st, why);
+    sl_link_connected(((sl_decode *)arg)->link, ep, st, why);
 }
 
 static void on_msg(void *arg, sl_wep *ep, sl_wmsg *m)
 {
-    if (!sl_wep_user(ep))
-        sl_wmsg_free(m);
-    else if (is_owner(ep))
-        sl_owner_msg(arg, ep, m);
-    else
-        sl_wpeer_msg(arg, ep, m);
+    sl_link_msg(((sl_decode *)arg)->link, ep, m);
 }
 
 static void on_failed(void *arg, sl_wep *ep, sl_status st, const char *why)
 {
-    if (!sl_wep_user(ep))
-        return;
-    if (is_owner(ep))
-        sl_owner_failed(arg, ep, st, why);
-    else
-        sl_wpeer_failed(arg, ep, st, why);
+    sl_link_failed(((sl_decode *)arg)->link, ep, st, why);
 }
 
 static void on_closed(void *arg, sl_wep *ep)
 {
-    if (!sl_wep_user(ep))
-        return;
-    if (is_owner(ep))
-        sl_owner_closed(arg, ep);
-    else
-        sl_wpeer_closed(arg, ep);
+    sl_link_closed(((sl_decode *)arg)->link, ep);
 }
 
 static void on_mail(void *arg, sl_wmail *m)
 {
-    switch (m->kind) {
-    case DM_FENCE:
-        sl_wpeer_fence(arg, (sl_fence *)m);
-        return;
-    case DM_READER_FENCE:
-        sl_wpeer_fence_reader(arg, ((sl_reader_mail *)m)->ep_serial);
-        break;
-    case DM_PULL_ASK:
-        sl_owner_ask(arg, (sl_pull *)m);
-        return;
-    case DM_PULL_GET:
-        sl_owner_get(arg, (sl_pull_get *)m);
-        return;
-    case DM_PULL_CANCEL:
-        sl_owner_cancel(arg, ((sl_pull_cancel *)m)->id);
-        break;
-    default:
-        SL_CHECK(false, "mail %d", m->kind);
-    }
-    free(m);
+    sl_link_mail(((sl_decode *)arg)->link, m);
 }
 
 static uint64_t on_tick(void *arg, uint64_t now)
 {
-    uint64_t writers = sl_wpeer_tick(arg, now), owners = sl_owner_tick(arg, now);
-    return writers < owners ? writers : owners;
+    return sl_link_tick(((sl_decode *)arg)->link, now);
 }
 
 static sl_role role_of(const sl_decode *d)
@@ -235,7 +192,9 @@ static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
 
 static void on_engine_report(void *arg)
 {
-    sl_report_load(arg);
+    sl_decode *d = arg;
+    sl_link_stats_get(d->link, &d->report.link);
+    sl_report_load(d);
 }
 
 sl_status sl_decode_run(sl_decode *d, const volatile int *stop, uint32_t drain_timeout_ms, sl_err *err)
@@ -269,23 +228,6 @@ static sl_status allocate(sl_decode *d, sl_err *err)
     return sl_prompts_open(d, err);
 }
 
-static sl_status open_direct(sl_decode *d, sl_err *err)
-{
-    sl_err why = {0};
-    if (!sl_shipping_shares_store(d->o.shipping))
-        return SL_OK;
-    sl_status st = sl_arena_fd(d->o.role.arena) < 0
-                       ? sl_fail(&why, SL_ERR_UNSUPPORTED, "the store is not shared memory")
-                       : sl_direct_host_create(sl_arena_fd(d->o.role.arena), sl_arena_bytes(d->o.role.arena),
-                                               &d->link.direct, &why);
-    if (st != SL_OK && d->o.shipping)
-        return sl_fail(err, st, "cluster.shipping is %s, which is not possible: %s", d->o.shipping->name,
-                       why.text);
-    sl_log(SL_LOG_INFO, "decode", "shipping", "direct=%s reason=\"%s\"", st == SL_OK ? "offered" : "no",
-           st == SL_OK ? "to writers of this host" : why.text);
-    return SL_OK;
-}
-
 static void on_store_event(void *ctx, sl_store_event ev, const sl_store_page *page)
 {
     const sl_decode *d = ctx;
@@ -300,13 +242,20 @@ static sl_status open_parts(sl_decode *d, sl_err *err)
                              .runner = d->o.role.runner,
                              .checker = &d->role.checker,
                              .draining = &d->role.draining};
+    sl_link_opts link = {.worker = &d->worker,
+                         .hello = &d->role.hello,
+                         .geometry = &d->role.geometry,
+                         .arena = d->o.role.arena,
+                         .shipping = d->o.shipping,
+                         .stall_ms = d->o.stall_ms ? d->o.stall_ms : d->o.quarantine_ms};
     SL_TRY(allocate(d, err));
     SL_TRY(sl_worker_role_init(&d->role, role_of(d), &d->o.role, d->o.max_batch, DM_CHECKED, on_store_event,
                                d, err));
+    link.inbox = d->role.inbox;
     pages.store = d->role.store;
     SL_TRY(sl_pages_create(&pages, &d->pages, err));
     SL_TRY(sl_checker_start(&d->role.checker, err));
-    SL_TRY(open_direct(d, err));
+    SL_TRY(sl_link_create(&link, &d->link, err));
     sl_report_metrics_find(d, d->o.role.worker.metrics);
     sl_report_load(d);
     sl_worker_opts w = sl_worker_role_core_opts(&d->role, &d->o.role, true);
@@ -368,14 +317,8 @@ void sl_decode_destroy(sl_decode *d)
     d->pages = NULL; /* what the end of the store would tell is told */
     sl_pages_destroy(pages);
     sl_pages_opts_close(&d->o.pages); /* nothing, unless creation failed before the room took it over */
-    sl_owner_free_all(d);
     sl_tickets_free_all(d);
-    while (d->link.peers) {
-        sl_wpeer *w = d->link.peers;
-        d->link.peers = w->next;
-        free(w);
-    }
-    sl_direct_host_destroy(d->link.direct);
+    sl_link_destroy(d->link);
     sl_worker_role_close(&d->role);
     sl_prompts_close(d);
     free(d->run.batch);

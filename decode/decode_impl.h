@@ -25,7 +25,7 @@ struct sl_decode {
     sl_tickets tickets; /* engine thread, as the next two */
     sl_run run;
     sl_pages *pages;
-    sl_link link; /* transport thread */
+    sl_link *link; /* transport thread */
     sl_report report;
 };
 

@@ -58,7 +58,7 @@ static void take(sl_prefill *p, sl_decode_peer *d, const sl_ship_path *path, con
     snprintf(named, sizeof named, "cluster.shipping is %s", path->way->name);
     d->path = path;
     sl_log(SL_LOG_INFO, "prefill", "shipping", "path=%s address=%s worker_id=%u reason=\"%s\"",
-           path->way->name, d->address, d->worker_id,
+           path->way->name, d->remote.address, d->remote.worker_id,
            *why           ? why
            : path->reason ? path->reason
                           : named);

@@ -29,9 +29,11 @@ struct sl_ship_path {
     void (*opened)(sl_prefill *p, sl_decode_peer *d);
     /* True if rows that were just computed are read from device memory; else they are read from the own arena. */
     bool (*from_device)(const sl_decode_peer *d);
-    /* Posts or copies the next bytes of the cursor's open layer; in state PULLING it gets them. SL_OK: posted;
-     * SL_AGAIN: not possible now; SL_INPROGRESS: the layer has ended; with any other status the shipment fails. */
+    /* Posts or copies the next bytes of the cursor's open layer. SL_OK: posted; SL_AGAIN: not possible now; SL_INPROGRESS: the
+     * layer has ended; with any other status the shipment fails. */
     sl_status (*post)(sl_prefill *p, sl_prefill_job *j);
+    /* Posts the get of this span for the chunk of the shipment, or copies it. SL_OK: posted; SL_AGAIN; other errors likewise. */
+    sl_status (*get)(sl_prefill *p, sl_prefill_job *j, const sl_span *s);
     /* May be NULL. The connection is closed. True: the peer may be freed; false: sl_peer_unused() follows later. */
     bool (*close)(sl_prefill *p, sl_decode_peer *d);
 };
@@ -49,8 +51,9 @@ bool sl_path_needs_process(const sl_prefill *p);
 /* For `prepare`: fills p->dev_layers if the engine's rows are in device memory. */
 sl_status sl_path_find_device_layers(sl_prefill *p, sl_err *err);
 
-/* path_put.c: posts by puts and gets of the transport; for the `post` of paths. */
+/* path_put.c: puts and gets of the transport; for the `post` and `get` of paths. */
 sl_status sl_path_put(sl_prefill *p, sl_prefill_job *j);
+sl_status sl_path_get(sl_prefill *p, sl_prefill_job *j, const sl_span *s);
 
 /* path_direct.c: handles mails that come back from the copier (copier.h); ends the copier after the threads. */
 typedef struct sl_copier_mail sl_copier_mail;

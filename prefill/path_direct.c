@@ -96,7 +96,8 @@ static bool registered_with_device(const sl_decode_peer *d)
 
 static uint8_t *place(const sl_decode_peer *d, const sl_span *s)
 {
-    uint64_t at = s->remote - d->base, bytes = (uint64_t)s->bytes, all = sl_direct_bytes(d->direct.map);
+    uint64_t at = s->remote - d->remote.base, bytes = (uint64_t)s->bytes,
+             all = sl_direct_bytes(d->direct.map);
     SL_CHECK(at <= all && bytes <= all - at, "a span outside the decode worker's arena");
     return sl_direct_base(d->direct.map) + at;
 }
@@ -151,7 +152,6 @@ static sl_status post_batch(sl_prefill *p, sl_prefill_job *j)
 static sl_status copy_span(sl_prefill *p, sl_prefill_job *j)
 {
     sl_decode_peer *d = j->ship.peer;
-    bool pull = j->ship.state == SHIP_PULLING;
     sl_span s;
     if (p->direct_left <= 0)
         return SL_AGAIN;
@@ -159,17 +159,25 @@ static sl_status copy_span(sl_prefill *p, sl_prefill_job *j)
         return SL_INPROGRESS;
     p->direct_left -= s.bytes;
     uint8_t *there = place(d, &s);
-    if (pull) { /* the ticket pins these pages; if it no longer does, the checksums show it */
-        memcpy(s.local, there, (size_t)s.bytes);
-    } else {
-        if (!begin(p, d))
-            return SL_ERR_PEER;
-        memcpy(there, s.local, (size_t)s.bytes);
-        sl_direct_end(d->direct.map);
-        j->ship.bytes += (uint64_t)s.bytes;
-    }
-    sl_counter_add(pull ? p->c.get_ok : p->c.put_ok, 1);
-    sl_counter_add(pull ? p->c.get_bytes : p->c.put_bytes, (uint64_t)s.bytes);
+    if (!begin(p, d))
+        return SL_ERR_PEER;
+    memcpy(there, s.local, (size_t)s.bytes);
+    sl_direct_end(d->direct.map);
+    j->ship.bytes += (uint64_t)s.bytes;
+    sl_counter_add(p->c.put_ok, 1);
+    sl_counter_add(p->c.put_bytes, (uint64_t)s.bytes);
+    return SL_OK;
+}
+
+/* The ticket pins these pages; if it no longer does, the checksums show it. */
+static sl_status direct_get(sl_prefill *p, sl_prefill_job *j, const sl_span *s)
+{
+    if (p->direct_left <= 0)
+        return SL_AGAIN;
+    p->direct_left -= s->bytes;
+    memcpy(s->local, place(j->ship.peer, s), (size_t)s->bytes);
+    sl_counter_add(p->c.get_ok, 1);
+    sl_counter_add(p->c.get_bytes, (uint64_t)s->bytes);
     return SL_OK;
 }
 
@@ -186,6 +194,7 @@ const sl_ship_path sl_path_direct = {.way = &sl_shipping_direct,
                                      .opened = direct_opened,
                                      .from_device = registered_with_device,
                                      .post = direct_post,
+                                     .get = direct_get,
                                      .close = direct_close};
 
 /* ---- mails that come back from the copier ---- */
@@ -194,7 +203,7 @@ static void registered(sl_decode_peer *d, const sl_copier_mail *m)
 {
     d->direct.registered = m->status == SL_OK;
     sl_log(SL_LOG_INFO, "prefill", "shipping", "path=direct copies=%s address=%s worker_id=%u reason=\"%s\"",
-           d->direct.registered ? "device" : "host", d->address, d->worker_id,
+           d->direct.registered ? "device" : "host", d->remote.address, d->remote.worker_id,
            d->direct.registered ? "its store is registered with the device" : m->why);
 }
 
@@ -216,7 +225,7 @@ void sl_copies_back(sl_prefill *p, sl_copier_mail *m)
         registered(d, m);
     else if (m->what == SL_COPIER_COPY)
         copied(p, d, m);
-    if (m->what != SL_COPIER_LET_GO && --d->direct.batches == 0 && d->state == PEER_CLOSED &&
+    if (m->what != SL_COPIER_LET_GO && --d->direct.batches == 0 && d->remote.state == SL_REMOTE_CLOSED &&
         direct_close(p, d))
         sl_peer_unused(p, d);
     give_mail(p, m);

@@ -38,20 +38,23 @@ static void on_got(void *cookie, sl_status st)
 static sl_status put_span(sl_prefill *p, sl_prefill_job *j, sl_tp_mem *mem, const sl_span *s)
 {
     const sl_decode_peer *d = j->ship.peer;
-    SL_TRY(sl_tp_put(sl_wep_tp(d->ep), s->local, mem, (size_t)s->bytes, s->remote, d->rkey, on_put, j));
+    SL_TRY(sl_tp_put(sl_wep_tp(d->remote.ep), s->local, mem, (size_t)s->bytes, s->remote, d->remote.rkey,
+                     on_put, j));
     j->ship.unflushed = true;
     j->ship.bytes += (uint64_t)s->bytes;
     sl_counter_add(p->c.put_bytes, (uint64_t)s->bytes);
     return SL_OK;
 }
 
-static sl_status get_span(sl_prefill *p, sl_prefill_job *j, sl_tp_mem *mem, const sl_span *s)
+sl_status sl_path_get(sl_prefill *p, sl_prefill_job *j, const sl_span *s)
 {
     const sl_decode_peer *d = j->ship.peer;
     sl_pull_chunk *c = j->ship.chunk;
-    SL_TRY(sl_tp_get(sl_wep_tp(d->ep), s->local, mem, (size_t)s->bytes, s->remote, d->rkey, on_got, c));
+    SL_TRY(sl_tp_get(sl_wep_tp(d->remote.ep), s->local, sl_worker_memory(p->worker), (size_t)s->bytes,
+                     s->remote, d->remote.rkey, on_got, c));
     c->in_flight++;
     sl_counter_add(p->c.get_bytes, (uint64_t)s->bytes);
+    sl_ship_posted(j);
     return SL_OK;
 }
 
@@ -76,7 +79,7 @@ sl_status sl_path_put(sl_prefill *p, sl_prefill_job *j)
         return SL_INPROGRESS;
     sl_span s = whole;
     sl_tp_mem *mem = memory_of(p, &s);
-    sl_status st = j->ship.state == SHIP_PULLING ? get_span(p, j, mem, &s) : put_span(p, j, mem, &s);
+    sl_status st = put_span(p, j, mem, &s);
     if (st == SL_AGAIN)
         sl_cursor_hold(c, &whole);
     if (st != SL_OK)
@@ -130,11 +133,15 @@ static bool always_from_device(const sl_decode_peer *d)
     return true;
 }
 
-const sl_ship_path sl_path_staging = {
-    .way = &sl_shipping_staging, .open = open_always, .from_device = never_from_device, .post = sl_path_put};
+const sl_ship_path sl_path_staging = {.way = &sl_shipping_staging,
+                                      .open = open_always,
+                                      .from_device = never_from_device,
+                                      .post = sl_path_put,
+                                      .get = sl_path_get};
 
 const sl_ship_path sl_path_gpu = {.way = &sl_shipping_gpu,
                                   .prepare = gpu_prepare,
                                   .open = open_always,
                                   .from_device = always_from_device,
-                                  .post = sl_path_put};
+                                  .post = sl_path_put,
+                                  .get = sl_path_get};

@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "prefill/copier.h"
 #include "worker/order.h"
+#include "worker/page_read.h"
 #include "worker/pace.h"
 #include "prefill/path.h"
 #include "prefill/peer.h"
@@ -68,6 +69,7 @@ struct sl_pull_chunk {
     sl_wmail mail;
     sl_prefill_job *job;
     sl_pull_chunk *next; /* of the shipment */
+    sl_page_read read;   /* its gets that are not posted */
     uint32_t in_flight;  /* its gets that have not completed */
     int32_t first, end;
     uint32_t crc

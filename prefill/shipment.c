@@ -240,7 +240,7 @@ void sl_ship_fail_peer(sl_prefill *p, const sl_decode_peer *d, sl_status st, con
 {
     for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
         if (j->ship.peer == d)
-            sl_ship_fail(p, j, st, true, "decode worker %s: %s", d->address, why);
+            sl_ship_fail(p, j, st, true, "decode worker %s: %s", d->remote.address, why);
     }
 }
 
@@ -295,16 +295,13 @@ void sl_ship_peer_closed(sl_prefill *p, const sl_decode_peer *d)
 void sl_ship_posted(sl_prefill_job *j)
 {
     sl_decode_peer *d = j->ship.peer;
-    if (!d->in_flight)
-        d->progress_ns = sl_now_ns();
-    d->in_flight++;
+    sl_remote_posted(&d->remote);
     j->ship.in_flight++;
 }
 
 void sl_ship_completed(sl_prefill_job *j, sl_decode_peer *d)
 {
-    d->in_flight--;
-    d->progress_ns = sl_now_ns();
+    sl_remote_completed(&d->remote);
     j->ship.in_flight--;
     sl_ship_runnable(j->ship.owner, j);
 }
@@ -391,7 +388,7 @@ void sl_ship_mail(sl_prefill *p, sl_wmail *m)
 static bool landing_pages_exist(const sl_prefill_job *j)
 {
     for (size_t i = 0; i < j->msg->n_pages; i++) {
-        if (j->msg->pages[i] >= (uint64_t)j->ship.peer->n_pages)
+        if (j->msg->pages[i] >= (uint64_t)j->ship.peer->remote.n_pages)
             return false;
     }
     return true;
@@ -401,18 +398,18 @@ static bool landing_pages_exist(const sl_prefill_job *j)
 static sl_ship_turn connect_turn(sl_prefill *p, sl_prefill_job *j)
 {
     const sl_decode_peer *d = j->ship.peer;
-    if (!d || d->state != PEER_UP)
+    if (!d || d->remote.state != SL_REMOTE_UP)
         return SHIP_IDLE;
     if (!landing_pages_exist(j)) {
         sl_ship_fail(p, j, SL_ERR_CORRUPT, true, "a landing page is outside the decode worker's arena");
         return SHIP_IDLE;
     }
     j->ship.map = (sl_page_map){.local = p->geo,
-                                .remote = &d->geo,
+                                .remote = &d->remote.geo,
                                 .local_base = sl_arena_base(p->o.role.arena),
-                                .remote_base = d->base,
+                                .remote_base = d->remote.base,
                                 .local_n = sl_arena_pages(p->o.role.arena),
-                                .remote_n = d->n_pages,
+                                .remote_n = d->remote.n_pages,
                                 .lpages = j->own_pages,
                                 .rpages = j->msg->pages,
                                 .n_tokens = (int32_t)j->msg->n_tokens};

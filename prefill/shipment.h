@@ -166,9 +166,9 @@ void sl_ship_runnable(sl_prefill *p, sl_prefill_job *j);
 bool sl_ship_ends(const sl_prefill_job *j); /* it ends early, or it is OVER */
 const char *sl_ship_state_name(sl_ship_state s);
 
-/* shipment_post.c: turns in SENDING; posts the next operation of a turn (SL_INPROGRESS: nothing is left to post now). */
+/* shipment_post.c: turns in SENDING; whether the connection takes another operation; the turn of a post with this status. */
 sl_ship_turn sl_ship_send(sl_prefill *p, sl_prefill_job *j);
-sl_status sl_ship_post_next(sl_prefill *p, sl_prefill_job *j);
+bool sl_ship_has_window(const sl_decode_peer *d);
 sl_ship_turn sl_ship_turn_of(sl_prefill *p, sl_prefill_job *j, sl_status st);
 
 /* shipment_pull.c: begins PULLING for a request; turns in it; the event PAGES_CRC is there, too. */

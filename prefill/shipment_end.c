@@ -26,7 +26,7 @@ static void on_flushed(void *cookie, sl_status st)
 
 sl_status sl_ship_post_flush(sl_prefill_job *j)
 {
-    SL_TRY(sl_tp_flush(sl_wep_tp(j->ship.peer->ep), on_flushed, j));
+    SL_TRY(sl_tp_flush(sl_wep_tp(j->ship.peer->remote.ep), on_flushed, j));
     sl_ship_posted(j);
     return SL_OK;
 }
@@ -56,14 +56,14 @@ static void send_commit(sl_prefill *p, sl_prefill_job *j)
     m.commit.rid = j->rid;
     m.commit.attempt = j->attempt;
     m.commit.ticket = j->msg->ticket;
-    m.commit.worker_id = j->ship.peer->own_id;
+    m.commit.worker_id = j->ship.peer->remote.own_id;
     m.commit.n_tokens = (uint32_t)j->msg->n_tokens;
     m.commit.first_page = j->msg->matched_pages;
     m.commit.crc = j->ship.crc;
     m.commit.n_crc = (j->msg->n_pages - j->msg->matched_pages) * (size_t)p->geo->n_layers;
     m.commit.first = j->first;
     m.commit.cached_tokens = j->cached_tokens;
-    sl_wep_send(j->ship.peer->ep, &m);
+    sl_wep_send(j->ship.peer->remote.ep, &m);
 }
 
 static void send_prefilled(sl_prefill *p, sl_prefill_job *j, uint64_t exposed_ns)
@@ -81,7 +81,7 @@ static void send_prefilled(sl_prefill *p, sl_prefill_job *j, uint64_t exposed_ns
 
 sl_ship_turn sl_ship_finish(sl_prefill *p, sl_prefill_job *j)
 {
-    if (j->ship.in_flight || !j->ship.peer || j->ship.peer->state != PEER_UP)
+    if (j->ship.in_flight || !j->ship.peer || j->ship.peer->remote.state != SL_REMOTE_UP)
         return SHIP_IDLE;
     SL_CHECK(!j->ship.unflushed, "puts without a flush");
     uint64_t exposed_ns = sl_now_ns() - j->ship.finish_ns;
@@ -134,10 +134,10 @@ static void report_end(sl_prefill *p, sl_prefill_job *j)
 {
     bool aborted = j->ship.ending.cause == SHIP_ABORTED;
     bool unknown = !j->ship.peer && j->ship.unflushed; /* it is not known whether these puts have landed */
-    if (j->ship.peer && j->ship.peer->state == PEER_UP) {
+    if (j->ship.peer && j->ship.peer->remote.state == SL_REMOTE_UP) {
         sl_msg m = {.type = SL_MSG_DRAINED};
         m.id = (sl_msg_id){j->rid, j->attempt};
-        sl_wep_send(j->ship.peer->ep, &m);
+        sl_wep_send(j->ship.peer->remote.ep, &m);
     }
     sl_counter_add(aborted ? p->c.transfer_aborted : p->c.transfer_failed, 1);
     if (!aborted)
@@ -152,7 +152,7 @@ sl_ship_turn sl_ship_drain(sl_prefill *p, sl_prefill_job *j)
     if (j->ship.in_flight)
         return SHIP_IDLE;
     if (d && j->ship.unflushed) {
-        if (d->state == PEER_CLOSING) /* the next event is that the connection is closed */
+        if (d->remote.state == SL_REMOTE_CLOSING) /* the next event is that the connection is closed */
             return SHIP_IDLE;
         /* After an error the endpoint is breaking, and the callback for its failure follows. */
         sl_status st = sl_ship_post_flush(j);

@@ -39,7 +39,7 @@ bool sl_ship_prefetch_msg(sl_prefill *p, sl_wmsg *m)
 sl_ship_turn sl_ship_ask_lease(sl_prefill *p, sl_prefill_job *j)
 {
     sl_decode_peer *d = j->ship.peer;
-    if (!d || d->state != PEER_UP || j->ship.lease)
+    if (!d || d->remote.state != SL_REMOTE_UP || j->ship.lease)
         return SHIP_IDLE;
     if (j->ship.at == j->pull_end) {
         j->ship.state = SHIP_HOLDING;
@@ -53,7 +53,7 @@ sl_ship_turn sl_ship_ask_lease(sl_prefill *p, sl_prefill_job *j)
                                      .keys = {(const uint8_t *)(j->keys + j->ship.at),
                                               (size_t)(j->pull_end - j->ship.at) * sizeof *j->keys},
                                      .wait = 1};
-    sl_wep_send(d->ep, &m);
+    sl_wep_send(d->remote.ep, &m);
     return SHIP_IDLE;
 }
 
@@ -82,7 +82,7 @@ static sl_pull_chunk *adopt(const sl_prefill *p, sl_prefill_job *j, const sl_msg
     bool fits = c && scratch;
     for (int32_t i = 0; fits && i < n; i++) {
         const uint8_t *label = m->labels.data + (size_t)i * bytes;
-        fits = m->pages[i] < (uint64_t)j->ship.peer->n_pages &&
+        fits = m->pages[i] < (uint64_t)j->ship.peer->remote.n_pages &&
                label_fits(j, first + i, label, bytes - sums, scratch);
         j->m->msg.prefill.pages[first + i] = fits ? m->pages[i] : 0;
         memcpy(c->crc + (size_t)i * layers, label + bytes - sums, sums);
@@ -117,10 +117,7 @@ void sl_ship_leased(sl_prefill *p, const sl_decode_peer *d, const sl_msg_lease *
         return;
     }
     j->ship.chunk = adopt(p, j, m);
-    sl_piece piece = {.end_layer = p->geo->n_layers,
-                      .first = j->ship.at * PAGE,
-                      .end = (j->ship.at + (int32_t)m->n_pages) * PAGE};
-    if (!j->ship.chunk || sl_cursor_push(&j->ship.cursor, &piece) != SL_OK)
+    if (!j->ship.chunk)
         sl_ship_fail(p, j, SL_ERR_CORRUPT, false, "the lease is not of the pages that were asked for");
     else
         j->ship.state = SHIP_PULLING;
@@ -130,7 +127,7 @@ static void end_lease(sl_prefill_job *j)
 {
     sl_msg m = {.type = SL_MSG_LEASE_END};
     m.lease_end.lease = j->ship.lease;
-    sl_wep_send(j->ship.peer->ep, &m);
+    sl_wep_send(j->ship.peer->remote.ep, &m);
     j->ship.lease = 0;
 }
 
@@ -149,7 +146,7 @@ sl_ship_turn sl_ship_leased_all_got(sl_prefill *p, sl_prefill_job *j)
 
 void sl_ship_lease_drained(sl_prefill_job *j)
 {
-    if (j->ship.lease && j->ship.peer && j->ship.peer->state == PEER_UP)
+    if (j->ship.lease && j->ship.peer && j->ship.peer->remote.state == SL_REMOTE_UP)
         end_lease(j);
     j->ship.lease = 0;
 }

@@ -38,8 +38,7 @@ static bool open_layer(sl_prefill *p, sl_prefill_job *j)
     const sl_decode_peer *d = j->ship.peer;
     if (!sl_cursor_open_layer(c))
         return false;
-    if (j->ship.state == SHIP_SENDING)
-        checksum_layer(p, j);
+    checksum_layer(p, j);
     bool device = c->piece.computed && j->dev_rows && d->path->from_device(d);
     map->dev = device ? p->dev_layers : NULL;
     map->dev_rows = device ? j->dev_rows : NULL;
@@ -48,13 +47,18 @@ static bool open_layer(sl_prefill *p, sl_prefill_job *j)
     return true;
 }
 
+bool sl_ship_has_window(const sl_decode_peer *d)
+{
+    return d->remote.in_flight < WINDOW;
+}
+
 /* SL_AGAIN: the window or the path is full. */
-sl_status sl_ship_post_next(sl_prefill *p, sl_prefill_job *j)
+static sl_status post_next(sl_prefill *p, sl_prefill_job *j)
 {
     const sl_decode_peer *d = j->ship.peer;
     if (sl_cursor_done(&j->ship.cursor))
         return SL_INPROGRESS;
-    if (d->in_flight >= WINDOW)
+    if (!sl_ship_has_window(d))
         return SL_AGAIN;
     for (;;) {
         sl_status st =
@@ -98,8 +102,8 @@ sl_ship_turn sl_ship_turn_of(sl_prefill *p, sl_prefill_job *j, sl_status st)
 
 sl_ship_turn sl_ship_send(sl_prefill *p, sl_prefill_job *j)
 {
-    if (!j->ship.peer || j->ship.peer->state != PEER_UP)
+    if (!j->ship.peer || j->ship.peer->remote.state != SL_REMOTE_UP)
         return SHIP_IDLE;
-    sl_status st = sl_ship_post_next(p, j);
+    sl_status st = post_next(p, j);
     return st == SL_INPROGRESS ? flush_all(p, j) : sl_ship_turn_of(p, j, st);
 }

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "prefill/path.h"
 #include "prefill/prefill_impl.h"
 
-enum { PAGE = SL_PAGE_TOKENS, DEFAULT_CHUNK = 32 << 20 };
+enum { DEFAULT_CHUNK = 32 << 20 };
 
 sl_pull_chunk *sl_pull_chunk_new(const sl_prefill *p, sl_prefill_job *j, int32_t first, int32_t end)
 {
@@ -20,6 +21,7 @@ sl_pull_chunk *sl_pull_chunk_new(const sl_prefill *p, sl_prefill_job *j, int32_t
     c->job = j;
     c->first = first;
     c->end = end;
+    sl_page_read_begin(&c->read, &j->ship.map, first, end);
     return c;
 }
 
@@ -31,7 +33,7 @@ void sl_ship_ask_sums(sl_prefill_job *j)
                                      .ticket = j->msg->ticket,
                                      .first = (uint32_t)j->own_matched,
                                      .count = (uint32_t)(j->pull_end - j->own_matched)};
-    sl_wep_send(j->ship.peer->ep, &m);
+    sl_wep_send(j->ship.peer->remote.ep, &m);
 }
 
 static sl_prefill_job *asked(sl_prefill *p, uint32_t router, const sl_msg_pages_crc *m)
@@ -89,10 +91,9 @@ static bool begin_chunk(sl_prefill *p, sl_prefill_job *j)
     uint64_t bytes = p->o.pull_chunk_bytes ? p->o.pull_chunk_bytes : DEFAULT_CHUNK;
     uint64_t pages = bytes / (uint64_t)p->geo->page_bytes, left = (uint64_t)(j->pull_end - j->ship.at);
     int32_t first = j->ship.at, n = (int32_t)(pages < 1 ? 1 : pages < left ? pages : left);
-    sl_piece piece = {.end_layer = p->geo->n_layers, .first = first * PAGE, .end = (first + n) * PAGE};
     j->ship.chunk = sl_pull_chunk_new(p, j, first, first + n);
     j->ship.at = first + n;
-    if (j->ship.chunk && sl_cursor_push(&j->ship.cursor, &piece) == SL_OK)
+    if (j->ship.chunk)
         return true;
     sl_ship_fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
     return false;
@@ -109,18 +110,36 @@ static sl_ship_turn end_pull(sl_prefill *p, sl_prefill_job *j)
     return SHIP_MOVED;
 }
 
+/* SL_INPROGRESS: all gets of the chunk are posted. */
+static sl_status post_get(sl_prefill *p, sl_prefill_job *j)
+{
+    const sl_decode_peer *d = j->ship.peer;
+    sl_span s;
+    if (!j->ship.chunk)
+        return SL_INPROGRESS;
+    if (!sl_ship_has_window(d))
+        return SL_AGAIN;
+    if (!sl_page_read_next(&j->ship.chunk->read, &s))
+        return SL_INPROGRESS;
+    sl_status st = d->path->get(p, j, &s);
+    if (st == SL_AGAIN)
+        sl_page_read_hold(&j->ship.chunk->read, &s);
+    return st;
+}
+
 sl_ship_turn sl_ship_pull(sl_prefill *p, sl_prefill_job *j)
 {
-    if (!j->ship.peer || j->ship.peer->state != PEER_UP)
+    if (!j->ship.peer || j->ship.peer->remote.state != SL_REMOTE_UP)
         return SHIP_IDLE;
     hand_over(p, j);
     if (j->ship.answered && !j->ship.sums && !j->prefetch) {
-        sl_cursor_clear(&j->ship.cursor);
+        if (j->ship.chunk)
+            sl_page_read_stop(&j->ship.chunk->read);
         return end_pull(p, j);
     }
     if (!j->ship.chunk && j->ship.at < j->pull_end && !begin_chunk(p, j))
         return SHIP_IDLE;
-    sl_status st = sl_ship_post_next(p, j);
+    sl_status st = post_get(p, j);
     if (st != SL_INPROGRESS)
         return sl_ship_turn_of(p, j, st);
     if (j->prefetch)

@@ -1,65 +1,52 @@
 /*
- * Connections of a decode worker: prefill workers and readers that connect to it (wpeer.c), decode workers whose pages it reads
- * (owner.c). Transport thread.
+ * The connections of a decode worker: prefill workers that write into its arena and readers (peers.c), and decode workers whose
+ * pages it reads itself (owners.c, for decode/pages/pull.h). Transport thread, except where a function says otherwise; with
+ * the engine thread it exchanges mail alone (decode/mail.h).
  */
 #ifndef SL_DECODE_LINK_LINK_H
 #define SL_DECODE_LINK_LINK_H
 
-#include "decode/decode.h"
 #include "decode/mail.h"
-#include "decode/pages/pull.h"
-#include "worker/direct.h"
+#include "kvstore/arena.h"
+#include "worker/shipping.h"
+#include "worker/worker.h"
 
-enum { MAX_BANS = 64 };
+typedef struct sl_link sl_link;
 
-/* The first member of what an endpoint's user pointer points to. */
-typedef enum { DPEER_ACCEPTED, DPEER_OWNER } sl_dpeer_kind;
+/* Everything that is pointed to outlives the room. */
+typedef struct sl_link_opts {
+    sl_worker *const *worker;  /* set before the transport thread begins */
+    sl_mailbox *inbox;         /* of the engine thread */
+    const sl_msg_hello *hello; /* of this worker */
+    const sl_wr *geometry;     /* the bytes that hello contains */
+    const sl_arena *arena;
+    /* NULL: auto. Where it allows `direct`, writers of this host may write into the arena directly, provided that it is
+     * shared memory and the system supports it. */
+    const sl_shipping *shipping;
+    uint32_t stall_ms; /* gets without progress for this time end the connection */
+} sl_link_opts;
 
-/* The connection of a writer, or of a reader; transport thread. */
-typedef struct sl_wpeer {
-    sl_dpeer_kind kind;
-    bool reader; /* known from PEER_HELLO on */
-    struct sl_wpeer *next;
-    sl_wep *ep;       /* NULL: closed, but its direct writes may not have ended */
-    sl_writer writer; /* id 0: before PEER_HELLO */
-    int slot;         /* entry of its right to write directly, -1: none */
-    uint64_t hello_deadline_ns;
-    char address[SL_TP_ADDRESS_MAX];
-} sl_wpeer;
+/* Caller's thread. SL_ERR_NO_MEMORY; SL_ERR_UNSUPPORTED when `direct` was chosen and is not possible. */
+sl_status sl_link_create(const sl_link_opts *o, sl_link **out, sl_err *err);
+/* The transport thread has ended. NULL is allowed. */
+void sl_link_destroy(sl_link *l);
 
-typedef struct sl_link {
-    sl_wpeer *peers;
-    sl_direct_host *direct; /* NULL: no writer writes directly. Made before the thread starts */
-    sl_writer bans[MAX_BANS];
-    uint32_t n_bans;
-    sl_owner *owners;
-} sl_link;
+/* As in sl_worker_calls. */
+void sl_link_accepted(sl_link *l, sl_wep *ep, const char *address);
+void sl_link_connected(sl_link *l, sl_wep *ep, sl_status st, const char *why);
+void sl_link_msg(sl_link *l, sl_wep *ep, sl_wmsg *m);
+void sl_link_failed(sl_link *l, sl_wep *ep, sl_status st, const char *why);
+void sl_link_closed(sl_link *l, sl_wep *ep);
+void sl_link_mail(sl_link *l, sl_wmail *m);
+uint64_t sl_link_tick(sl_link *l, uint64_t now);
+/* The session has ended: closes the connections that this router has introduced or named. */
+void sl_link_router_down(sl_link *l, uint32_t router);
 
-/* wpeer.c, transport thread */
-void sl_wpeer_accepted(sl_decode *d, sl_wep *ep, const char *address);
-void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m);
-void sl_wpeer_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why);
-void sl_wpeer_closed(sl_decode *d, sl_wep *ep);
-void sl_wpeer_fence(sl_decode *d, sl_fence *f);
-void sl_wpeer_fence_reader(sl_decode *d, uint32_t ep_serial);
-/* Closes the connections of the writers and readers that this router has introduced. */
-void sl_wpeer_router_down(sl_decode *d, uint32_t router);
-uint64_t sl_wpeer_tick(sl_decode *d, uint64_t now);
+typedef struct sl_link_stats {
+    uint64_t stale, refused; /* messages that were dropped; greetings that were refused */
+} sl_link_stats;
 
-/* owner.c, transport thread */
-void sl_owner_ask(sl_decode *d, sl_pull *p);
-void sl_owner_get(sl_decode *d, sl_pull_get *g);
-/* Of a question or a get, which may have been answered already. */
-void sl_owner_cancel(sl_decode *d, uint64_t id);
-void sl_owner_connected(sl_decode *d, sl_wep *ep, sl_status st, const char *why);
-/* Takes m. */
-void sl_owner_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m);
-void sl_owner_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why);
-void sl_owner_closed(sl_decode *d, sl_wep *ep);
-/* Closes the connections to the owners that this router has named. */
-void sl_owner_router_down(sl_decode *d, uint32_t router);
-uint64_t sl_owner_tick(sl_decode *d, uint64_t now);
-/* The threads have ended. */
-void sl_owner_free_all(sl_decode *d);
+/* Any thread. */
+void sl_link_stats_get(const sl_link *l, sl_link_stats *out);
 
 #endif

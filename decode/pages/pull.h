@@ -12,7 +12,7 @@
  *     release: no get is in flight any more; LEASE_END -> the pages can be evicted again
  *     remove: pages arrived damaged; LEASE_DAMAGED     -> verifies its own pages, drops those that are damaged
  *
- * Two files: pull.c is the tier, on the engine thread; owner.c has the connections, on the transport thread. They exchange
+ * Two files: pull.c is the tier, on the engine thread; decode/link/owners.c has the connections, on the transport thread. They exchange
  * leases and gets by mail; the thread that has an object may use it. The cost rule is pull_cost.h.
  *
  * What keeps wrong rows from being used: the label of each page (seed, key before, tokens) and its kept checksums come with
@@ -33,7 +33,7 @@
 #include "decode/pages/pull_cost.h"
 #include "kvstore/arena.h"
 #include "kvstore/tier.h"
-#include "worker/pieces.h"
+#include "worker/page_read.h"
 #include "worker/worker.h"
 
 typedef struct sl_pull sl_pull;
@@ -90,12 +90,9 @@ struct sl_pull_get {
     sl_pull_get *next_there;
     uint64_t began_ns; /* of the first post; 0: none yet */
     uint32_t in_flight;
-    int32_t at_layer, at_page; /* the next layer, or (whole) page, that is not opened */
-    bool whole;                /* both layouts are the same and keep a page in one piece */
-    bool walking, all_posted, cancelled;
+    bool all_posted, cancelled;
     sl_page_map map;
-    sl_pieces walk;
-    sl_span held; /* bytes 0: none */
+    sl_page_read read;
 
     /* engine thread */
     sl_pull_get *next;

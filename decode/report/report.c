@@ -178,6 +178,11 @@ static void report_tier(sl_decode *d, int i)
 static void report_pulls(sl_decode *d)
 {
     sl_pages_stats all, *before = &d->report.pages_seen;
+    const sl_link_stats link = d->report.link;
+    sl_link_stats *seen_link = &d->report.link_seen;
+    sl_counter_add(d->report.m.stale, link.stale - seen_link->stale);
+    sl_counter_add(d->report.m.refused, link.refused - seen_link->refused);
+    *seen_link = link;
     sl_pages_stats_get(d->pages, &all);
     sl_counter_add(d->report.m.stale, all.stale - before->stale);
     sl_counter_add(d->role.metrics.damaged_reused, all.damage.reused - before->damage.reused);

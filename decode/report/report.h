@@ -5,6 +5,7 @@
 #define SL_DECODE_REPORT_REPORT_H
 
 #include "decode/decode.h"
+#include "decode/link/link.h"
 #include "decode/pages/pages.h"
 
 /* Metrics of one tenant in one tier (report_quota.c); zero until it is reported first. */
@@ -49,6 +50,8 @@ typedef struct sl_report {
     sl_engine_stats engine_seen;
     uint64_t engine_seen_ns;
     sl_pages_stats pages_seen;
+    sl_link_stats link; /* now; set before a report */
+    sl_link_stats link_seen;
     sl_decode_tenant tenants[2][2 + SL_QUOTA_RULES]; /* host store, disk tier */
     sl_layer_stats *layers_seen, *layers_now;        /* [n_layers] */
     struct {

@@ -478,7 +478,7 @@ void rig_peer_up(void)
     r.in_callback = false;
     sl_wr_free(&geometry);
     sl_decode_peer *d = r.p->peers;
-    ck_assert(d && d->state == PEER_UP);
+    ck_assert(d && d->remote.state == SL_REMOTE_UP);
     for (int i = 0; i < rig_patience() && r.path == RIG_COPIER && !d->direct.registered; i++) {
         usleep(100);
         rig_tick();
@@ -602,7 +602,7 @@ void rig_close(void)
     ck_assert(!r.p->ships && !r.p->runnable.head);
     ck_assert_int_eq(r.n_ops, 0);
     if (r.p->peers)
-        ck_assert_uint_eq(r.p->peers->in_flight, 0);
+        ck_assert_uint_eq(r.p->peers->remote.in_flight, 0);
     if (r.ep) {
         sl_peer_drop(r.p, r.p->peers, SL_ERR_CANCELLED, "the test ends");
         rig_closed();

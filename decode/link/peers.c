@@ -1,11 +1,11 @@
 /*
  * The connections of prefill workers, which write into the arena and read pages ("writers"), and of other decode workers, which
- * only read ("readers"). Both read under leases (lend.c). Transport thread.
+ * only read ("readers"). Both read under leases (pages/lend.c). Transport thread.
  *
  * The answer to PEER_HELLO is either the address and the geometry of the arena with the memory key, or a refusal with
  * its reason. A writer has no key before that. To fence a writer, its connections are closed by force: after the last
  * one is closed, no put of that writer can reach the arena. A writer that may also write directly (worker/direct.h)
- * loses that right when its connection is closed. While such writes are in flight its sl_wpeer stays in the list
+ * loses that right when its connection is closed. While such writes are in flight its peer stays in the list
  * without a connection and counts as connected.
  *
  * A writer without a connection cannot write either, but it may connect later to ship requests that have ended here.
@@ -22,60 +22,120 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decode/decode_impl.h"
+#include "base/log.h"
+#include "decode/link/parts.h"
+#include "worker/direct.h"
 
 static const uint64_t MS = 1000000;
-enum { HELLO_MS = 10000, LINGER_MS = 5 };
+enum { HELLO_MS = 10000, LINGER_MS = 5, MAX_BANS = 64 };
 
-void sl_wpeer_accepted(sl_decode *d, sl_wep *ep, const char *address)
+typedef struct peer {
+    sl_link_kind kind; /* first member */
+    bool reader;       /* known from PEER_HELLO on */
+    struct peer *next;
+    sl_wep *ep;       /* NULL: closed, but its direct writes may not have ended */
+    sl_writer writer; /* id 0: before PEER_HELLO */
+    int slot;         /* entry of its right to write directly, -1: none */
+    uint64_t hello_deadline_ns;
+    char address[SL_TP_ADDRESS_MAX];
+} peer;
+
+struct sl_peers {
+    sl_link_env *e;
+    peer *list;
+    sl_direct_host *direct; /* NULL: no writer writes directly */
+    sl_writer bans[MAX_BANS];
+    uint32_t n_bans;
+};
+
+static sl_status open_direct(sl_peers *s, sl_err *err)
 {
-    sl_wpeer *w = calloc(1, sizeof *w);
+    const sl_link_opts *o = &s->e->o;
+    sl_err why = {0};
+    if (!sl_shipping_shares_store(o->shipping))
+        return SL_OK;
+    sl_status st =
+        sl_arena_fd(o->arena) < 0
+            ? sl_fail(&why, SL_ERR_UNSUPPORTED, "the store is not shared memory")
+            : sl_direct_host_create(sl_arena_fd(o->arena), sl_arena_bytes(o->arena), &s->direct, &why);
+    if (st != SL_OK && o->shipping)
+        return sl_fail(err, st, "cluster.shipping is %s, which is not possible: %s", o->shipping->name,
+                       why.text);
+    sl_log(SL_LOG_INFO, "decode", "shipping", "direct=%s reason=\"%s\"", st == SL_OK ? "offered" : "no",
+           st == SL_OK ? "to writers of this host" : why.text);
+    return SL_OK;
+}
+
+sl_status sl_peers_new(sl_link_env *e, sl_peers **out, sl_err *err)
+{
+    sl_peers *s = *out = calloc(1, sizeof *s);
+    if (!s)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    s->e = e;
+    return open_direct(s, err);
+}
+
+void sl_peers_free(sl_peers *s)
+{
+    if (!s)
+        return;
+    for (peer *w; (w = s->list);) {
+        s->list = w->next;
+        free(w);
+    }
+    sl_direct_host_destroy(s->direct);
+    free(s);
+}
+
+void sl_peers_accepted(sl_peers *s, sl_wep *ep, const char *address)
+{
+    peer *w = calloc(1, sizeof *w);
     if (!w) {
         sl_wep_close(ep, SL_TP_CLOSE_FORCE);
         return;
     }
-    w->kind = DPEER_ACCEPTED;
+    w->kind = SL_LINK_PEER;
     w->ep = ep;
     w->slot = -1;
     w->hello_deadline_ns = sl_now_ns() + HELLO_MS * MS;
     strncpy(w->address, address, sizeof w->address - 1);
-    w->next = d->link.peers;
-    d->link.peers = w;
+    w->next = s->list;
+    s->list = w;
     sl_wep_set_user(ep, w);
 }
 
-static void tell(sl_decode *d, sl_fence *f, int kind)
+static void tell(sl_peers *s, sl_fence *f, int kind)
 {
     f->mail.kind = kind;
-    sl_mailbox_post(d->role.inbox, &f->mail.link);
+    sl_mailbox_post(s->e->o.inbox, &f->mail.link);
 }
 
-static void tell_new(sl_decode *d, sl_writer writer, int kind)
+static void tell_new(sl_peers *s, sl_writer writer, int kind)
 {
     sl_fence *f = calloc(1, sizeof *f);
     SL_CHECK(f, "out of memory");
     f->writer = writer;
-    tell(d, f, kind);
+    tell(s, f, kind);
 }
 
-static void refuse(sl_decode *d, sl_wpeer *w, sl_status st, const char *why)
+static void refuse(sl_peers *s, peer *w, sl_status st, const char *why)
 {
     sl_msg m = {.type = SL_MSG_REFUSE};
     memset(&m.refuse, 0, sizeof m.refuse);
     m.refuse.status = st;
     snprintf(m.refuse.reason, sizeof m.refuse.reason, "%.399s", why);
     sl_wep_send(w->ep, &m);
-    sl_counter_add(d->report.m.refused, 1);
+    atomic_fetch_add(&s->e->refused, 1);
     sl_log(SL_LOG_WARN, "decode", "writer_refused", "peer=%s status=%s reason=\"%s\"", w->address,
            sl_status_name(st), why);
     sl_wep_close(w->ep, SL_TP_CLOSE_FLUSH);
 }
 
-static bool lift_ban(sl_decode *d, sl_writer writer)
+static bool lift_ban(sl_peers *s, sl_writer writer)
 {
-    for (uint32_t i = 0; i < d->link.n_bans; i++) {
-        if (sl_writer_eq(d->link.bans[i], writer)) {
-            d->link.bans[i] = d->link.bans[--d->link.n_bans];
+    for (uint32_t i = 0; i < s->n_bans; i++) {
+        if (sl_writer_eq(s->bans[i], writer)) {
+            s->bans[i] = s->bans[--s->n_bans];
             return true;
         }
     }
@@ -83,38 +143,38 @@ static bool lift_ban(sl_decode *d, sl_writer writer)
 }
 
 /* Also packs the memory key that the answer carries. *router: the session of the router that introduces the writer. */
-static sl_status check_hello(sl_decode *d, const sl_msg_peer_hello *h, uint32_t *router,
+static sl_status check_hello(sl_peers *s, const sl_msg_peer_hello *h, uint32_t *router,
                              uint8_t key[SL_TP_RKEY_MAX], size_t *key_len, sl_err *err)
 {
     sl_geometry g;
     if (h->version != SL_MSG_VERSION)
         return sl_fail(err, SL_ERR_REFUSED, "message version %u, this worker speaks %d", h->version,
                        SL_MSG_VERSION);
-    if (strcmp(h->cluster_tag, d->role.hello.cluster_tag) != 0)
+    if (strcmp(h->cluster_tag, s->e->o.hello->cluster_tag) != 0)
         return sl_fail(err, SL_ERR_REFUSED, "cluster.tag is \"%s\", this cluster is \"%s\"", h->cluster_tag,
-                       d->role.hello.cluster_tag);
+                       s->e->o.hello->cluster_tag);
     if (!h->worker_id)
         return sl_fail(err, SL_ERR_REFUSED, "no worker id: it has not joined the router");
     SL_TRY(sl_geometry_read(h->id.geometry.data, h->id.geometry.len, &g, err));
-    SL_TRY(sl_geometry_compatible(d->geo, &g, err));
-    *router = sl_worker_session(d->worker, h->decode_epoch);
+    SL_TRY(sl_geometry_compatible(s->e->geo, &g, err));
+    *router = sl_worker_session(sl_link_worker(s->e), h->decode_epoch);
     if (!*router)
         return sl_fail(err, SL_ERR_STALE, "the session with the router that introduces it has ended");
-    if (!h->reader && lift_ban(d, (sl_writer){*router, h->worker_id}))
+    if (!h->reader && lift_ban(s, (sl_writer){*router, h->worker_id}))
         return sl_fail(err, SL_ERR_STALE, "requests that this writer is still shipping have ended here");
-    sl_status st = sl_tp_rkey_pack(sl_worker_memory(d->worker), key, SL_TP_RKEY_MAX, key_len);
+    sl_status st = sl_tp_rkey_pack(sl_worker_memory(sl_link_worker(s->e)), key, SL_TP_RKEY_MAX, key_len);
     return st == SL_OK ? SL_OK : sl_fail(err, st, "cannot pack the memory key");
 }
 
 /* Grants the right to write directly if the writer asks for it and it is possible; otherwise it uses the transport.
  * Returns the length of the descriptor, 0: not granted. */
-static size_t offer_direct(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h, uint8_t *desc)
+static size_t offer_direct(sl_peers *s, peer *w, const sl_msg_peer_hello *h, uint8_t *desc)
 {
     size_t n = 0;
     sl_err err = {0};
-    if (!d->link.direct || !h->direct_pid)
+    if (!s->direct || !h->direct_pid)
         return 0;
-    int slot = sl_direct_grant(d->link.direct, h->direct_pid, desc, &n, &err);
+    int slot = sl_direct_grant(s->direct, h->direct_pid, desc, &n, &err);
     if (slot < 0) {
         sl_log(SL_LOG_INFO, "decode", "not_direct", "peer=%s worker_id=%u reason=\"%s\"", w->address,
                h->worker_id, err.text);
@@ -124,7 +184,7 @@ static size_t offer_direct(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h
     return n;
 }
 
-static void on_hello(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h)
+static void on_hello(sl_peers *s, peer *w, const sl_msg_peer_hello *h)
 {
     sl_err err = {0};
     if (w->writer.id)
@@ -132,24 +192,24 @@ static void on_hello(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h)
     uint32_t router = 0;
     uint8_t key[SL_TP_RKEY_MAX];
     size_t key_len = 0;
-    sl_status st = check_hello(d, h, &router, key, &key_len, &err);
+    sl_status st = check_hello(s, h, &router, key, &key_len, &err);
     if (st != SL_OK) {
-        refuse(d, w, st, err.text);
+        refuse(s, w, st, err.text);
         return;
     }
     w->writer = (sl_writer){router, h->worker_id};
     w->reader = h->reader;
     w->hello_deadline_ns = UINT64_MAX;
     if (!w->reader)
-        tell_new(d, w->writer, DM_CONNECTED);
+        tell_new(s, w->writer, DM_CONNECTED);
     uint8_t desc[SL_DIRECT_DESC_MAX];
-    size_t desc_len = offer_direct(d, w, h, desc);
+    size_t desc_len = offer_direct(s, w, h, desc);
     sl_msg m = {.type = SL_MSG_PEER_WELCOME};
     m.peer_welcome = (sl_msg_peer_welcome){.epoch = h->decode_epoch,
-                                           .arena_addr = (uint64_t)(uintptr_t)sl_arena_base(d->o.role.arena),
-                                           .arena_bytes = sl_arena_bytes(d->o.role.arena),
-                                           .total_pages = (uint32_t)sl_arena_pages(d->o.role.arena),
-                                           .geometry = {d->role.geometry.data, d->role.geometry.len},
+                                           .arena_addr = (uint64_t)(uintptr_t)sl_arena_base(s->e->o.arena),
+                                           .arena_bytes = sl_arena_bytes(s->e->o.arena),
+                                           .total_pages = (uint32_t)sl_arena_pages(s->e->o.arena),
+                                           .geometry = {s->e->o.geometry->data, s->e->o.geometry->len},
                                            .rkey = {key, key_len},
                                            .direct = {desc, desc_len}};
     sl_wep_send(w->ep, &m);
@@ -162,12 +222,12 @@ static bool of_reader(sl_msg_type type)
     return type == SL_MSG_LEASE_ASK || type == SL_MSG_LEASE_END || type == SL_MSG_LEASE_DAMAGED;
 }
 
-void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
+void sl_peers_msg(sl_peers *s, sl_wep *ep, sl_wmsg *m)
 {
-    sl_wpeer *w = sl_wep_user(ep);
+    peer *w = sl_wep_user(ep);
     switch (m->msg.type) {
     case SL_MSG_PEER_HELLO:
-        on_hello(d, w, &m->msg.peer_hello);
+        on_hello(s, w, &m->msg.peer_hello);
         break;
     case SL_MSG_COMMIT:
     case SL_MSG_DRAINED:
@@ -180,48 +240,48 @@ void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
         m->router = w->writer.router;
         m->worker_id = w->writer.id;
         m->mail.kind = DM_MSG;
-        sl_mailbox_post(d->role.inbox, &m->mail.link);
+        sl_mailbox_post(s->e->o.inbox, &m->mail.link);
         return;
     default:
         break;
     }
     if (m->msg.type != SL_MSG_PEER_HELLO)
-        sl_counter_add(d->report.m.stale, 1);
+        atomic_fetch_add(&s->e->stale, 1);
     sl_wmsg_free(m);
 }
 
-void sl_wpeer_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why)
+void sl_peers_failed(sl_peers *s, sl_wep *ep, sl_status st, const char *why)
 {
-    sl_wpeer *w = sl_wep_user(ep);
-    (void)d;
-    /* a reader closes its connection when it does not use it; if it has leases, they are released (lend.c) */
+    peer *w = sl_wep_user(ep);
+    (void)s;
+    /* a reader closes its connection when it does not use it; if it has leases, they are released (pages/lend.c) */
     sl_log(w->reader ? SL_LOG_INFO : SL_LOG_WARN, "decode", w->reader ? "reader_closed" : "writer_lost",
            "peer=%s worker_id=%u status=%s reason=\"%s\"", w->address, w->writer.id, sl_status_name(st), why);
     sl_wep_close(ep, SL_TP_CLOSE_FORCE);
 }
 
-static bool connected(const sl_decode *d, sl_writer writer)
+static bool connected(const sl_peers *s, sl_writer writer)
 {
-    for (const sl_wpeer *w = d->link.peers; w; w = w->next) {
+    for (const peer *w = s->list; w; w = w->next) {
         if (!w->reader && sl_writer_eq(w->writer, writer))
             return true;
     }
     return false;
 }
 
-static void tell_reader_gone(sl_decode *d, uint32_t ep_serial)
+static void tell_reader_gone(sl_peers *s, uint32_t ep_serial)
 {
     sl_reader_mail *m = calloc(1, sizeof *m);
     SL_CHECK(m, "out of memory");
     m->mail.kind = DM_READER_GONE;
     m->ep_serial = ep_serial;
-    sl_mailbox_post(d->role.inbox, &m->mail.link);
+    sl_mailbox_post(s->e->o.inbox, &m->mail.link);
 }
 
 /* No access of this peer can reach the arena any more. */
-static void gone(sl_decode *d, sl_wpeer *w)
+static void gone(sl_peers *s, peer *w)
 {
-    for (sl_wpeer **at = &d->link.peers; *at; at = &(*at)->next) {
+    for (peer **at = &s->list; *at; at = &(*at)->next) {
         if (*at == w) {
             *at = w->next;
             break;
@@ -230,20 +290,20 @@ static void gone(sl_decode *d, sl_wpeer *w)
     sl_writer writer = w->writer;
     bool reader = w->reader;
     free(w);
-    if (reader || !writer.id || connected(d, writer))
+    if (reader || !writer.id || connected(s, writer))
         return;
-    tell_new(d, writer, DM_FENCED);
+    tell_new(s, writer, DM_FENCED);
 }
 
-void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
+void sl_peers_closed(sl_peers *s, sl_wep *ep)
 {
-    sl_wpeer *w = sl_wep_user(ep);
+    peer *w = sl_wep_user(ep);
     w->ep = NULL;
     w->hello_deadline_ns = UINT64_MAX;
     if (w->writer.id)
-        tell_reader_gone(d, sl_wep_serial(ep));
-    if (w->slot < 0 || sl_direct_revoke(d->link.direct, w->slot)) {
-        gone(d, w);
+        tell_reader_gone(s, sl_wep_serial(ep));
+    if (w->slot < 0 || sl_direct_revoke(s->direct, w->slot)) {
+        gone(s, w);
         return;
     }
     sl_log(SL_LOG_WARN, "decode", "writer_lingers",
@@ -251,35 +311,35 @@ void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
 }
 
 /* Where the session has ended, its epoch in PEER_HELLO is what refuses the writer. */
-static void ban(sl_decode *d, sl_writer writer)
+static void ban(sl_peers *s, sl_writer writer)
 {
-    lift_ban(d, writer); /* at most one entry for a writer */
-    if (!sl_worker_epoch(d->worker, writer.router))
+    lift_ban(s, writer); /* at most one entry for a writer */
+    if (!sl_worker_epoch(sl_link_worker(s->e), writer.router))
         return;
-    if (d->link.n_bans == MAX_BANS)
-        d->link.bans[0] = d->link.bans[--d->link.n_bans];
-    d->link.bans[d->link.n_bans++] = writer;
+    if (s->n_bans == MAX_BANS)
+        s->bans[0] = s->bans[--s->n_bans];
+    s->bans[s->n_bans++] = writer;
 }
 
-void sl_wpeer_fence(sl_decode *d, sl_fence *f)
+void sl_peers_fence(sl_peers *s, sl_fence *f)
 {
-    if (!connected(d, f->writer)) {
-        ban(d, f->writer);
-        tell(d, f, DM_FENCED);
+    if (!connected(s, f->writer)) {
+        ban(s, f->writer);
+        tell(s, f, DM_FENCED);
         return;
     }
     sl_log(SL_LOG_WARN, "decode", "writer_fenced", "worker_id=%u reason=\"it did not drain in time\"",
            f->writer.id);
-    for (sl_wpeer *w = d->link.peers; w; w = w->next) {
+    for (peer *w = s->list; w; w = w->next) {
         if (!w->reader && sl_writer_eq(w->writer, f->writer) && w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
     }
     free(f); /* gone() answers after the last connection is closed */
 }
 
-void sl_wpeer_fence_reader(sl_decode *d, uint32_t ep_serial)
+void sl_peers_fence_reader(sl_peers *s, uint32_t ep_serial)
 {
-    for (sl_wpeer *w = d->link.peers; w; w = w->next) {
+    for (peer *w = s->list; w; w = w->next) {
         if (w->ep && sl_wep_serial(w->ep) == ep_serial) {
             sl_log(SL_LOG_WARN, "decode", "reader_fenced",
                    "worker_id=%u reason=\"it did not end its lease in time\"", w->writer.id);
@@ -288,25 +348,25 @@ void sl_wpeer_fence_reader(sl_decode *d, uint32_t ep_serial)
     }
 }
 
-void sl_wpeer_router_down(sl_decode *d, uint32_t router)
+void sl_peers_router_down(sl_peers *s, uint32_t router)
 {
-    for (uint32_t i = 0; i < d->link.n_bans; i++) {
-        if (d->link.bans[i].router == router)
-            d->link.bans[i--] = d->link.bans[--d->link.n_bans];
+    for (uint32_t i = 0; i < s->n_bans; i++) {
+        if (s->bans[i].router == router)
+            s->bans[i--] = s->bans[--s->n_bans];
     }
-    for (sl_wpeer *w = d->link.peers; w; w = w->next) {
+    for (peer *w = s->list; w; w = w->next) {
         if (w->writer.router == router && w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
     }
 }
 
-uint64_t sl_wpeer_tick(sl_decode *d, uint64_t now)
+uint64_t sl_peers_tick(sl_peers *s, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
-    for (sl_wpeer *w = d->link.peers, *next; w; w = next) {
+    for (peer *w = s->list, *next; w; w = next) {
         next = w->next;
-        if (!w->ep && sl_direct_revoke(d->link.direct, w->slot)) {
-            gone(d, w);
+        if (!w->ep && sl_direct_revoke(s->direct, w->slot)) {
+            gone(s, w);
             continue;
         }
         if (!w->ep)

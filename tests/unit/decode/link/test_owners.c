@@ -1,18 +1,24 @@
 /*
- * Connections to owners of pages (decode/link/owner.c) without threads: the test plays the worker core, the transport and the clock.
+ * Connections to owners of pages (decode/link/owners.c) without threads: the test plays the worker core, the transport and the clock.
  * Whether a connection that is never made ends, when questions are late, and what is logged about an end.
  */
 #include <stdio.h>
 #include <unistd.h>
 
 #include "base/log.h"
-#include "decode/decode_impl.h"
+#include "decode/link/link.h"
+#include "decode/pages/pull.h"
 #include "tests/unit/kvstore/mla_geometry.h"
 #include "tests/unit/run_suite.h"
 
 static const uint64_t S = 1000000000;
 static uint64_t now;
-static sl_decode *d;
+static sl_link *l;
+static sl_worker *worker; /* which the functions below never look into */
+static sl_mailbox *inbox;
+static sl_arena *arena;
+static sl_msg_hello hello;
+static sl_wr geometry;
 static sl_geometry geo;
 static sl_pull pull;
 
@@ -76,6 +82,25 @@ uint64_t sl_worker_epoch(const sl_worker *w, uint32_t router)
     return 8;
 }
 
+uint32_t sl_worker_session(const sl_worker *w, uint64_t epoch)
+{
+    (void)w;
+    (void)epoch;
+    return 0;
+}
+
+void sl_wep_set_user(sl_wep *ep, void *user)
+{
+    (void)ep;
+    wire.user = user;
+}
+
+bool sl_wep_closing(const sl_wep *ep)
+{
+    (void)ep;
+    return wire.closed;
+}
+
 sl_tp_mem *sl_worker_memory(sl_worker *w)
 {
     (void)w;
@@ -135,14 +160,23 @@ static void open_all(void)
     saved = dup(STDERR_FILENO);
     dup2(fds[1], STDERR_FILENO);
     close(fds[1]);
-    d = calloc(1, sizeof *d);
-    d->geo = &geo;
-    d->o.quarantine_ms = 1000;
-    ck_assert_int_eq(sl_mailbox_create(&d->role.inbox), SL_OK);
+    sl_err err = {0};
+    sl_arena_opts ao = {.bytes = 16 * (uint64_t)geo.page_bytes, .lock = SL_OFF, .numa_node = -1};
+    ck_assert_int_eq(sl_arena_create(&geo, &ao, &arena, &err), SL_OK);
+    ck_assert_int_eq(sl_mailbox_create(&inbox), SL_OK);
+    sl_link_opts o = {.worker = &worker,
+                      .inbox = inbox,
+                      .hello = &hello,
+                      .geometry = &geometry,
+                      .arena = arena,
+                      .shipping = &sl_shipping_staging,
+                      .stall_ms = 1000};
+    ck_assert_msg(sl_link_create(&o, &l, &err) == SL_OK, "%s", err.text);
     pull = (sl_pull){
         .id = 1, .source = {.router = 1, .worker = 2, .epoch = 3, .pages = 4, .address = "a:1"}, .n = 4};
     pull.keys = calloc(4, sizeof *pull.keys);
-    sl_owner_ask(d, &pull);
+    pull.mail.kind = DM_PULL_ASK;
+    sl_link_mail(l, &pull.mail);
     ck_assert_ptr_nonnull(wire.user);
 }
 
@@ -150,9 +184,8 @@ static void open_all(void)
 static const char *close_all(void)
 {
     static char text[8192];
-    if (d->link.owners)
-        sl_owner_closed(d, (sl_wep *)&wire);
-    ck_assert_ptr_null(d->link.owners);
+    if (wire.user)
+        sl_link_closed(l, (sl_wep *)&wire);
     dup2(saved, STDERR_FILENO);
     close(saved);
     size_t len = 0;
@@ -160,10 +193,11 @@ static const char *close_all(void)
         len += (size_t)n;
     text[len] = '\0';
     close(fds[0]);
-    while (sl_mailbox_take(d->role.inbox))
+    while (sl_mailbox_take(inbox))
         ;
-    sl_mailbox_destroy(d->role.inbox);
-    free(d);
+    sl_mailbox_destroy(inbox);
+    sl_link_destroy(l);
+    sl_arena_destroy(arena);
     free(pull.keys);
     sl_now_virtual(NULL);
     return text;
@@ -181,14 +215,21 @@ static void welcome(void)
                                                 .arena_bytes = 16 * (uint64_t)geo.page_bytes,
                                                 .total_pages = 16,
                                                 .geometry = {w.data, w.len}};
-    sl_owner_msg(d, (sl_wep *)&wire, m);
+    sl_link_msg(l, (sl_wep *)&wire, m);
     sl_wr_free(&w);
     ck_assert_int_eq(wire.sent[wire.n_sent - 1], SL_MSG_LEASE_ASK);
 }
 
+static void cancel(uint64_t id)
+{
+    sl_pull_cancel *m = calloc(1, sizeof *m);
+    *m = (sl_pull_cancel){.mail.kind = DM_PULL_CANCEL, .id = id};
+    sl_link_mail(l, &m->mail);
+}
+
 static void answered(sl_status st)
 {
-    ck_assert_ptr_eq(sl_mailbox_take(d->role.inbox), &pull.mail.link);
+    ck_assert_ptr_eq(sl_mailbox_take(inbox), &pull.mail.link);
     ck_assert_int_eq(pull.mail.kind, DM_PULL_ASKED);
     ck_assert_int_eq(pull.status, st);
 }
@@ -196,7 +237,7 @@ static void answered(sl_status st)
 /* The next turn is always in the future, so that the transport thread sleeps; also while a connection is being made. */
 static void tick_later(void)
 {
-    ck_assert_uint_gt(sl_owner_tick(d, now), now);
+    ck_assert_uint_gt(sl_link_tick(l, now), now);
 }
 
 START_TEST(a_connection_that_is_never_made_ends)
@@ -221,7 +262,7 @@ START_TEST(the_time_of_a_question_begins_when_it_is_asked)
     open_all();
     now += 9 * S;
     tick_later();
-    sl_owner_connected(d, (sl_wep *)&wire, SL_OK, "");
+    sl_link_connected(l, (sl_wep *)&wire, SL_OK, "");
     ck_assert_int_eq(wire.sent[0], SL_MSG_PEER_HELLO);
     now += 6 * S;
     tick_later();
@@ -243,17 +284,17 @@ END_TEST
 START_TEST(a_normal_end_is_no_warning)
 {
     open_all();
-    sl_owner_connected(d, (sl_wep *)&wire, SL_OK, "");
+    sl_link_connected(l, (sl_wep *)&wire, SL_OK, "");
     welcome();
     bool used = _i >= 3;
     if (!used) {
-        sl_owner_cancel(d, 1);
+        cancel(1);
         answered(SL_ERR_CANCELLED);
     }
     if (_i % 3 == 0) {
-        sl_owner_router_down(d, 1);
+        sl_link_router_down(l, 1);
     } else if (_i % 3 == 1) {
-        sl_owner_failed(d, (sl_wep *)&wire, SL_ERR_PEER, "it has left");
+        sl_link_failed(l, (sl_wep *)&wire, SL_ERR_PEER, "it has left");
     } else {
         now += 121 * S;
         tick_later();
