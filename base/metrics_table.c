@@ -279,8 +279,13 @@ static const sl_metric_def table[] = {
     GAUGE("sluice_tier_bytes", D, TIER ",state=used|capacity", "Size of the tier."),
     GAUGE("sluice_tier_written_bytes", D, TIER,
           "Bytes that were written to the device since the store was created: its wear."),
-    GAUGE("sluice_tier_state", D, TIER,
-          "0: healthy, or there is no tier. 1: degraded (slow, or stores nothing). 2: failed."),
+    GAUGE(
+        "sluice_tier_state", D, TIER,
+        "0: healthy, or there is no tier. 1: degraded (slow, or stores nothing). 2: failed, or the worker was started "
+        "without it because it cannot be used."),
+    GAUGE(
+        "sluice_tier_set_aside", D, TIER,
+        "1: at the start of the worker the store could not be read. It was renamed, and a new one was begun."),
     COUNTER("sluice_kv_event_batches_published_total", D, "", "Batches of events.zmq that were published."),
     COUNTER(
         "sluice_kv_event_batches_lost_total", D, "reason=queue|subscriber|replay",

@@ -4,6 +4,10 @@
  *
  * A new store is written as `pages.sluice.new` and renamed when it is complete, so an interrupted creation leaves nothing
  * that looks like a store.
+ *
+ * A cache must not keep a worker from starting. So what has the name of the store but cannot be read as one (a damaged
+ * first block, an empty file, another format version, a directory, a link, a pipe) is renamed to `pages.damaged`, in place
+ * of an older one, and a new store is begun. A store of another model or geometry is whole: it is refused and kept.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,10 +20,12 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "kvstore/disk_impl.h"
 
 #define NAME "pages.sluice"
 #define NEW_NAME "pages.sluice.new"
+#define ASIDE_NAME "pages.damaged"
 
 const sl_disk_hooks *sl_disk_test_hooks;
 
@@ -82,7 +88,8 @@ static sl_status allocate(int fd, const char *path, uint64_t from, uint64_t to, 
     if (fstatvfs(fd, &v) == 0 && v.f_bavail * v.f_frsize < to - from)
         return sl_fail(err, SL_ERR_EXHAUSTED,
                        "tier disk: %s: capacity_bytes asks for %" PRIu64
-                       " more bytes, the file system has %" PRIu64 " free",
+                       " more bytes, the file system has %" PRIu64 " free (" ASIDE_NAME
+                       " in its directory, if there is one, may be deleted)",
                        path, to - from, (uint64_t)(v.f_bavail * v.f_frsize));
     int e = injected("fallocate");
     if (!e && fallocate(fd, 0, (off_t)from, (off_t)(to - from)) != 0)
@@ -190,32 +197,66 @@ static sl_status resize(const sl_tier_opts *o, sl_disk_file *f, sl_err *err)
     return SL_OK;
 }
 
-static sl_status open_existing(const sl_tier_opts *o, sl_disk_file *f, uint8_t *block, sl_err *err)
+/* Opens what has the name of the store. SL_ERR_NOT_FOUND: nothing has. SL_ERR_CORRUPT, or SL_ERR_UNSUPPORTED with an open
+ * file: it is no store that this program can read. */
+static sl_status read_store(sl_disk_file *f, uint8_t *block, sl_err *err)
 {
     struct stat st;
-    if (fstat(f->fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid())
-        return sl_fail(err, SL_ERR_REFUSED, "tier disk: %s is not a regular file of this user", f->path);
+    if (fstatat(f->dir_fd, NAME, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        (!S_ISREG(st.st_mode) || st.st_uid != geteuid()))
+        return sl_fail(err, SL_ERR_CORRUPT, "it is not a regular file of this user");
+    f->fd = open_file(f->dir_fd, NAME, 0);
+    if (f->fd == -ENOENT)
+        return sl_fail(err, SL_ERR_NOT_FOUND, "absent");
+    if (f->fd < 0)
+        return open_failed(f->path, -f->fd, err);
+    if (fstat(f->fd, &st) != 0)
+        return sl_fail(err, SL_ERR_IO, "tier disk: %s: %s", f->path, strerror(errno));
+    if (st.st_size < SL_DISK_BLOCK)
+        return sl_fail(err, SL_ERR_CORRUPT, "it has %lld bytes, fewer than a header", (long long)st.st_size);
     SL_TRY(block_io(f, block, false, err));
-    sl_status status = sl_disk_store_read(block, &f->store, err);
-    if (status != SL_OK)
-        return sl_fail_in(err, SL_ERR_REFUSED, "tier disk: %s", f->path);
-    SL_TRY(check_identity(o, f, err));
-    return resize(o, f, err);
+    return sl_disk_store_read(block, &f->store, err);
+}
+
+/* Renames what has the name of the store. A directory is not replaced by rename(), so an older one stops this. */
+static sl_status set_aside(sl_disk_file *f, const char *reason, sl_err *err)
+{
+    if (renameat(f->dir_fd, NAME, f->dir_fd, ASIDE_NAME) != 0)
+        return sl_fail(err, SL_ERR_IO,
+                       "tier disk: %s: cannot be used (%.200s), and not be renamed to " ASIDE_NAME
+                       ": %s; delete it, or what has that name",
+                       f->path, reason, strerror(errno));
+    f->set_aside = true;
+    sl_log(SL_LOG_ERROR, "tier", "set_aside",
+           "file=%s to=" ASIDE_NAME " reason=\"%s\" effect=\"a new store is begun\" "
+           "advice=\"look for a failing disk, then delete " ASIDE_NAME "\"",
+           f->path, reason);
+    return SL_OK;
 }
 
 static sl_status open_in_directory(const sl_tier_opts *o, sl_disk_file *f, sl_err *err)
 {
     void *block = aligned_alloc(SL_DISK_BLOCK, SL_DISK_BLOCK);
-    sl_status st;
+    sl_err why = {0};
     if (!block)
         return sl_fail(err, SL_ERR_NO_MEMORY, "tier disk: out of memory");
-    f->fd = open_file(f->dir_fd, NAME, 0);
-    if (f->fd == -ENOENT)
+    sl_status st = read_store(f, block, &why);
+    bool absent = st == SL_ERR_NOT_FOUND;
+    bool unreadable = st == SL_ERR_CORRUPT || (st == SL_ERR_UNSUPPORTED && f->fd >= 0);
+    if (unreadable) {
+        if (f->fd >= 0)
+            close(f->fd);
+        f->fd = -1;
+        st = set_aside(f, why.text, err);
+    } else if (absent) {
+        st = SL_OK;
+    } else if (st != SL_OK) {
+        sl_fail(err, st, "%s", why.text);
+    } else if ((st = check_identity(o, f, err)) == SL_OK) {
+        st = resize(o, f, err);
+    }
+    if (st == SL_OK && (absent || unreadable))
         st = create(o, f, block, err);
-    else if (f->fd < 0)
-        st = open_failed(f->path, -f->fd, err);
-    else
-        st = open_existing(o, f, block, err);
     free(block);
     return st;
 }

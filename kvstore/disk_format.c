@@ -85,18 +85,20 @@ sl_status sl_disk_store_read(const uint8_t *block, sl_disk_store *out, sl_err *e
     if (take(&s, 8) != STORE_MAGIC)
         return sl_fail(err, SL_ERR_CORRUPT, "this is not a store of pages");
     uint64_t version = take(&s, 4);
-    if (version != SL_DISK_VERSION)
-        return sl_fail(err, SL_ERR_REFUSED,
-                       "format version %" PRIu64 ", this program reads and writes version %d", version,
-                       SL_DISK_VERSION);
     take(&s, 4);
     sl_disk_store st = {.id = take(&s, 8)};
     st.page_bytes = take(&s, 8);
     st.slots_per_segment = (uint32_t)take(&s, 4);
     st.fingerprint = take_key(&s);
     st.format = take_key(&s);
-    if (!good_crc(&s))
-        return sl_fail(err, SL_ERR_CORRUPT, "the header is damaged");
+    bool good = good_crc(&s); /* a damaged byte of the version is damage */
+    if (!good)
+        return sl_fail(err, SL_ERR_CORRUPT, "the header is damaged, or of another version than %d",
+                       SL_DISK_VERSION);
+    if (version != SL_DISK_VERSION)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "format version %" PRIu64 ", this program reads and writes version %d", version,
+                       SL_DISK_VERSION);
     if (!st.page_bytes || st.page_bytes > MAX_PAGE_BYTES || !st.slots_per_segment ||
         st.slots_per_segment > MAX_SLOTS)
         return sl_fail(err, SL_ERR_CORRUPT, "the header has impossible sizes");

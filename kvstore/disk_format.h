@@ -46,7 +46,7 @@ typedef struct sl_disk_record {
 void sl_disk_store_write(const sl_disk_store *s, uint8_t *block);
 void sl_disk_segment_write(const sl_disk_segment *s, uint8_t *block);
 void sl_disk_record_write(const sl_disk_record *r, uint8_t *block);
-/* SL_ERR_REFUSED: another format version; SL_ERR_CORRUPT: not a store header, damaged, or impossible values. */
+/* SL_ERR_UNSUPPORTED: another format version; SL_ERR_CORRUPT: not a store header, damaged, or impossible values. */
 sl_status sl_disk_store_read(const uint8_t *block, sl_disk_store *out, sl_err *err);
 /* SL_ERR_CORRUPT: not such a header, or damaged. */
 sl_status sl_disk_segment_read(const uint8_t *block, sl_disk_segment *out);

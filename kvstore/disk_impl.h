@@ -40,9 +40,11 @@ typedef struct sl_disk_file {
     sl_disk_store store;
     uint64_t n_segments;
     char path[512];
+    bool set_aside; /* the file that was there could not be used, and was renamed */
 } sl_disk_file;
 
-/* Opens or creates the store in o->directory, at the size of o->capacity_bytes. Changes nothing when it refuses. */
+/* Opens or creates the store in o->directory, at the size of o->capacity_bytes. A file that is no store which
+ * this program can read is renamed and replaced. Changes nothing when it refuses. */
 sl_status sl_disk_file_open(const sl_tier_opts *o, sl_disk_file *out, sl_err *err);
 void sl_disk_file_close(sl_disk_file *f);
 

@@ -31,7 +31,6 @@ typedef struct sl_nixl_options {
     } parameters;
     char path[512];
     char prefix[64]; /* begins the names of directories and objects */
-    bool required;   /* objects: open fails when the store cannot be used */
 } sl_nixl_options;
 
 /* A transfer. */

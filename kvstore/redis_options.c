@@ -31,8 +31,8 @@ static const sl_option rows[] = {
     SL_OPTION(
         sl_redis_options, timeout_ms, SL_OPTION_INT, 0, "2000", 50, 600000,
         "A server that does not answer for this time, in milliseconds, is disconnected; it is tried again later."),
-    SL_OPTION(
-        sl_redis_options, required, SL_OPTION_BOOL, 0, "true", 0, 0,
+    SL_TIER_REQUIRED(
+        sl_redis_options, "true",
         "Whether a decode worker refuses to start when the server cannot be reached. false: it starts without, and "
         "connects when it can. Wrong credentials are refused in any case."),
     SL_TIER_WRITE(sl_redis_options),

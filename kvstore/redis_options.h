@@ -15,7 +15,6 @@ typedef struct sl_redis_options {
     int database;       /* SELECT; 0 in a cluster */
     int ttl_s;          /* pages disappear when they are not used for so long; 0: never by time */
     int timeout_ms;     /* a server that does not answer for so long is disconnected */
-    bool required;      /* open fails when the server cannot be reached */
 } sl_redis_options;
 
 extern const sl_options sl_redis_table;

@@ -70,6 +70,7 @@ typedef struct sl_tier_common {
     uint64_t bytes; /* capacity */
     int write;      /* when pages are written: index of sl_tier_writes */
     int load_timeout_ms;
+    bool required; /* a worker does not start when open fails */
 } sl_tier_common;
 
 /* Values of any tier's options. */
@@ -91,6 +92,9 @@ extern const char *const sl_tier_writes[]; /* write_through, write_through_selec
     SL_OPTION_AT(type, "load_timeout_ms", common.load_timeout_ms, SL_OPTION_INT, 0, "5000", 1, 600000, NULL, \
                  "How long a request waits, in milliseconds, for pages that are read; then the tokens that " \
                  "are missing are computed.")
+
+#define SL_TIER_REQUIRED(type, def, doc)                                                                     \
+    SL_OPTION_AT(type, "required", common.required, SL_OPTION_BOOL, 0, def, 0, 0, NULL, doc)
 
 typedef struct sl_tier_opts {
     size_t page_bytes; /* of every page */
@@ -186,6 +190,7 @@ typedef struct sl_tier_stats {
     uint64_t
         bytes_written_ever; /* the wear since the store was created, in whole records; persistent tiers only */
     uint64_t recovered;     /* pages that were found at open */
+    bool set_aside; /* persistent tiers: what was stored could not be used, and a new store was begun */
 } sl_tier_stats;
 
 struct sl_tier_ops {
@@ -225,7 +230,7 @@ const char *const *sl_tier_names(void);
 const sl_options *const *sl_tier_absent(void);
 
 /*
- * Opens a tier. SL_ERR_INVALID: an option cannot be. SL_ERR_REFUSED: what is stored belongs to another user, model or
+ * Opens a tier. SL_ERR_INVALID: an option cannot be. SL_ERR_DENIED: wrong credentials. SL_ERR_REFUSED: what is stored belongs to another user, model or
  * format version; nothing is changed. SL_ERR_UNSUPPORTED, SL_ERR_EXHAUSTED, SL_ERR_IO: the machine cannot, there is no
  * room, it failed. SL_ERR_NO_MEMORY. The text names file, key and reason; with options it begins with the key.
  */

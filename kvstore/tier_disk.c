@@ -270,6 +270,7 @@ static sl_status prepare(sl_disk_tier *t, const sl_tier_opts *o, sl_err *err)
     SL_TRY(sl_disk_recover(&t->file, 2 * SL_DISK_MAX_DEPTH, &t->index, &found, err));
     t->sequence = found.sequence;
     t->st.recovered = t->index.pages;
+    t->st.set_aside = t->file.set_aside;
     t->index.evicted = on_index_evicted;
     t->index.evicted_ctx = t;
     sl_log(SL_LOG_INFO, "tier", "opened",
@@ -305,6 +306,11 @@ static const sl_option rows[] = {
         disk_options, second_use, SL_OPTION_BOOL, 0, "false", 0, 0,
         "Write a page only when it is offered for the second time, that is after it was computed twice, so that pages "
         "that are never used again cost no wear. Their first reuse is then computed anew."),
+    SL_TIER_REQUIRED(
+        disk_options, "false",
+        "Whether a decode worker refuses to start when its disk store cannot be used: its file system is read-only, full or "
+        "not there, the store belongs to another model. false: it starts without (sluice_tier_state is 2). A file that is "
+        "damaged is renamed to pages.damaged in both cases, and a new store is begun."),
     SL_TIER_LOAD_TIMEOUT(disk_options),
 };
 

@@ -231,11 +231,11 @@ static const sl_option rows[] = {
         "NIXL cannot delete: a rule of the bucket has to limit it."),
     SL_OPTION(sl_nixl_options, prefix, SL_OPTION_TEXT, 0, "sluice", 0, 0,
               "Begins the names of directories and objects; see kvstore.redis.prefix."),
-    SL_OPTION(
-        sl_nixl_options, required, SL_OPTION_BOOL, 0, "true", 0, 0,
+    SL_TIER_REQUIRED(
+        sl_nixl_options, "true",
         "Whether a decode worker refuses to start when it cannot store and read an object: no answer, wrong "
-        "credentials, no such bucket. false: it starts all the same, and uses the store when it can. A directory must "
-        "always be there."),
+        "credentials, no such bucket, no such directory or library. false: it starts all the same; it uses a bucket as "
+        "soon as it can, and a directory or library after its next start."),
     SL_TIER_WRITE(sl_nixl_options),
     SL_TIER_LOAD_TIMEOUT(sl_nixl_options),
 };
@@ -432,7 +432,7 @@ static sl_status prepare(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
     SL_TRY(open_backend(t, n, err));
     SL_TRY(open_place(t, o, err));
     SL_TRY(make_staging(t, o, err));
-    return t->objects ? probe(t, n->required, err) : SL_OK;
+    return t->objects ? probe(t, n->common.required, err) : SL_OK;
 }
 
 static sl_status n_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)

@@ -176,10 +176,10 @@ static sl_status meet(sl_redis_tier *t, sl_err *err)
     switch (outcome) {
     case SL_REDIS_REJECTED: {
         bool room = strncmp(first.text, "kvstore.redis.bytes", 19) == 0;
-        return sl_fail(err, room ? SL_ERR_INVALID : SL_ERR_REFUSED, "%.400s", first.text);
+        return sl_fail(err, room ? SL_ERR_INVALID : SL_ERR_DENIED, "%.400s", first.text);
     }
     case SL_REDIS_UNREACHED:
-        if (t->r.required)
+        if (t->r.common.required)
             return sl_fail(err, SL_ERR_IO, "kvstore.redis.address: %.400s", first.text);
         sl_log(SL_LOG_WARN, "tier", "redis_unreachable", "reason=\"%s\" effect=\"started without it\"",
                first.text);

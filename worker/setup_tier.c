@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 
+#include "base/log.h"
 #include "kvstore/cascade.h"
 #include "worker/setup_impl.h"
 
@@ -64,6 +65,25 @@ static sl_status open_tier(sl_setup *s, const sl_tier_ops *ops, sl_tier_opts *o,
     return sl_tier_open(ops, o, &t->tier, err);
 }
 
+/* A tier that cannot be used does not keep the worker from starting, unless the configuration says so. What only another
+ * configuration can mend is refused in any case. */
+static sl_status or_without(const sl_setup *s, const sl_tier_ops *ops, sl_status st, sl_err *err)
+{
+    const sl_tier_common *common = sl_config_part(s->cfg, ops->options);
+    if (st == SL_OK || common->required || st == SL_ERR_INVALID || st == SL_ERR_DENIED ||
+        st == SL_ERR_NO_MEMORY)
+        return st;
+    sl_gauge_set(sl_metrics_gauge(s->p->metrics, "sluice_tier_state", SL_LABELS(ops->name)), SL_TIER_FAILED);
+    sl_log(
+        SL_LOG_ERROR, "tier", "unusable",
+        "tier=%s status=%s reason=\"%s\" effect=\"the worker serves without it until its next start\" "
+        "advice=\"mend it and start the worker again; kvstore.%s.required: true refuses the start instead\"",
+        ops->name, sl_status_name(st), err ? err->text : "", ops->name);
+    if (err)
+        err->text[0] = 0;
+    return SL_OK;
+}
+
 /* Tiers of the configuration that this build lacks. */
 static sl_status check_absent(const sl_setup *s, sl_err *err)
 {
@@ -93,10 +113,16 @@ sl_status sl_setup_tiers(sl_setup *s, sl_err *err)
         sl_cascade_tier t = {.listener = sl_cascade_listen(&o)};
         sl_status st =
             t.listener ? open_tier(s, ops, &o, &t, err) : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-        if (st != SL_OK) {
+        st = or_without(s, ops, st, err);
+        if (!t.tier) {
             sl_cascade_tier_close(&t);
-            return st;
+            SL_TRY(st);
+            continue;
         }
+        sl_tier_stats found;
+        sl_tier_get_stats(t.tier, &found);
+        sl_gauge_set(sl_metrics_gauge(s->p->metrics, "sluice_tier_set_aside", SL_LABELS(ops->name)),
+                     found.set_aside);
         s->p->tiers[s->p->n_tiers++] = t;
     }
     return SL_OK;

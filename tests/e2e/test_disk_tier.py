@@ -195,6 +195,26 @@ def test_kill(start, disk):
     real.until("every page of the disk counted as a hit, or as one that did not come in time", counted)
 
 
+def test_a_start_with_a_damaged_store(start, disk):
+    """The first block of the store is damaged while the worker is down: the next start sets the file aside, says so, serves the right
+    tokens and fills a new store."""
+    want = real.reference(IDS, N)
+    c = start(roles=("router", "prefill", "decode"), **keys(disk))
+    assert c.tokens(IDS, N) == want
+    stored(lambda: c.metrics(2), PAGES)
+    assert c.close()
+    file = disk / "decode-0" / "pages.sluice"
+    with open(file, "r+b") as f:
+        f.seek(20)
+        f.write(b"\xff" * 8)
+    c = start(roles=("router", "prefill", "decode"), **keys(disk, **{"kvstore.disk.required": "true"}))
+    c.logged(r"ev=set_aside .*pages\.damaged")
+    assert c.tokens(IDS, N) == want
+    stored(lambda: c.metrics(2), PAGES)
+    assert real.metric(c.metrics(2), "sluice_tier_set_aside") == 1
+    assert (disk / "decode-0" / "pages.damaged").exists() and file.exists()
+
+
 REFUSED = {
     "no-size": ({"kvstore.disk.bytes": 0}, r"kvstore\.disk\.bytes: is mandatory"),
     "absent": ({"kvstore.disk.path": "/nowhere/at/all"}, r"kvstore\.disk\.path: /nowhere/at/all: No such file"),
@@ -204,6 +224,14 @@ REFUSED = {
              'mount -t tmpfs -o size=80m,mode=700 none "$0" && head -c 40m /dev/zero >"$0"/other'),
     "too-small": ({"kvstore.disk.bytes": 4096}, r"kvstore\.disk\.bytes: .* holds no segment"),
 }
+
+
+def test_a_worker_serves_without_its_disk(start, disk):
+    """By default a disk that cannot be used costs the cache only; what another configuration has to mend is refused."""
+    c = start(roles=("router", "prefill", "decode"), **keys(disk, **{"kvstore.disk.bytes": "900TiB"}))
+    c.logged(r"ev=unusable tier=disk .*kvstore\.disk\.bytes: .* the file system has \d+ free")
+    assert c.tokens(IDS, N) == real.reference(IDS, N)
+    assert real.metric(c.metrics(2), "sluice_tier_state", 'tier="disk"') == 2
 
 
 def test_refused_at_start(start, disk):
@@ -216,12 +244,12 @@ def test_refused_at_start(start, disk):
         own = disk / name  # they run concurrently, and a directory is used by one process at a time
         own.mkdir(mode=0o700)
         prefix = ("unshare", "--mount", "sh", "-c", f'{mounts[0]} && exec "$@"', str(own)) if mounts else ()
-        made[name] = start(real.Process, "decode", 0, "127.0.0.1:9", prefix=prefix, **keys(own, **more))
+        made[name] = start(real.Process, "decode", 0, "127.0.0.1:9", prefix=prefix, **keys(own, **{"kvstore.disk.required": "true", **more}))
     for name, (_, why, *_) in refused.items():
         assert made[name].process.wait(60 * real.PATIENCE) != 0
         made[name].logged(why)
     (disk / "too-large" / "decode-0").chmod(0o770)
-    p = start(real.Process, "decode", 0, "127.0.0.1:9", **keys(disk / "too-large"))
+    p = start(real.Process, "decode", 0, "127.0.0.1:9", **keys(disk / "too-large", **{"kvstore.disk.required": "true"}))
     assert p.process.wait(60 * real.PATIENCE) != 0
     p.logged(r"kvstore\.disk\.path: .* can be written by other users")
 

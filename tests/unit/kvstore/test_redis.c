@@ -417,14 +417,14 @@ START_TEST(credentials)
         set(&r, "user", users[i]);
         set(&r, "required", "false"); /* wrong credentials are refused all the same */
         err.text[0] = '\0';
-        ck_assert_int_eq(open_with(&r, 0, &err), i < 3 ? SL_ERR_REFUSED : SL_OK);
+        ck_assert_int_eq(open_with(&r, 0, &err), i < 3 ? SL_ERR_DENIED : SL_OK);
         ck_assert(i == 3 || strstr(err.text, "kvstore.redis.password_file"));
         ck_assert_ptr_null(strstr(err.text, "horse"));
     }
     ck_assert_int_eq(run(SL_TIER_SET, 0, 4), 4);
     sl_tier_close(tier);
     set(&r, "database", "99");
-    ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_REFUSED);
+    ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_DENIED);
     ck_assert_ptr_nonnull(strstr(err.text, "kvstore.redis.database"));
     redis_rig_stop(locked);
 }
@@ -733,7 +733,7 @@ START_TEST(a_cluster_of_servers)
     ck_assert_int_eq(run(SL_TIER_REMOVE, 0, MAX_PAGES), MAX_PAGES - on[2]);
     sl_tier_close(tier);
     set(&r, "database", "3");
-    ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_REFUSED);
+    ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_DENIED);
     ck_assert_ptr_nonnull(strstr(err.text, "kvstore.redis.database"));
     stop_cluster(&c);
 }
