@@ -117,10 +117,7 @@ static bool take_events(sl_decode *d)
     bool any = false;
     while (sl_pages_next(d->pages, &ev)) {
         any = true;
-        if (ev.kind == SL_PAGES_LOADED)
-            sl_landing_loaded(d, &ev);
-        else
-            sl_patrol_damaged(d, ev.page, ev.dropped);
+        sl_run_pages_event(d->run, &ev);
     }
     return any;
 }
@@ -131,24 +128,26 @@ static void handle_mail(sl_decode *d, sl_wmail *m)
         return;
     switch (m->kind) {
     case DM_MSG:
-        sl_tickets_msg(d, (sl_wmsg *)m);
+        if (!sl_pages_msg(d->pages, (sl_wmsg *)m))
+            sl_run_msg(d->run, (sl_wmsg *)m);
         return;
     case DM_CHECKED:
-        sl_landing_checked(d, (sl_check *)m);
+        if (!sl_pages_checked(d->pages, (sl_check *)m))
+            sl_run_checked(d->run, (sl_check *)m);
         return;
     case DM_CONNECTED:
-        sl_tickets_connected(d, ((sl_fence *)m)->writer);
+        sl_run_connected(d->run, ((sl_fence *)m)->writer);
         break;
     case DM_FENCED:
-        sl_tickets_fenced(d, ((sl_fence *)m)->writer);
+        sl_run_fenced(d->run, ((sl_fence *)m)->writer);
         break;
     case DM_ROUTER_UP:
-        sl_tickets_router_up(d, ((sl_note *)m)->router);
+        sl_run_router_up(d->run, ((sl_note *)m)->router);
         sl_pages_router_up(d->pages, ((sl_note *)m)->router);
         break;
     case DM_ROUTER_DOWN:
         sl_pages_router_down(d->pages, ((sl_note *)m)->router);
-        sl_tickets_router_down(d, ((sl_note *)m)->router);
+        sl_run_router_down(d->run, ((sl_note *)m)->router);
         break;
     default:
         SL_CHECK(false, "mail %d", m->kind);
@@ -158,34 +157,35 @@ static void handle_mail(sl_decode *d, sl_wmail *m)
 
 static void on_engine_mail(void *arg, sl_wmail *m)
 {
-    handle_mail(arg, m);
-    take_events(arg);
+    sl_decode *d = arg;
+    handle_mail(d, m);
+    take_events(d);
+    sl_run_turn(d->run);
 }
 
 static uint64_t on_engine_tick(void *arg, uint64_t now)
 {
     sl_decode *d = arg;
-    uint64_t pages, tickets, patrol;
+    uint64_t pages;
     do {
         pages = sl_pages_tick(d->pages, now);
     } while (take_events(d)); /* a request that continues may begin something that is due earlier */
-    tickets = sl_tickets_tick(d, now);
-    patrol = sl_patrol_tick(d, now);
-    uint64_t due = tickets < patrol ? tickets : patrol;
-    return pages < due ? pages : due;
+    uint64_t run = sl_run_tick(d->run, now);
+    sl_run_turn(d->run);
+    return pages < run ? pages : run;
 }
 
 static bool on_engine_idle(const void *arg)
 {
     const sl_decode *d = arg;
-    return !d->tickets.n && sl_pages_idle(d->pages);
+    return sl_run_idle(d->run) && sl_pages_idle(d->pages);
 }
 
 static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
 {
     sl_decode *d = arg;
-    sl_batch_admit(d);
-    sl_status st = sl_batch_step(d, worked, err);
+    sl_status st = sl_run_step(d->run, worked, err);
+    sl_run_turn(d->run);
     sl_pages_turn(d->pages);
     return st;
 }
@@ -213,19 +213,28 @@ sl_status sl_decode_run(sl_decode *d, const volatile int *stop, uint32_t drain_t
 
 static sl_status allocate(sl_decode *d, sl_err *err)
 {
-    size_t layers = (size_t)d->geo->n_layers, batch = (size_t)d->o.max_batch;
-    size_t items = batch + (size_t)(d->o.prompts.chunk_tokens ? d->o.prompts.max_requests : 0);
-    d->run.batch = calloc(batch, sizeof *d->run.batch);
-    d->run.items = calloc(items, sizeof *d->run.items);
+    size_t layers = (size_t)d->geo->n_layers;
     d->report.layers_seen = calloc(layers, sizeof *d->report.layers_seen);
     d->report.layers_now = calloc(layers, sizeof *d->report.layers_now);
     d->report.m.layer_hit = calloc(layers, sizeof *d->report.m.layer_hit);
     d->report.m.layer_miss = calloc(layers, sizeof *d->report.m.layer_miss);
     d->report.m.layer_evict = calloc(layers, sizeof *d->report.m.layer_evict);
-    if (!d->run.batch || !d->run.items || !d->report.layers_seen || !d->report.layers_now ||
-        !d->report.m.layer_hit || !d->report.m.layer_miss || !d->report.m.layer_evict)
+    if (!d->report.layers_seen || !d->report.layers_now || !d->report.m.layer_hit ||
+        !d->report.m.layer_miss || !d->report.m.layer_evict)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    return sl_prompts_open(d, err);
+    return SL_OK;
+}
+
+static sl_status open_run(sl_decode *d, sl_err *err)
+{
+    sl_run_opts o = {.prompts = d->o.prompts,
+                     .residency = d->o.residency,
+                     .row_pages = d->o.row_pages,
+                     .max_batch = d->o.max_batch,
+                     .max_waiting = d->o.max_waiting,
+                     .quarantine_ms = d->o.quarantine_ms};
+    sl_run_worker w = {.role = &d->role, .opts = &d->o.role, .pages = d->pages};
+    return sl_run_create(&o, &w, &d->run, err);
 }
 
 static void on_store_event(void *ctx, sl_store_event ev, const sl_store_page *page)
@@ -254,6 +263,7 @@ static sl_status open_parts(sl_decode *d, sl_err *err)
     link.inbox = d->role.inbox;
     pages.store = d->role.store;
     SL_TRY(sl_pages_create(&pages, &d->pages, err));
+    SL_TRY(open_run(d, err));
     SL_TRY(sl_checker_start(&d->role.checker, err));
     SL_TRY(sl_link_create(&link, &d->link, err));
     sl_report_metrics_find(d, d->o.role.worker.metrics);
@@ -262,6 +272,7 @@ static sl_status open_parts(sl_decode *d, sl_err *err)
     sl_worker_calls calls = calls_of(d);
     SL_TRY(sl_worker_start(&w, &calls, &d->worker, err));
     sl_pages_threads(d->pages, d->worker);
+    sl_run_threads(d->run, d->worker);
     return SL_OK;
 }
 
@@ -291,10 +302,7 @@ static void drop_mail(sl_decode *d)
         if (m->kind == DM_MSG) {
             sl_wmsg_free((sl_wmsg *)m);
         } else if (m->kind == DM_CHECKED) {
-            sl_check *k = (sl_check *)m;
-            if (!sl_mail_of_pages(k->tag))
-                ((sl_ticket *)k->owner)->checks--;
-            sl_check_free(k);
+            sl_check_free((sl_check *)m);
         } else if (m->kind != DM_PULL_ASKED && m->kind != DM_PULL_GOT) { /* these belong to their tier */
             free(m);
         }
@@ -311,18 +319,13 @@ void sl_decode_destroy(sl_decode *d)
         sl_pages_threads(d->pages, NULL);
     sl_checker_stop(&d->role.checker);
     drop_mail(d);
-    if (d->pages)
-        sl_landing_router_down(d, NULL);
+    sl_run_destroy(d->run);
     sl_pages *pages = d->pages;
     d->pages = NULL; /* what the end of the store would tell is told */
     sl_pages_destroy(pages);
     sl_pages_opts_close(&d->o.pages); /* nothing, unless creation failed before the room took it over */
-    sl_tickets_free_all(d);
     sl_link_destroy(d->link);
     sl_worker_role_close(&d->role);
-    sl_prompts_close(d);
-    free(d->run.batch);
-    free(d->run.items);
     free(d->report.layers_seen);
     free(d->report.layers_now);
     free(d->report.m.layer_hit);
@@ -339,28 +342,28 @@ const char *sl_decode_address(const sl_decode *d)
 sl_status sl_decode_counts_get(const sl_decode *d, sl_decode_counts *out, sl_err *err)
 {
     sl_store_stats st;
+    sl_run_stats run;
+    sl_pages_stats pages;
     sl_store_stats_get(d->role.store, &st);
-    *out = (sl_decode_counts){.tickets = d->tickets.n,
+    sl_run_stats_get(d->run, &run);
+    sl_pages_stats_get(d->pages, &pages);
+    *out = (sl_decode_counts){.tickets = run.tickets,
+                              .quarantined = run.count[SL_TICKET_QUARANTINE],
                               .pages_total = st.total,
                               .pages_free = st.free,
                               .pages_cached = st.cached,
-                              .steps = d->run.count.steps,
-                              .tokens = d->run.count.tokens,
-                              .stale = d->tickets.count.stale,
-                              .corrupt = d->tickets.count.corrupt,
-                              .retracted = d->tickets.count.retracted,
-                              .spilled = d->run.count.spilled,
-                              .fences = d->tickets.count.fences};
-    sl_pages_stats pages;
-    sl_pages_stats_get(d->pages, &pages);
-    out->damaged =
-        d->tickets.patrol.reused + d->tickets.patrol.found + pages.damage.reused + pages.damage.verified;
+                              .steps = run.steps,
+                              .tokens = run.tokens,
+                              .stale = run.stale,
+                              .corrupt = run.corrupt,
+                              .retracted = run.retracted,
+                              .spilled = run.spilled,
+                              .fences = run.fences};
+    out->damaged = run.damaged_reused + run.damaged_running + pages.damage.reused + pages.damage.verified;
     out->pulled = pages.pull.pages;
     out->pull_bytes = pages.pull.bytes;
     out->pull_ns = pages.pull.ns;
     out->pull_leases = pages.pull.leases;
     out->lend_leases = pages.lend.leases;
-    for (const sl_ticket *t = d->tickets.list; t; t = t->next)
-        out->quarantined += t->state == TICKET_QUARANTINE;
     return sl_store_check(d->role.store, err);
 }

@@ -6,12 +6,12 @@
  * transport thread owns the connection to the router and those to the writers, which are the prefill workers; a checker
  * thread computes checksums. They share only the messages that they send each other.
  *
- * A ticket is one attempt (rid, attempt) of a request; decode/tickets.h has its state machine:
+ * A ticket is one attempt (rid, attempt) of a request; decode/core/ticket.h has its state machine:
  *
  *   LANDING -> CHECKING -> WAITING -> RUNNING -> gone        (RESERVE, COMMIT, checksums right, a slot, DONE)
  *      \-> QUARANTINE -> gone                                 (ABORT or deadline before COMMIT)
  *
- * A worker of role both computes prompts itself (prompts.c): chunks of them are in the same steps as the tokens that are
+ * A worker of role both computes prompts itself (run/prompts.c): chunks of them are in the same steps as the tokens that are
  * decoded, and their rows are written into the store by the step. Such a ticket is PROMPT instead of LANDING; it has no
  * writer and no quarantine.
  *
@@ -28,19 +28,11 @@
 #ifndef SL_DECODE_DECODE_H
 #define SL_DECODE_DECODE_H
 
-#include "decode/pages/pages.h"
+#include "decode/run/run.h"
 #include "worker/role.h"
 #include "worker/setup.h"
 
 typedef struct sl_decode sl_decode;
-
-/* Prompts that the worker computes itself (role both): see the keys of prefill and both in docs/configuration.md. */
-typedef struct sl_prompt_opts {
-    int32_t chunk_tokens; /* prompt tokens in a step; 0: it computes none, which is the role decode */
-    int32_t max_requests; /* prompts that are computed at the same time */
-    int32_t max_step_ms, short_step_ms, min_step_tokens; /* as sl_prefill_steps_for() */
-    int32_t max_stall_ms; /* time of the prompt tokens of a step in which requests decode; 0: no bound */
-} sl_prompt_opts;
 
 typedef struct sl_decode_opts {
     sl_worker_role_opts role;

@@ -11,8 +11,7 @@
 #include "decode/link/link.h"
 #include "decode/pages/pages.h"
 #include "decode/report/report.h"
-#include "decode/run.h"
-#include "decode/tickets.h"
+#include "decode/run/run.h"
 
 struct sl_decode {
     /* constant once the worker core runs */
@@ -22,8 +21,7 @@ struct sl_decode {
 
     sl_worker_role role; /* shared with prefill workers; its fields are grouped by thread as well */
 
-    sl_tickets tickets; /* engine thread, as the next two */
-    sl_run run;
+    sl_run *run; /* engine thread, as the next one */
     sl_pages *pages;
     sl_link *link; /* transport thread */
     sl_report report;

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "decode/decode_impl.h"
 #include "decode/pages/publish.h"
+#include "decode/run/stall.h"
 #include "worker/order.h"
 
 /* How a worker of this role shares its steps out among prompts. */

@@ -418,6 +418,7 @@ sl_status sl_mock_tickets_open(sl_mock *m, sl_err *err)
                                .check = no_check,
                                .publish = no_publish,
                                .accepted = no_count,
+                               .quarantined = no_count,
                                .fence = fence,
                                .close = nothing,
                                .leave = nothing,

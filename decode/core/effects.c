@@ -100,6 +100,9 @@ static void perform(sl_core *c, const sl_ticket_effect *e)
     case SL_DO_ACCEPTED:
         w->accepted(w->ctx, t);
         break;
+    case SL_DO_QUARANTINE:
+        w->quarantined(w->ctx, t);
+        break;
     case SL_DO_FENCE:
         w->fence(w->ctx, t);
         break;

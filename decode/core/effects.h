@@ -34,6 +34,7 @@ typedef struct sl_world {
     /* Full pages of the first `rows` tokens enter the prefix tree. */
     void (*publish)(void *ctx, sl_ticket *t, int32_t rows);
     void (*accepted)(void *ctx, const sl_ticket *t);
+    void (*quarantined)(void *ctx, const sl_ticket *t);
     void (*fence)(void *ctx, const sl_ticket *t); /* FENCED comes later */
     void (*close)(void *ctx, sl_ticket *t);       /* its sequence, if it has one */
     void (*leave)(void *ctx, sl_ticket *t);       /* the load that it waits for */

@@ -89,6 +89,7 @@ static void end(const sl_ticket_env *env, sl_ticket *t, sl_status why, uint64_t 
     }
     t->state = SL_TICKET_QUARANTINE;
     t->why = why;
+    add(out, t, SL_DO_QUARANTINE);
     t->due_ns = now + (why == SL_ERR_PEER ? PEER_GRACE_MS : env->quarantine_ms) * MS;
 }
 

@@ -212,14 +212,15 @@ typedef enum {
     SL_DO_TELL_RETRACTED, /* retract_why */
     SL_DO_TELL_DRAINED,
     /* pages */
-    SL_DO_CHECK,    /* check: give the checker a job. Can fail, then UNDONE follows */
-    SL_DO_PUBLISH,  /* rows: full pages of the first `rows` tokens enter the prefix tree */
-    SL_DO_ACCEPTED, /* its prompt is complete and right: counted */
-    SL_DO_FENCE,    /* close the connection of its writer, then FENCED */
-    SL_DO_CLOSE,    /* its sequence, if it has one */
-    SL_DO_LEAVE,    /* the load that it waits for */
-    SL_DO_RELEASE,  /* its pages */
-    SL_DO_FREE,     /* the last effect of every ticket: it is GONE */
+    SL_DO_CHECK,      /* check: give the checker a job. Can fail, then UNDONE follows */
+    SL_DO_PUBLISH,    /* rows: full pages of the first `rows` tokens enter the prefix tree */
+    SL_DO_ACCEPTED,   /* its prompt is complete and right: counted */
+    SL_DO_QUARANTINE, /* its pages are kept, because its writer may still write: logged */
+    SL_DO_FENCE,      /* close the connection of its writer, then FENCED */
+    SL_DO_CLOSE,      /* its sequence, if it has one */
+    SL_DO_LEAVE,      /* the load that it waits for */
+    SL_DO_RELEASE,    /* its pages */
+    SL_DO_FREE,       /* the last effect of every ticket: it is GONE */
     SL_DO_EFFECTS
 } sl_ticket_effect_kind;
 

@@ -61,7 +61,6 @@ static void find_prompts(sl_decode *d, sl_metrics *m)
     d->report.m.prompts.reused = counter(m, "sluice_prefill_reused_tokens_total", "local");
     d->report.m.prompts.running = sl_metrics_gauge(m, "sluice_prefill_requests_running", NULL);
     d->report.m.prompts.waiting = sl_metrics_gauge(m, "sluice_prefill_requests_waiting", NULL);
-    d->report.m.prompts.chunk = sl_metrics_histogram(m, "sluice_prefill_chunk_seconds", NULL);
 }
 
 static void find_pulls(sl_decode *d, sl_metrics *m)
@@ -109,8 +108,6 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     d->report.m.quarantined = sl_metrics_gauge(m, "sluice_tickets", SL_LABELS("draining"));
     d->report.m.device_used = sl_metrics_gauge(m, "sluice_device_kv_bytes", SL_LABELS("used"));
     d->report.m.device_total = sl_metrics_gauge(m, "sluice_device_kv_bytes", SL_LABELS("total"));
-    d->report.m.step = sl_metrics_histogram(m, "sluice_decode_step_seconds", NULL);
-    d->report.m.batch = sl_metrics_histogram(m, "sluice_decode_batch_size", NULL);
     for (int i = 0; i < SL_PREFETCH_ENDS; i++)
         d->report.m.prefetches[i] = counter(m, "sluice_prefetch_total", sl_prefetch_end_names[i]);
     find_layers(d, m);
@@ -248,39 +245,48 @@ static void report_engine(sl_decode *d)
     }
 }
 
-/* Pages of a ticket that its writer may still write, or that are not verified yet. */
-static int32_t landing_pages(const sl_ticket *t)
+static void count_run(sl_decode *d, const sl_run_stats *now)
 {
-    bool arrived = t->state == TICKET_PROMPT || t->state == TICKET_WAITING || t->state == TICKET_RUNNING;
-    return arrived ? 0 : sl_lease_n_pages(t->lease) - sl_lease_matched(t->lease);
+    const sl_run_stats *seen = &d->report.run_seen;
+    sl_counter_add(d->report.m.stale, now->stale - seen->stale);
+    sl_counter_add(d->report.m.t_committed, now->committed - seen->committed);
+    sl_counter_add(d->report.m.t_aborted, now->aborted - seen->aborted);
+    sl_counter_add(d->report.m.t_expired, now->expired - seen->expired);
+    sl_counter_add(d->report.m.t_refused, now->refused - seen->refused);
+    sl_counter_add(d->report.m.checksum, now->checksums - seen->checksums);
+    sl_counter_add(d->report.m.retractions, now->retracted - seen->retracted);
+    sl_counter_add(d->report.m.spills, now->spilled - seen->spilled);
+    sl_counter_add(d->report.m.tokens, now->tokens - seen->tokens);
+    sl_counter_add(d->report.m.prompts.tokens, now->prompt_tokens - seen->prompt_tokens);
+    sl_counter_add(d->report.m.prompts.reused, now->prompt_reused - seen->prompt_reused);
+    sl_counter_add(d->role.metrics.damaged_reused, now->damaged_reused - seen->damaged_reused);
+    sl_counter_add(d->role.metrics.damaged_running, now->damaged_running - seen->damaged_running);
+    d->report.run_seen = *now;
 }
 
 void sl_report_load(sl_decode *d)
 {
-    uint32_t n[TICKET_STATES] = {0};
-    uint32_t prompts = 0;
-    sl_worker_report now = {0};
-    for (const sl_ticket *t = d->tickets.list; t; t = t->next) {
-        n[t->state]++;
-        now.landing_pages += landing_pages(t);
-        if (t->state == TICKET_LANDING || t->state == TICKET_PROMPT)
-            now.queued_tokens += (uint64_t)(t->n_tokens - t->pos);
-        prompts += t->state == TICKET_PROMPT && t->seq;
-    }
-    now.running = n[TICKET_RUNNING];
-    now.waiting = n[TICKET_LANDING] + n[TICKET_PROMPT] + n[TICKET_CHECKING] + n[TICKET_WAITING] +
-                  (uint32_t)sl_pages_waiting(d->pages);
-    atomic_store(&d->role.load.tokens_done, d->run.count.tokens + d->run.count.prompt_tokens);
+    sl_run_stats st;
+    sl_run_stats_get(d->run, &st);
+    const int32_t *n = st.count;
+    sl_worker_report now = {.running = (uint32_t)n[SL_TICKET_RUNNING],
+                            .waiting =
+                                (uint32_t)(n[SL_TICKET_LOADING] + n[SL_TICKET_LANDING] + n[SL_TICKET_PROMPT] +
+                                           n[SL_TICKET_CHECKING] + n[SL_TICKET_WAITING]),
+                            .queued_tokens = st.queued_tokens,
+                            .landing_pages = st.landing_pages};
+    atomic_store(&d->role.load.tokens_done, st.tokens + st.prompt_tokens);
     sl_worker_role_report(&d->role, &now);
-    sl_gauge_set(d->report.m.running, n[TICKET_RUNNING]);
-    sl_gauge_set(d->report.m.waiting, n[TICKET_WAITING]);
-    sl_gauge_set(d->report.m.prompts.running, prompts);
-    sl_gauge_set(d->report.m.prompts.waiting, n[TICKET_PROMPT] - prompts);
-    sl_gauge_set(d->report.m.resident, sl_residency_count(d));
-    sl_gauge_set(d->report.m.pages_landing, now.landing_pages);
-    sl_gauge_set(d->report.m.reserved, n[TICKET_LANDING]);
-    sl_gauge_set(d->report.m.filling, n[TICKET_CHECKING]);
-    sl_gauge_set(d->report.m.quarantined, n[TICKET_QUARANTINE] + n[TICKET_ENDING]);
+    count_run(d, &st);
+    sl_gauge_set(d->report.m.running, n[SL_TICKET_RUNNING]);
+    sl_gauge_set(d->report.m.waiting, n[SL_TICKET_WAITING]);
+    sl_gauge_set(d->report.m.prompts.running, st.prompts);
+    sl_gauge_set(d->report.m.prompts.waiting, n[SL_TICKET_PROMPT] - st.prompts);
+    sl_gauge_set(d->report.m.resident, st.resident);
+    sl_gauge_set(d->report.m.pages_landing, st.landing_pages);
+    sl_gauge_set(d->report.m.reserved, n[SL_TICKET_LANDING]);
+    sl_gauge_set(d->report.m.filling, n[SL_TICKET_CHECKING]);
+    sl_gauge_set(d->report.m.quarantined, n[SL_TICKET_QUARANTINE] + n[SL_TICKET_ENDING]);
     for (int i = 0; sl_pages_cascade(d->pages) && i < sl_cascade_n_tiers(sl_pages_cascade(d->pages)); i++)
         report_cascade(d, i);
     report_pulls(d);

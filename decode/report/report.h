@@ -7,6 +7,7 @@
 #include "decode/decode.h"
 #include "decode/link/link.h"
 #include "decode/pages/pages.h"
+#include "decode/run/run.h"
 
 /* Metrics of one tenant in one tier (report_quota.c); zero until it is reported first. */
 typedef struct sl_decode_tenant {
@@ -23,11 +24,9 @@ typedef struct sl_decode_metrics {
     sl_counter **layer_hit, **layer_miss, **layer_evict; /* [n_layers] */
     sl_gauge *running, *waiting, *resident, *pages_landing, *reserved, *filling, *quarantined, *device_used,
         *device_total;
-    sl_histogram *step, *batch;
     struct {
         sl_counter *tokens, *reused;
         sl_gauge *running, *waiting;
-        sl_histogram *chunk;
     } prompts;
     struct {
         sl_counter *hits, *misses[SL_MISS_REASONS], *stored, *lost[SL_LOST_REASONS], *bytes_loaded,
@@ -52,6 +51,7 @@ typedef struct sl_report {
     sl_pages_stats pages_seen;
     sl_link_stats link; /* now; set before a report */
     sl_link_stats link_seen;
+    sl_run_stats run_seen;
     sl_decode_tenant tenants[2][2 + SL_QUOTA_RULES]; /* host store, disk tier */
     sl_layer_stats *layers_seen, *layers_now;        /* [n_layers] */
     struct {

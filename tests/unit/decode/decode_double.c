@@ -178,6 +178,21 @@ static void open_pages(decode_double *x, const dd_opts *o)
     sl_pages_threads(d->pages, (sl_worker *)x); /* which the functions above never look into */
 }
 
+static void open_run(decode_double *x)
+{
+    sl_decode *d = x->d;
+    sl_err err = {0};
+    sl_run_opts o = {.prompts = d->o.prompts,
+                     .residency = d->o.residency,
+                     .row_pages = d->o.row_pages,
+                     .max_batch = d->o.max_batch,
+                     .max_waiting = d->o.max_waiting,
+                     .quarantine_ms = d->o.quarantine_ms};
+    sl_run_worker w = {.role = &d->role, .opts = &d->o.role, .pages = d->pages};
+    ck_assert_msg(sl_run_create(&o, &w, &d->run, &err) == SL_OK, "%s", err.text);
+    sl_run_threads(d->run, (sl_worker *)x);
+}
+
 void dd_open(decode_double *x, const dd_opts *o)
 {
     sl_err err = {0};
@@ -215,13 +230,11 @@ void dd_open(decode_double *x, const dd_opts *o)
                             .pages = {.lend = true},
                             .quarantine_ms = 1000};
     d->geo = sl_arena_geometry(x->arena);
-    d->run.batch = calloc((size_t)o->max_batch, sizeof *d->run.batch);
-    d->run.items = calloc((size_t)(o->max_batch + o->prompts), sizeof *d->run.items);
-    ck_assert_int_eq(sl_prompts_open(d, &err), SL_OK);
     ck_assert_int_eq(
         sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, o->max_batch, DM_CHECKED, NULL, NULL, &err),
         SL_OK);
     open_pages(x, o);
+    open_run(x);
 }
 
 /* What decode.c does after each mail and each tick. */
@@ -229,10 +242,7 @@ static void take_events(decode_double *x)
 {
     sl_pages_event ev;
     while (sl_pages_next(x->d->pages, &ev)) {
-        if (ev.kind == SL_PAGES_LOADED)
-            sl_landing_loaded(x->d, &ev);
-        else
-            sl_patrol_damaged(x->d, ev.page, ev.dropped);
+        sl_run_pages_event(x->d->run, &ev);
     }
 }
 
@@ -253,7 +263,8 @@ sl_pages_stats dd_stats(const decode_double *x)
 uint64_t dd_damaged(const decode_double *x)
 {
     sl_pages_stats s = dd_stats(x);
-    return x->d->tickets.patrol.reused + x->d->tickets.patrol.found + s.damage.reused + s.damage.verified;
+    sl_run_stats r = dd_counts(x);
+    return r.damaged_reused + r.damaged_running + s.damage.reused + s.damage.verified;
 }
 
 void dd_reader_gone(decode_double *x, uint32_t ep_serial)
@@ -266,14 +277,14 @@ void dd_reader_gone(decode_double *x, uint32_t ep_serial)
 
 void dd_router_up(decode_double *x, uint32_t session)
 {
-    sl_tickets_router_up(x->d, session);
+    sl_run_router_up(x->d->run, session);
     sl_pages_router_up(x->d->pages, session);
 }
 
 void dd_router_down(decode_double *x, uint32_t session)
 {
     sl_pages_router_down(x->d->pages, session);
-    sl_tickets_router_down(x->d, session);
+    sl_run_router_down(x->d->run, session);
 }
 
 void dd_resync(decode_double *x, uint32_t session)
@@ -308,18 +319,15 @@ void dd_close(decode_double *x)
     ck_assert_int_eq(dd_tickets(x), 0);
     ck_assert_int_eq(dd_held(x), 0);
     ck_assert_int_eq(dd_stats(x).lend.waiting, 0);
-    ck_assert_int_eq(d->tickets.n_running, 0);
+    ck_assert_int_eq(dd_running(x), 0);
     ck_assert_int_eq(fake_open_seqs(x->fake), 0);
     ck_assert_msg(sl_store_check(d->role.store, &err) == SL_OK, "%s", err.text);
     ck_assert_ptr_null(sl_mailbox_take(d->role.checker.inbox));
-    sl_landing_router_down(d, NULL);
+    sl_run_destroy(d->run);
     sl_pages *pages = d->pages;
     d->pages = NULL;
     sl_pages_destroy(pages);
     sl_worker_role_close(&d->role);
-    sl_prompts_close(d);
-    free(d->run.batch);
-    free(d->run.items);
     free(d);
     fake_destroy(x->fake);
     sl_arena_destroy(x->arena);
@@ -344,16 +352,33 @@ void dd_silent(const decode_double *x)
 
 sl_ticket *dd_ticket(const decode_double *x, uint64_t rid)
 {
-    for (sl_ticket *t = x->d->tickets.list; t; t = t->next) {
-        if (t->rid == rid && t->router == x->router)
+    for (sl_ticket *t = x->d->run->core.tickets.first; t; t = t->next) {
+        if (t->rid == rid && t->router == x->router && sl_ticket_has_place(t))
             return t;
     }
     return NULL;
 }
 
+const sl_lease *dd_lease(const decode_double *x, uint64_t rid)
+{
+    return sl_run_of(dd_ticket(x, rid))->lease;
+}
+
+int dd_running(const decode_double *x)
+{
+    return x->d->run->core.tickets.count[SL_TICKET_RUNNING];
+}
+
+sl_run_stats dd_counts(const decode_double *x)
+{
+    sl_run_stats s;
+    sl_run_stats_get(x->d->run, &s);
+    return s;
+}
+
 int dd_tickets(const decode_double *x)
 {
-    return x->d->tickets.n;
+    return sl_tickets_placed(&x->d->run->core.tickets);
 }
 
 int dd_held(const decode_double *x)
@@ -380,7 +405,8 @@ static void receive_at(decode_double *x, const sl_msg *m, uint32_t writer, uint3
     in->worker_id = writer;
     in->ep_serial = ep_serial;
     sl_wr_free(&w);
-    sl_tickets_msg(x->d, in);
+    if (!sl_pages_msg(x->d->pages, in))
+        sl_run_msg(x->d->run, in);
     take_events(x);
 }
 
@@ -469,11 +495,12 @@ void dd_commit(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens_off
     static uint32_t crc[1024];
     const sl_ticket *t = dd_ticket(x, rid);
     ck_assert_ptr_nonnull(t);
-    int matched = sl_lease_matched(t->lease), last = (t->n_tokens - 1) / SL_PAGE_TOKENS;
-    for (int i = matched * DD_LAYERS; i < sl_lease_n_pages(t->lease) * DD_LAYERS; i++) {
+    const sl_lease *lease = dd_lease(x, rid);
+    int matched = t->matched, last = (t->n_tokens - 1) / SL_PAGE_TOKENS;
+    for (int i = matched * DD_LAYERS; i < sl_lease_n_pages(lease) * DD_LAYERS; i++) {
         int page = i / DD_LAYERS, n = page == last ? t->n_tokens - page * SL_PAGE_TOKENS : SL_PAGE_TOKENS;
         crc[i - matched * DD_LAYERS] =
-            sl_arena_page_crc(x->arena, sl_lease_pages(t->lease)[page], i % DD_LAYERS, n);
+            sl_arena_page_crc(x->arena, sl_lease_pages(lease)[page], i % DD_LAYERS, n);
     }
     sl_msg m = {.type = SL_MSG_COMMIT};
     m.commit = (sl_msg_commit){.rid = rid,
@@ -483,7 +510,7 @@ void dd_commit(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens_off
                                .n_tokens = (uint32_t)(t->n_tokens + n_tokens_off),
                                .first_page = (uint32_t)matched,
                                .crc = crc,
-                               .n_crc = (size_t)(sl_lease_n_pages(t->lease) - matched) * DD_LAYERS,
+                               .n_crc = (size_t)(sl_lease_n_pages(lease) - matched) * DD_LAYERS,
                                .first = {.id = 3}};
     receive(x, &m, writer);
 }
@@ -546,6 +573,12 @@ void dd_cache_ask(decode_double *x, const sl_msg_cache_ask *q)
     receive(x, &m, 0);
 }
 
+void dd_answer(decode_double *x, sl_check *k)
+{
+    if (!sl_pages_checked(x->d->pages, k))
+        sl_run_checked(x->d->run, k);
+}
+
 bool dd_checked(decode_double *x, size_t bad)
 {
     sl_check *c = (sl_check *)sl_mailbox_take(x->d->role.checker.inbox);
@@ -556,7 +589,7 @@ bool dd_checked(decode_double *x, size_t bad)
         c->damaged[c->n_damaged++] = c->pages[0];
     if (c->what == SL_CHECK_READ)
         c->n_crc = (size_t)c->n_pages * DD_LAYERS;
-    sl_landing_checked(x->d, c);
+    dd_answer(x, c);
     take_events(x);
     return true;
 }
@@ -568,7 +601,7 @@ bool dd_check_one(decode_double *x)
         return false;
     while (!sl_checker_work(&x->d->role.checker, c))
         ;
-    sl_landing_checked(x->d, c);
+    dd_answer(x, c);
     take_events(x);
     return true;
 }
@@ -593,6 +626,7 @@ void dd_verified(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, i
 sl_status dd_step(decode_double *x, bool *worked)
 {
     sl_err err = {0};
-    sl_batch_admit(x->d);
-    return sl_batch_step(x->d, worked, &err);
+    sl_status st = sl_run_step(x->d->run, worked, &err);
+    sl_run_turn(x->d->run);
+    return st;
 }

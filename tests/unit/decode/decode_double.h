@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "decode/decode_impl.h"
+#include "decode/run/run_impl.h"
 #include "tests/unit/worker/fake_runner.h"
 
 enum {
@@ -81,8 +82,13 @@ void dd_close(decode_double *x);
 /* The next message said must be of this type, about (rid, 1), and to x->router if it is said to a router. */
 const dd_said *dd_expect(decode_double *x, sl_msg_type type, uint64_t rid);
 void dd_silent(const decode_double *x);
-/* Of x->router. */
+/* Of x->router; NULL: there is none, or it is gone. */
 sl_ticket *dd_ticket(const decode_double *x, uint64_t rid);
+/* Its pages. */
+const sl_lease *dd_lease(const decode_double *x, uint64_t rid);
+int dd_running(const decode_double *x);
+/* What requests have counted. */
+sl_run_stats dd_counts(const decode_double *x);
 int dd_tickets(const decode_double *x);
 /* Pages that are neither free nor cached. */
 int dd_held(const decode_double *x);
@@ -109,6 +115,8 @@ void dd_lease_end(decode_double *x, uint64_t id, uint32_t ep_serial);
 void dd_lease_damaged(decode_double *x, uint64_t id, uint32_t ep_serial, uint32_t first, uint32_t count);
 /* CACHE_ASK of the router; the answer is in x->job or x->list, and in said[] with the number of the question as rid. */
 void dd_cache_ask(decode_double *x, const sl_msg_cache_ask *q);
+/* An answer of the checker. Takes k. */
+void dd_answer(decode_double *x, sl_check *k);
 /* The checker's answer to its oldest job, with `bad` wrong checksums. False: it has no job. */
 bool dd_checked(decode_double *x, size_t bad);
 

@@ -33,7 +33,7 @@ START_TEST(join_in_order)
     ck_assert(dd_checked(&x, 0));
     dd_expect(&x, SL_MSG_TOKENS, 1);
     step_says(2, (uint64_t[]){2, 3});
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_WAITING);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_WAITING);
     end(2);
     step_says(2, (uint64_t[]){1, 3});
     end(3);
@@ -77,7 +77,7 @@ START_TEST(device_is_full)
     dd_verified(&x, 2, 70, 9, 2);
     x.fail_open = SL_ERR_EXHAUSTED;
     step_says(1, (uint64_t[]){1});
-    ck_assert_int_eq(dd_ticket(&x, 2)->state, TICKET_WAITING);
+    ck_assert_int_eq(dd_ticket(&x, 2)->state, SL_TICKET_WAITING);
     step_says(2, (uint64_t[]){1, 2});
     end(1);
     end(2);
@@ -105,7 +105,7 @@ START_TEST(youngest_is_retracted)
     ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
     dd_expect(&x, SL_MSG_RETRACTED, 2);
     dd_expect(&x, SL_MSG_TOKENS, 1);
-    ck_assert_uint_eq(x.d->tickets.count.retracted, 1);
+    ck_assert_uint_eq(dd_counts(&x).retracted, 1);
     ck_assert_ptr_null(dd_ticket(&x, 2));
     end(1);
     dd_close(&x);

@@ -33,7 +33,7 @@ static void prompt_of(int seed, int n, int32_t *out)
 /* Steps until the prompt is computed; the stream has its first token then. */
 static void compute(uint64_t rid)
 {
-    while (dd_ticket(&x, rid)->state == TICKET_PROMPT)
+    while (dd_ticket(&x, rid)->state == SL_TICKET_PROMPT)
         step();
 }
 
@@ -57,19 +57,19 @@ START_TEST(from_reserve_to_done)
     dd_reserve_own(&x, 1, 130, 3, 5);
     const dd_said *s = dd_expect(&x, SL_MSG_RESERVED, 1);
     ck_assert_uint_eq(s->n, 3);
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_PROMPT);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_PROMPT);
     step();
     step();
     dd_silent(&x);
-    ck_assert_int_eq(dd_ticket(&x, 1)->pos, 128);
+    ck_assert_int_eq(dd_ticket(&x, 1)->rows, 128);
     ck_assert_int_eq(sl_store_match(x.d->role.store, dd_seed, dd_ticket(&x, 1)->tokens, 130), 2);
     step();
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_PREFILLED, 1)->n, 0);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_TOKENS, 1)->first_index, 0);
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_WAITING);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_WAITING);
     step();
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_TOKENS, 1)->first_index, 1);
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_RUNNING);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_RUNNING);
     expect_stream(dd_ticket(&x, 1), 130, 5);
     step();
     dd_expect(&x, SL_MSG_TOKENS, 1);
@@ -91,13 +91,13 @@ START_TEST(a_long_prompt_does_not_stop_a_stream)
     dd_reserve_own(&x, 2, 900, 5, 2);
     dd_expect(&x, SL_MSG_RESERVED, 2);
     int steps = 0;
-    for (; dd_ticket(&x, 2)->state == TICKET_PROMPT; steps++) {
-        int before = dd_ticket(&x, 2)->pos;
+    for (; dd_ticket(&x, 2)->state == SL_TICKET_PROMPT; steps++) {
+        int before = dd_ticket(&x, 2)->rows;
         step();
         dd_expect(&x, SL_MSG_TOKENS, 1);
         const sl_ticket *t = dd_ticket(&x, 2);
-        ck_assert_int_gt(t->pos, before);
-        ck_assert_int_le(t->pos - before, o.chunk);
+        ck_assert_int_gt(t->rows, before);
+        ck_assert_int_le(t->rows - before, o.chunk);
     }
     ck_assert_int_ge(steps, 900 / 64);
     dd_expect(&x, SL_MSG_PREFILLED, 2);
@@ -118,21 +118,21 @@ END_TEST
 START_TEST(the_bound_holds_only_while_a_request_decodes)
 {
     open_both();
-    x.d->o.prompts.max_stall_ms = 10;
-    for (int i = 0; i < x.d->run.prompts.pace.n; i++)
-        x.d->run.prompts.pace.span[i].token_ns = 1e6;
-    x.d->run.prompts.pace.measured = true;
+    x.d->run->o.prompts.max_stall_ms = 10;
+    for (int i = 0; i < x.d->run->prompts.pace.n; i++)
+        x.d->run->prompts.pace.span[i].token_ns = 1e6;
+    x.d->run->prompts.pace.measured = true;
     dd_reserve_own(&x, 1, 300, 5, 1);
     dd_expect(&x, SL_MSG_RESERVED, 1);
-    sl_batch_admit(x.d);
-    ck_assert_int_eq(sl_prompts_collect(x.d, 0), 1);
-    ck_assert_int_eq(x.d->run.items[0].n_tokens, 64);
-    ck_assert_int_eq(sl_prompts_collect(x.d, 1), 1);
-    ck_assert_int_eq(x.d->run.items[1].n_tokens, 10);
-    ck_assert(!x.d->run.items[1].want_logits);
-    x.d->o.prompts.max_stall_ms = 0;
-    ck_assert_int_eq(sl_prompts_collect(x.d, 1), 1);
-    ck_assert_int_eq(x.d->run.items[1].n_tokens, 64);
+    sl_prompts_admit(x.d->run);
+    ck_assert_int_eq(sl_prompts_collect(x.d->run, 0), 1);
+    ck_assert_int_eq(x.d->run->items[0].n_tokens, 64);
+    ck_assert_int_eq(sl_prompts_collect(x.d->run, 1), 1);
+    ck_assert_int_eq(x.d->run->items[1].n_tokens, 10);
+    ck_assert(!x.d->run->items[1].want_logits);
+    x.d->run->o.prompts.max_stall_ms = 0;
+    ck_assert_int_eq(sl_prompts_collect(x.d->run, 1), 1);
+    ck_assert_int_eq(x.d->run->items[1].n_tokens, 64);
     end(1);
     dd_close(&x);
 }
@@ -146,7 +146,8 @@ START_TEST(abort_in_every_state)
     dd_expect(&x, SL_MSG_RESERVED, 1);
     for (int i = 0; i < (int[]){0, 1, 3, 5}[_i]; i++)
         step();
-    static const ticket_state states[] = {TICKET_PROMPT, TICKET_PROMPT, TICKET_WAITING, TICKET_RUNNING};
+    static const sl_ticket_state states[] = {SL_TICKET_PROMPT, SL_TICKET_PROMPT, SL_TICKET_WAITING,
+                                             SL_TICKET_RUNNING};
     ck_assert_int_eq(dd_ticket(&x, 1)->state, states[_i]);
     x.seen = x.n_said;
     end(1);
@@ -163,7 +164,7 @@ START_TEST(router_lost)
     dd_reserve_own(&x, 2, 130, 50, 2);
     dd_reserve_own(&x, 3, 130, 50, 3); /* has no place */
     step();
-    sl_tickets_router_down(x.d, x.router);
+    sl_run_router_down(x.d->run, x.router);
     ck_assert_int_eq(dd_tickets(&x), 0);
     ck_assert_int_eq(x.fences, 0);
     dd_close(&x);
@@ -184,7 +185,7 @@ START_TEST(prefixes_are_reused)
     dd_expect(&x, SL_MSG_TOKENS, 1);
     end(1);
     x.seen = x.n_said;
-    while (dd_ticket(&x, 3)->state == TICKET_PROMPT)
+    while (dd_ticket(&x, 3)->state == SL_TICKET_PROMPT)
         step();
     ck_assert_int_eq(dd_ticket(&x, 3)->cached_tokens, 128);
     expect_stream(dd_ticket(&x, 3), 190, 1);
@@ -214,11 +215,11 @@ START_TEST(damaged_prefix)
         dd_reserve_own(&x, rid, 200, 50, 1);
         dd_expect(&x, SL_MSG_RESERVED, rid);
         if (rid == 2 && _i)
-            damage(sl_lease_pages(dd_ticket(&x, 2)->lease)[1]);
-        while (dd_ticket(&x, rid) && dd_ticket(&x, rid)->state == TICKET_PROMPT)
+            damage(sl_lease_pages(dd_lease(&x, 2))[1]);
+        while (dd_ticket(&x, rid) && dd_ticket(&x, rid)->state == SL_TICKET_PROMPT)
             step();
         if (rid == 2) {
-            ck_assert_int_eq(dd_ticket(&x, 2)->state, TICKET_CHECKING); /* the answer is not there */
+            ck_assert_int_eq(dd_ticket(&x, 2)->state, SL_TICKET_CHECKING); /* the answer is not there */
             dd_expect(&x, SL_MSG_PREFILLED, 2);
             dd_silent(&x);
         }
@@ -276,7 +277,7 @@ START_TEST(waiting_and_draining)
     x.fail_open = SL_ERR_EXHAUSTED;
     step();
     dd_expect(&x, SL_MSG_TOKENS, 1);
-    ck_assert_ptr_null(dd_ticket(&x, 2)->seq);
+    ck_assert_ptr_null(sl_run_of(dd_ticket(&x, 2))->seq);
     x.d->role.draining = true;
     x.fail_open = SL_OK;
     step();
@@ -296,14 +297,14 @@ START_TEST(slots)
         compute(rid);
     }
     step();
-    ck_assert_int_eq(x.d->tickets.n_running, 2);
+    ck_assert_int_eq(dd_running(&x), 2);
     ck_assert_int_eq(fake_open_seqs(x.fake), 2);
     x.seen = x.n_said;
     end(1);
     end(2);
     step();
     step();
-    ck_assert_int_eq(x.d->tickets.n_running, 2);
+    ck_assert_int_eq(dd_running(&x), 2);
     expect_stream(dd_ticket(&x, 3), 100, 3);
     expect_stream(dd_ticket(&x, 4), 100, 4);
     x.seen = x.n_said;
@@ -321,7 +322,7 @@ START_TEST(with_and_without_a_writer)
     dd_reserve_own(&x, 2, 130, 50, 2);
     dd_expect(&x, SL_MSG_RESERVED, 2);
     dd_commit(&x, 2, DD_WRITER, 0); /* it has no writer */
-    ck_assert_int_eq(dd_ticket(&x, 2)->state, TICKET_PROMPT);
+    ck_assert_int_eq(dd_ticket(&x, 2)->state, SL_TICKET_PROMPT);
     step();
     dd_expect(&x, SL_MSG_TOKENS, 1);
     end(1);

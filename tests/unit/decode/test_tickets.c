@@ -19,18 +19,18 @@ static void no_verify(dd_opts *o)
 }
 
 /* A ticket of 130 tokens, 3 pages, in a state from LANDING to RUNNING. */
-static void reach(uint64_t rid, ticket_state state)
+static void reach(uint64_t rid, sl_ticket_state state)
 {
     bool worked;
     dd_reserve(&x, rid, 130, 50, (int)rid, 0);
     dd_expect(&x, SL_MSG_RESERVED, rid);
-    if (state >= TICKET_CHECKING)
+    if (state >= SL_TICKET_CHECKING)
         dd_commit(&x, rid, DD_WRITER, 0);
-    if (state >= TICKET_WAITING) {
+    if (state >= SL_TICKET_WAITING) {
         ck_assert(dd_checked(&x, 0));
         dd_expect(&x, SL_MSG_TOKENS, rid);
     }
-    if (state >= TICKET_RUNNING) {
+    if (state >= SL_TICKET_RUNNING) {
         ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
         dd_expect(&x, SL_MSG_TOKENS, rid);
     }
@@ -46,17 +46,17 @@ START_TEST(from_reserve_to_done)
     ck_assert_uint_eq(s->n, 3);
     ck_assert_uint_eq(s->matched, 0);
     ck_assert_int_eq(dd_held(&x), 3);
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_LANDING);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_LANDING);
     dd_commit(&x, 1, DD_WRITER, 0);
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_CHECKING);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_CHECKING);
     dd_silent(&x); /* no token from rows that are not verified */
     ck_assert(dd_checked(&x, 0));
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_TOKENS, 1)->first_index, 0);
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_WAITING);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_WAITING);
     ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
     ck_assert(worked);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_TOKENS, 1)->first_index, 1);
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_RUNNING);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_RUNNING);
     ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_TOKENS, 1)->first_index, 2);
     s = dd_expect(&x, SL_MSG_DONE, 1);
@@ -73,9 +73,9 @@ END_TEST
 START_TEST(abort_while_landing)
 {
     open_with(NULL);
-    reach(1, TICKET_LANDING);
+    reach(1, SL_TICKET_LANDING);
     dd_abort(&x, 1, SL_ERR_CANCELLED);
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_QUARANTINE);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_QUARANTINE);
     dd_silent(&x);
     dd_abort(&x, 1, SL_ERR_CANCELLED); /* a second ABORT has no effect */
     dd_drained(&x, 1, DD_WRITER + 1);  /* the DRAINED of another writer does not count */
@@ -91,9 +91,9 @@ END_TEST
 START_TEST(drained_before_the_abort)
 {
     open_with(NULL);
-    reach(1, TICKET_LANDING);
+    reach(1, SL_TICKET_LANDING);
     dd_drained(&x, 1, DD_WRITER);
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_LANDING);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_LANDING);
     dd_silent(&x);
     dd_abort(&x, 1, SL_ERR_CANCELLED);
     dd_expect(&x, SL_MSG_DRAINED, 1);
@@ -105,10 +105,10 @@ END_TEST
 START_TEST(abort_while_checking)
 {
     open_with(NULL);
-    reach(1, TICKET_CHECKING);
+    reach(1, SL_TICKET_CHECKING);
     dd_abort(&x, 1, SL_ERR_CANCELLED);
     dd_expect(&x, SL_MSG_DRAINED, 1);
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_ENDING);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_ENDING);
     ck_assert_int_eq(dd_held(&x), 3);
     dd_abort(&x, 1, SL_ERR_CANCELLED);
     ck_assert(dd_checked(&x, 0));
@@ -120,11 +120,11 @@ END_TEST
 START_TEST(abort_while_waiting_and_running)
 {
     open_with(NULL);
-    reach(1, TICKET_WAITING);
+    reach(1, SL_TICKET_WAITING);
     dd_abort(&x, 1, SL_ERR_CANCELLED);
     dd_expect(&x, SL_MSG_DRAINED, 1);
-    reach(2, TICKET_RUNNING);
-    ck_assert_int_eq(x.d->tickets.n_running, 1);
+    reach(2, SL_TICKET_RUNNING);
+    ck_assert_int_eq(dd_running(&x), 1);
     dd_abort(&x, 2, SL_ERR_CANCELLED);
     dd_expect(&x, SL_MSG_DRAINED, 2);
     dd_abort(&x, 3, SL_ERR_CANCELLED); /* an unknown attempt: there are no pages to drain */
@@ -140,29 +140,29 @@ START_TEST(deadline_then_fence)
     dd_reserve(&x, 1, 130, 5, 0, 10000);
     dd_expect(&x, SL_MSG_RESERVED, 1);
     sl_ticket *t = dd_ticket(&x, 1);
-    uint64_t due = sl_tickets_tick(x.d, t->deadline_ns - 1);
+    uint64_t due = sl_run_tick(x.d->run, t->deadline_ns - 1);
     ck_assert_uint_eq(due, t->deadline_ns);
     dd_silent(&x);
-    sl_tickets_tick(x.d, t->deadline_ns);
+    sl_run_tick(x.d->run, t->deadline_ns);
     const dd_said *s = dd_expect(&x, SL_MSG_FAILED, 1);
     ck_assert_int_eq(s->status, SL_ERR_DEADLINE);
     ck_assert(s->retryable);
-    ck_assert_int_eq(t->state, TICKET_QUARANTINE);
-    due = sl_tickets_tick(x.d, t->fence_ns - 1);
-    ck_assert_uint_eq(due, t->fence_ns);
+    ck_assert_int_eq(t->state, SL_TICKET_QUARANTINE);
+    due = sl_run_tick(x.d->run, t->due_ns - 1);
+    ck_assert_uint_eq(due, t->due_ns);
     ck_assert_int_eq(x.fences, 0);
-    uint64_t first = t->fence_ns;
-    sl_tickets_tick(x.d, first);
+    uint64_t first = t->due_ns;
+    sl_run_tick(x.d->run, first);
     ck_assert_int_eq(x.fences, 1);
     ck_assert_uint_eq(x.fenced.id, DD_WRITER);
     ck_assert_uint_eq(x.fenced.router, DD_ROUTER);
-    ck_assert_uint_gt(t->fence_ns, 0); /* asked again while there is no answer */
-    sl_tickets_tick(x.d, t->fence_ns);
+    ck_assert_uint_gt(t->due_ns, 0); /* asked again while there is no answer */
+    sl_run_tick(x.d->run, t->due_ns);
     ck_assert_int_eq(x.fences, 2);
     ck_assert_int_eq(dd_held(&x), 3);
-    sl_tickets_fenced(x.d, (sl_writer){DD_ROUTER, DD_WRITER + 1});
+    sl_run_fenced(x.d->run, (sl_writer){DD_ROUTER, DD_WRITER + 1});
     ck_assert_int_eq(dd_held(&x), 3);
-    sl_tickets_fenced(x.d, (sl_writer){DD_ROUTER, DD_WRITER});
+    sl_run_fenced(x.d->run, (sl_writer){DD_ROUTER, DD_WRITER});
     dd_expect(&x, SL_MSG_DRAINED, 1);
     dd_close(&x);
 }
@@ -172,13 +172,13 @@ END_TEST
 START_TEST(late_commit_ends_quarantine)
 {
     open_with(NULL);
-    reach(1, TICKET_LANDING);
+    reach(1, SL_TICKET_LANDING);
     dd_abort(&x, 1, SL_ERR_CANCELLED);
     dd_commit(&x, 1, DD_WRITER + 1, 0);
     ck_assert_int_eq(dd_held(&x), 3);
     dd_commit(&x, 1, DD_WRITER, 0);
     ck_assert_int_eq(dd_tickets(&x), 0);
-    ck_assert_uint_eq(x.d->tickets.count.stale, 2);
+    ck_assert_uint_eq(dd_counts(&x).stale, 2);
     dd_close(&x);
 }
 END_TEST
@@ -187,19 +187,19 @@ END_TEST
 START_TEST(relayed_drained)
 {
     open_with(NULL);
-    reach(1, TICKET_LANDING);
-    sl_tickets_connected(x.d, (sl_writer){DD_ROUTER, DD_WRITER});
+    reach(1, SL_TICKET_LANDING);
+    sl_run_connected(x.d->run, (sl_writer){DD_ROUTER, DD_WRITER});
     dd_abort(&x, 1, SL_ERR_PEER);
     dd_drained_relayed(&x, 1);
     ck_assert_int_eq(dd_held(&x), 3);
-    sl_tickets_fenced(x.d, (sl_writer){DD_ROUTER, DD_WRITER}); /* its connection is closed */
+    sl_run_fenced(x.d->run, (sl_writer){DD_ROUTER, DD_WRITER}); /* its connection is closed */
     dd_expect(&x, SL_MSG_DRAINED, 1);
-    reach(2, TICKET_LANDING);
+    reach(2, SL_TICKET_LANDING);
     dd_abort(&x, 2, SL_ERR_PEER);
     dd_drained_relayed(&x, 2);
     dd_expect(&x, SL_MSG_DRAINED, 2);
-    reach(3, TICKET_LANDING); /* given up for another reason: the writer's DRAINED, relayed */
-    sl_tickets_connected(x.d, (sl_writer){DD_ROUTER, DD_WRITER});
+    reach(3, SL_TICKET_LANDING); /* given up for another reason: the writer's DRAINED, relayed */
+    sl_run_connected(x.d->run, (sl_writer){DD_ROUTER, DD_WRITER});
     dd_abort(&x, 3, SL_ERR_CANCELLED);
     dd_drained_relayed(&x, 3);
     dd_expect(&x, SL_MSG_DRAINED, 3);
@@ -210,22 +210,22 @@ END_TEST
 START_TEST(wrong_commits)
 {
     open_with(NULL);
-    reach(1, TICKET_LANDING);
+    reach(1, SL_TICKET_LANDING);
     dd_commit(&x, 1, DD_WRITER + 1, 0); /* not its writer */
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_LANDING);
-    ck_assert_uint_eq(x.d->tickets.count.stale, 1);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_LANDING);
+    ck_assert_uint_eq(dd_counts(&x).stale, 1);
     dd_commit(&x, 1, DD_WRITER, 1);
     const dd_said *s = dd_expect(&x, SL_MSG_FAILED, 1);
     ck_assert_int_eq(s->status, SL_ERR_CORRUPT);
     ck_assert(s->retryable);
     /* at once: a COMMIT, right or wrong, says that all puts are flushed */
     ck_assert_int_eq(dd_tickets(&x), 0);
-    reach(2, TICKET_CHECKING);
+    reach(2, SL_TICKET_CHECKING);
     dd_commit(&x, 2, DD_WRITER, 0); /* a second one */
-    ck_assert_uint_eq(x.d->tickets.count.stale, 2);
+    ck_assert_uint_eq(dd_counts(&x).stale, 2);
     ck_assert(dd_checked(&x, 1));
     ck_assert_int_eq(dd_expect(&x, SL_MSG_FAILED, 2)->status, SL_ERR_CORRUPT);
-    ck_assert_uint_eq(x.d->tickets.count.corrupt, 1);
+    ck_assert_uint_eq(dd_counts(&x).corrupt, 1);
     dd_silent(&x);
     dd_close(&x);
 }
@@ -246,9 +246,9 @@ START_TEST(refused_reservations)
     dd_reserve(&x, 2, 10, 0, 0, 0);
     refused(2, SL_ERR_INVALID, false); /* max_tokens 0 */
     for (uint64_t rid = 3; rid < 7; rid++)
-        reach(rid, TICKET_LANDING);
+        reach(rid, SL_TICKET_LANDING);
     dd_reserve(&x, 3, 130, 5, 0, 0); /* that attempt is here already */
-    ck_assert_uint_eq(x.d->tickets.count.stale, 1);
+    ck_assert_uint_eq(dd_counts(&x).stale, 1);
     dd_reserve(&x, 7, 10, 5, 0, 0);
     refused(7, SL_ERR_EXHAUSTED, true); /* max_batch + max_waiting tickets */
     for (uint64_t rid = 3; rid < 7; rid++) {
@@ -295,7 +295,7 @@ START_TEST(asks_for_matched_pages)
     dd_abort(&x, 2, SL_ERR_CANCELLED);
     dd_drained(&x, 2, DD_WRITER);
     dd_expect(&x, SL_MSG_DRAINED, 2);
-    ck_assert_int_eq(dd_ticket(&x, 2)->state, TICKET_ENDING);
+    ck_assert_int_eq(dd_ticket(&x, 2)->state, SL_TICKET_ENDING);
     dd_pages_ask(&x, 2, 0, 2);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_PAGES_CRC, 2)->n, 0);
     ck_assert(dd_checked(&x, 0));
@@ -320,7 +320,7 @@ START_TEST(done_while_pages_are_read)
     dd_commit(&x, 2, DD_WRITER, 0);
     dd_expect(&x, SL_MSG_TOKENS, 2);
     dd_expect(&x, SL_MSG_DONE, 2);
-    ck_assert_int_eq(dd_ticket(&x, 2)->state, TICKET_ENDING);
+    ck_assert_int_eq(dd_ticket(&x, 2)->state, SL_TICKET_ENDING);
     ck_assert_int_eq(dd_held(&x), 4);
     ck_assert(dd_checked(&x, 0));
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_PAGES_CRC, 2)->n, 0);
@@ -332,18 +332,18 @@ END_TEST
 START_TEST(router_is_lost)
 {
     open_with(NULL);
-    reach(1, TICKET_RUNNING);
-    reach(2, TICKET_WAITING);
-    reach(3, TICKET_CHECKING);
-    reach(4, TICKET_LANDING);
-    sl_tickets_router_down(x.d, DD_ROUTER);
+    reach(1, SL_TICKET_RUNNING);
+    reach(2, SL_TICKET_WAITING);
+    reach(3, SL_TICKET_CHECKING);
+    reach(4, SL_TICKET_LANDING);
+    sl_run_router_down(x.d->run, DD_ROUTER);
     ck_assert_int_eq(dd_tickets(&x), 2);
-    ck_assert_int_eq(dd_ticket(&x, 3)->state, TICKET_ENDING);
-    ck_assert_int_eq(dd_ticket(&x, 4)->state, TICKET_QUARANTINE);
+    ck_assert_int_eq(dd_ticket(&x, 3)->state, SL_TICKET_ENDING);
+    ck_assert_int_eq(dd_ticket(&x, 4)->state, SL_TICKET_QUARANTINE);
     ck_assert(dd_checked(&x, 0));
-    sl_tickets_tick(x.d, sl_now_ns());
+    sl_run_tick(x.d->run, sl_now_ns());
     ck_assert_int_eq(x.fences, 1);
-    sl_tickets_fenced(x.d, (sl_writer){DD_ROUTER, DD_WRITER});
+    sl_run_fenced(x.d->run, (sl_writer){DD_ROUTER, DD_WRITER});
     dd_expect(&x, SL_MSG_DRAINED, 4);
     dd_silent(&x);
     dd_close(&x);
@@ -364,21 +364,21 @@ START_TEST(two_routers)
     dd_reserve(&x, 2, 70, 3, 3, 0);
     dd_expect(&x, SL_MSG_RESERVED, 2);
     dd_abort(&x, 1, SL_ERR_CANCELLED);
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_QUARANTINE);
-    sl_tickets_router_down(x.d, other);
-    sl_tickets_tick(x.d, sl_now_ns());
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_QUARANTINE);
+    sl_run_router_down(x.d->run, other);
+    sl_run_tick(x.d->run, sl_now_ns());
     ck_assert_int_eq(x.fences, 2);
     ck_assert_uint_eq(x.fenced.router, other);
 
     x.router = DD_ROUTER;
-    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_LANDING);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_LANDING);
     dd_commit(&x, 1, DD_WRITER, 0);
     ck_assert(dd_checked(&x, 0));
     dd_expect(&x, SL_MSG_TOKENS, 1);
 
     x.router = other; /* the writer's connection of the lost router is closed; that of the other one stays */
     ck_assert_int_eq(dd_tickets(&x), 3);
-    sl_tickets_fenced(x.d, (sl_writer){other, DD_WRITER});
+    sl_run_fenced(x.d->run, (sl_writer){other, DD_WRITER});
     dd_expect(&x, SL_MSG_DRAINED, 1);
     dd_expect(&x, SL_MSG_DRAINED, 2);
     x.router = DD_ROUTER;
@@ -406,9 +406,8 @@ START_TEST(a_long_prompt_is_not_passed_for_ever)
 {
     const uint32_t other = DD_ROUTER + 1;
     open_with(wide);
-    x.d->tickets.routers[0] = (sl_decode_router){.session = DD_ROUTER};
-    x.d->tickets.routers[1] = (sl_decode_router){.session = other};
-    x.d->tickets.n_routers = 2;
+    sl_run_router_up(x.d->run, DD_ROUTER);
+    sl_run_router_up(x.d->run, other);
     uint64_t running = 0, next = 100, passed = 0;
     x.router = other;
     dd_verified(&x, running = next++, 60, 3, 1);
@@ -454,8 +453,8 @@ END_TEST
 static uint32_t held_by(uint32_t router)
 {
     uint32_t n = 0;
-    for (const sl_ticket *t = x.d->tickets.list; t; t = t->next)
-        n += t->router == router;
+    for (const sl_ticket *t = x.d->run->core.tickets.first; t; t = t->next)
+        n += t->router == router && sl_ticket_has_place(t);
     return n;
 }
 
@@ -476,9 +475,8 @@ START_TEST(a_router_does_not_keep_all_places)
     const uint32_t full = DD_ROUTER, late = DD_ROUTER + 1;
     open_with(wide);
     uint64_t next = 1, oldest = 1;
-    x.d->tickets.routers[0] = (sl_decode_router){.session = full};
-    x.d->tickets.routers[1] = (sl_decode_router){.session = late};
-    x.d->tickets.n_routers = 2;
+    sl_run_router_up(x.d->run, full);
+    sl_run_router_up(x.d->run, late);
     for (int i = 0; i < 10; i++)
         ck_assert(place(full, next++));
     for (int i = 0; i < 5; i++) {
@@ -504,44 +502,17 @@ START_TEST(a_router_does_not_keep_all_places)
     dd_drained(&x, 100, DD_WRITER);
     dd_expect(&x, SL_MSG_DRAINED, 100);
     ck_assert(!place(full, next));
-    x.d->tickets.routers[1].place_asked_ns -= (uint64_t)2100 * 1000000;
+    x.d->run->core.admission.routers[1].place_asked_ns -= (uint64_t)2100 * 1000000;
     ck_assert(place(full, next++));
-    while (x.d->tickets.list) {
-        uint64_t rid = x.d->tickets.list->rid;
-        x.router = x.d->tickets.list->router;
+    for (const sl_ticket *t = x.d->run->core.tickets.first; t; t = t->next) {
+        uint64_t rid = t->rid;
+        if (!sl_ticket_has_place(t))
+            continue;
+        x.router = t->router;
         dd_abort(&x, rid, SL_ERR_CANCELLED);
         dd_drained(&x, rid, DD_WRITER);
         dd_expect(&x, SL_MSG_DRAINED, rid);
     }
-    dd_close(&x);
-}
-END_TEST
-
-/* A claim ends when its request does not ask again, and with its router. */
-START_TEST(a_claim_ends)
-{
-    uint64_t now = (uint64_t)5 * 1000000000;
-    const uint32_t other = DD_ROUTER + 1;
-    open_with(NULL);
-    x.d->tickets.routers[0] = (sl_decode_router){.session = DD_ROUTER};
-    x.d->tickets.routers[1] = (sl_decode_router){.session = other};
-    x.d->tickets.n_routers = 2;
-    sl_claims_refused(x.d, DD_ROUTER, 1, now);
-    sl_claims_refused(x.d, other, 1, now); /* both have one; the first that is due counts */
-    for (int i = 0; i < 16; i++) {
-        ck_assert(!sl_claims_bar(x.d, other, 7, now));
-        sl_claims_granted(x.d, other, 7, now);
-    }
-    for (int i = 0; i < 16; i++)
-        sl_claims_granted(x.d, DD_ROUTER, 8, now + 1);
-    ck_assert(sl_claims_bar(x.d, other, 1, now) && !sl_claims_bar(x.d, DD_ROUTER, 1, now));
-    ck_assert(sl_claims_bar(x.d, DD_ROUTER, 8, now)); /* nothing else of its own router either */
-    uint64_t later = now + (uint64_t)1500 * 1000000;
-    sl_claims_refused(x.d, other, 1, later);
-    later += (uint64_t)600 * 1000000;
-    ck_assert(!sl_claims_bar(x.d, other, 1, later) && sl_claims_bar(x.d, DD_ROUTER, 1, later));
-    dd_router_down(&x, other);
-    ck_assert(!sl_claims_bar(x.d, DD_ROUTER, 1, later));
     dd_close(&x);
 }
 END_TEST
@@ -567,7 +538,6 @@ int main(void)
     tcase_add_test(t, two_routers);
     tcase_add_test(t, a_long_prompt_is_not_passed_for_ever);
     tcase_add_test(t, a_router_does_not_keep_all_places);
-    tcase_add_test(t, a_claim_ends);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

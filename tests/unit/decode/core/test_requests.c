@@ -176,6 +176,12 @@ static void accepted(void *ctx, const sl_ticket *t)
     ck_assert(of(t)->leased && !t->unverified && t->arrived);
 }
 
+static void quarantined(void *ctx, const sl_ticket *t)
+{
+    (void)ctx;
+    ck_assert(of(t)->leased && t->writer);
+}
+
 static void fence(void *ctx, const sl_ticket *t)
 {
     (void)ctx;
@@ -564,6 +570,7 @@ static void open_core(unsigned seed, bool no_memory, bool nested)
                            .check = check,
                            .publish = publish,
                            .accepted = accepted,
+                           .quarantined = quarantined,
                            .fence = fence,
                            .close = close_seq,
                            .leave = leave,

@@ -28,7 +28,7 @@ static void flip(int32_t page, int32_t layer, int i)
 
 static int32_t page_of(uint64_t rid, int i)
 {
-    return sl_lease_pages(dd_ticket(&x, rid)->lease)[i];
+    return sl_lease_pages(dd_lease(&x, rid))[i];
 }
 
 /* RESERVE and COMMIT; the prefix tree has its first `matched` pages. */
@@ -108,7 +108,7 @@ START_TEST(all_who_share_the_page)
     dd_expect(&x, SL_MSG_RETRACTED, 3);
     failed(4);
     dd_silent(&x);
-    ck_assert_int_eq(dd_ticket(&x, 4)->state, TICKET_QUARANTINE); /* its writer may still write */
+    ck_assert_int_eq(dd_ticket(&x, 4)->state, SL_TICKET_QUARANTINE); /* its writer may still write */
     dd_drained(&x, 4, DD_WRITER);
     dd_expect(&x, SL_MSG_DRAINED, 4);
     dd_close(&x);
@@ -128,11 +128,11 @@ START_TEST(generated_pages)
         dd_expect(&x, SL_MSG_TOKENS, 1);
         dd_check(&x);
     }
-    ck_assert_int_eq(dd_ticket(&x, 1)->sealed, 3);
+    ck_assert_int_eq(sl_ticket_sealed(&x.d->run->core.env, dd_ticket(&x, 1)), 3);
     flip(page_of(1, 2), 1, 5);
     uint64_t now = sl_now_ns();
     while (!dd_damaged(&x)) {
-        ck_assert_uint_gt(sl_patrol_tick(x.d, now += 20000000), now);
+        ck_assert_uint_gt(sl_run_patrol(x.d->run, now += 20000000), now);
         ck_assert_int_eq(dd_check(&x), 1);
     }
     dd_expect(&x, SL_MSG_RETRACTED, 1);
@@ -156,14 +156,14 @@ START_TEST(running_pages)
     dd_expect(&x, SL_MSG_TOKENS, 2);
     uint64_t victim = 1 + (uint64_t)_i / 6, other = 3 - victim, now = sl_now_ns();
     for (int i = 0; i < 4; i++) { /* undamaged: nothing happens */
-        sl_patrol_tick(x.d, now += 20000000);
+        sl_run_patrol(x.d->run, now += 20000000);
         dd_check(&x);
     }
     dd_silent(&x);
     flip(page_of(victim, _i % 6), _i % 2, _i);
     for (int i = 0; i < 12 && x.seen == x.n_said; i++) {
-        sl_patrol_tick(x.d, now += 20000000);
-        ck_assert_int_eq(sl_patrol_tick(x.d, now), UINT64_MAX); /* one job at a time */
+        sl_run_patrol(x.d->run, now += 20000000);
+        ck_assert_int_eq(sl_run_patrol(x.d->run, now), UINT64_MAX); /* one job at a time */
         dd_check(&x);
     }
     dd_expect(&x, SL_MSG_RETRACTED, victim);
@@ -171,7 +171,7 @@ START_TEST(running_pages)
     ck_assert_uint_eq(dd_damaged(&x), 1);
     dd_abort(&x, other, SL_ERR_CANCELLED);
     dd_expect(&x, SL_MSG_DRAINED, other);
-    ck_assert_uint_eq(sl_patrol_tick(x.d, now + 20000000), UINT64_MAX); /* nothing runs */
+    ck_assert_uint_eq(sl_run_patrol(x.d->run, now + 20000000), UINT64_MAX); /* nothing runs */
     dd_close(&x);
 }
 END_TEST
@@ -185,7 +185,7 @@ START_TEST(landing_pages)
     flip(page_of(1, _i % 6), _i % 2, 0); /* token 0: valid in the last page too */
     dd_check(&x);
     failed(1);
-    ck_assert_uint_eq(x.d->tickets.count.corrupt, 1);
+    ck_assert_uint_eq(dd_counts(&x).corrupt, 1);
     dd_close(&x);
 }
 END_TEST
@@ -206,7 +206,7 @@ START_TEST(asked_pages)
     ck_assert_uint_eq(k->n_crc, DD_LAYERS);
     ck_assert_uint_eq(k->crc[1], before);
     ck_assert_uint_ne(before, sl_arena_page_crc(x.arena, page, 1, SL_PAGE_TOKENS));
-    sl_landing_checked(x.d, k);
+    dd_answer(&x, k);
     dd_expect(&x, SL_MSG_PAGES_CRC, 2);
     sl_mailbox_post(x.d->role.checker.inbox, verify);
     dd_drained(&x, 2, DD_WRITER);
@@ -224,7 +224,7 @@ START_TEST(found_after_the_end)
     arrive(2, 200, 5, 0, 3);
     dd_abort(&x, 2, SL_ERR_CANCELLED);
     dd_expect(&x, SL_MSG_DRAINED, 2);
-    ck_assert_int_eq(dd_ticket(&x, 2)->state, TICKET_ENDING);
+    ck_assert_int_eq(dd_ticket(&x, 2)->state, SL_TICKET_ENDING);
     dd_check(&x);
     dd_silent(&x);
     ck_assert_int_eq(dd_tickets(&x), 0);

@@ -71,10 +71,9 @@ START_TEST(leased_pages_stay_in_place)
     sl_store_flush(x.d->role.store);
     dd_reserve(&x, 3, 900, 2, 1, 0);
     dd_expect(&x, SL_MSG_RESERVED, 3);
-    const sl_ticket *t = dd_ticket(&x, 3);
-    for (int i = 0; i < sl_lease_n_pages(t->lease); i++)
+    for (int i = 0; i < sl_lease_n_pages(dd_lease(&x, 3)); i++)
         for (int k = 0; k < 3; k++)
-            ck_assert_int_ne(sl_lease_pages(t->lease)[i], pages[k]);
+            ck_assert_int_ne(sl_lease_pages(dd_lease(&x, 3))[i], pages[k]);
     dd_abort(&x, 3, SL_ERR_CANCELLED);
     dd_drained(&x, 3, DD_WRITER);
     dd_expect(&x, SL_MSG_DRAINED, 3);
@@ -333,7 +332,7 @@ START_TEST(every_wait_for_a_load_ends)
         dd_abort(&x, 2, SL_ERR_CANCELLED);
         break;
     case ROUTER_LOST:
-        sl_tickets_router_down(x.d, DD_ROUTER);
+        sl_run_router_down(x.d->run, DD_ROUTER);
         break;
     case DRAINS:
         x.d->role.draining = true;

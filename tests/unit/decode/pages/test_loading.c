@@ -104,7 +104,7 @@ START_TEST(the_loss_of_the_router_ends_the_wait)
 {
     open_with_pages(SL_CFG_VERIFY_ALWAYS);
     dd_reserve(&x, 2, 200, 2, 0, 0);
-    sl_tickets_router_down(x.d, DD_ROUTER);
+    sl_run_router_down(x.d->run, DD_ROUTER);
     dd_settle(&x);
     dd_silent(&x);
     dd_close(&x);

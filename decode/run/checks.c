@@ -1,0 +1,118 @@
+/*
+ * What the checker answers, and damaged pages: pages of the store whose bytes differ from those that were sealed
+ * (kvstore/seal.h). They are found on these occasions:
+ *
+ *   reused    RESERVE has matched pages of the prefix tree. They are verified while the rest of the prompt is computed
+ *             and shipped; the ticket does not leave CHECKING before the answer
+ *   running   the patrol verifies the full pages of running requests, one request after the other, at a bounded number
+ *             of bytes per second: a process that can write into the arena can also damage pages that are in use
+ *   others    a reader or an administrator has found them (decode/pages/)
+ *
+ * A damaged page leaves the prefix tree together with every page that continues it, and every request that holds it gives way
+ * (DAMAGED). The patrol does not prevent that a request produces tokens from damaged rows; it limits for how long.
+ */
+#include "decode/run/run_impl.h"
+
+static const uint64_t MS = 1000000;
+enum {
+    PATROL_MS = 20,
+    PATROL_BYTES = 5 << 20 /* in one turn: 250 MiB per second, 2 to 3 % of what one core can read */
+};
+
+static int32_t index_of(const sl_lease *l, int32_t page)
+{
+    const int32_t *pages = sl_lease_pages(l);
+    for (int32_t i = 0; i < sl_lease_n_pages(l); i++) {
+        if (pages[i] == page)
+            return i;
+    }
+    return -1;
+}
+
+void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped)
+{
+    uint64_t now = sl_now_ns();
+    for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, ~0u));) {
+        sl_lease *lease = sl_run_of(t)->lease;
+        int32_t i = lease ? index_of(lease, page) : -1;
+        if (i < 0)
+            continue;
+        dropped += sl_lease_drop(lease, i);
+        sl_core_signal(&r->core, t, SL_ON_DAMAGED, now);
+    }
+    sl_log(SL_LOG_WARN, "decode", "page_damaged", "page=%d dropped=%d", page, dropped);
+}
+
+static void count_damaged(sl_run *r, const sl_check *k, bool patrol)
+{
+    *(patrol ? &r->st.damaged_running : &r->st.damaged_reused) += (uint64_t)k->n_damaged;
+}
+
+static sl_ticket_job job_of(const sl_check *k)
+{
+    switch (k->what) {
+    case SL_CHECK_KEEP:
+        return SL_JOB_COMPARE;
+    case SL_CHECK_VERIFY:
+        return k->tag ? SL_JOB_PATROL : SL_JOB_VERIFY;
+    case SL_CHECK_READ:
+        return SL_JOB_READ;
+    case SL_CHECK_SEAL:
+        break;
+    }
+    return SL_JOB_SEAL;
+}
+
+void sl_run_checked(sl_run *r, sl_check *k)
+{
+    sl_ticket *t = sl_tickets_number(&r->core.tickets, (uint64_t)(uintptr_t)k->owner);
+    SL_CHECK(t, "a ticket has ended while the checker reads its pages");
+    sl_ticket_event ev = {.kind = SL_ON_CHECKED, .now_ns = sl_now_ns()};
+    bool ended = t->state == SL_TICKET_ENDING || t->state == SL_TICKET_QUARANTINE;
+    ev.checked.job = job_of(k);
+    if (ev.checked.job == SL_JOB_READ) /* answered in every state: the pages were pinned until now */
+        sl_run_answer_pages(r, k->m, k->crc, ended ? 0 : k->n_crc);
+    if (ev.checked.job == SL_JOB_COMPARE && k->bad && !ended) {
+        r->st.corrupt++;
+        r->st.checksums += k->bad;
+    }
+    ev.checked.bad = k->bad;
+    ev.checked.of = (size_t)k->n_pages * (size_t)r->geo->n_layers;
+    if (k->what == SL_CHECK_VERIFY) {
+        r->patrolling &= ev.checked.job != SL_JOB_PATROL;
+        ev.checked.damaged = k->n_damaged > 0;
+        count_damaged(r, k, ev.checked.job == SL_JOB_PATROL);
+        for (int32_t i = 0; i < k->n_damaged; i++)
+            sl_run_damaged(r, k->damaged[i], 0);
+    }
+    sl_core_event(&r->core, t, &ev);
+    sl_check_free(k);
+}
+
+/* ---- the patrol ---- */
+
+/* The running request that has not been verified for the longest time. */
+static sl_ticket *next_to_patrol(const sl_run *r)
+{
+    sl_ticket *best = NULL;
+    for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(RUNNING)));) {
+        if (sl_ticket_sealed(&r->core.env, t) && (!best || t->patrol_ns < best->patrol_ns))
+            best = t;
+    }
+    return best;
+}
+
+uint64_t sl_run_patrol(sl_run *r, uint64_t now)
+{
+    if (!r->core.env.seals || !r->core.tickets.count[SL_TICKET_RUNNING] || r->patrolling)
+        return UINT64_MAX;
+    if (now < r->patrol_ns)
+        return r->patrol_ns;
+    sl_ticket *t = next_to_patrol(r);
+    int64_t most = PATROL_BYTES / r->geo->page_bytes;
+    sl_ticket_event ev = {.kind = SL_ON_PATROL, .now_ns = now, .patrol_most = most > 0 ? (int32_t)most : 1};
+    r->patrol_ns = now + PATROL_MS * MS;
+    if (t)
+        sl_core_event(&r->core, t, &ev);
+    return r->patrol_ns;
+}

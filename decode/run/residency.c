@@ -1,0 +1,112 @@
+/*
+ * Where the rows of a running request are: all of them on the device while there is room (resident), otherwise the
+ * selected ones in a hot buffer (hierarchical).
+ *
+ * A resident request needs no swap-in, so requests are resident while the device has row pages. When no page is free,
+ * the longest resident request is spilled, and no request is made resident at the cost of a shorter one: residency
+ * saves about the same swap-in per step for every length of context, but its pages are proportional to that length.
+ * Spilling copies no rows, because the host has all of them, and happens between two steps. A spilled request stays
+ * hierarchical.
+ */
+#include <inttypes.h>
+
+#include "decode/run/run_impl.h"
+
+/* Row pages of the resident requests that have more than `longer_than` pages. */
+static int64_t pages_used(const sl_run *r, int32_t longer_than)
+{
+    int64_t n = 0;
+    for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, ~0u));) {
+        const sl_run_ticket *x = sl_run_of(t);
+        n += x->resident && x->seq_pages > longer_than ? x->seq_pages : 0;
+    }
+    return n;
+}
+
+static sl_ticket *longest(const sl_run *r)
+{
+    sl_ticket *best = NULL;
+    for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, ~0u));) {
+        const sl_run_ticket *x = sl_run_of(t);
+        if (x->resident && (!best || x->seq_pages > sl_run_of(best)->seq_pages))
+            best = t;
+    }
+    return best;
+}
+
+/* Makes t hierarchical; t fails if the runner fails to. */
+static void spill(sl_run *r, sl_ticket *t)
+{
+    sl_err err = {0};
+    sl_run_ticket *x = sl_run_of(t);
+    sl_status st = r->runner->spill(r->runner->impl, x->seq, &err);
+    x->resident = false;
+    if (st != SL_OK) {
+        sl_run_fail(r, t, st, "cannot spill: ", err.text);
+        return;
+    }
+    r->st.spilled++;
+    sl_log(SL_LOG_DEBUG, "decode", "spilled", "rid=%016" PRIx64 " attempt=%u pages=%d", t->rid, t->attempt,
+           x->seq_pages);
+}
+
+/* Whether n row pages are free; to this end it spills requests of more than n pages, if that frees enough. */
+static bool room_for(sl_run *r, int32_t n)
+{
+    if (r->o.row_pages - pages_used(r, 0) + pages_used(r, n) < n)
+        return false;
+    while (r->o.row_pages - pages_used(r, 0) < n)
+        spill(r, longest(r));
+    return true;
+}
+
+static sl_status open_as(sl_run *r, sl_ticket *t, sl_residency mode, sl_err *err)
+{
+    sl_run_ticket *x = sl_run_of(t);
+    return sl_runner_open(r->runner, mode, sl_lease_pages(x->lease), sl_lease_n_pages(x->lease),
+                          t->n_tokens - 1, t->n_prompt, &x->seq, err);
+}
+
+sl_status sl_residency_open(sl_run *r, sl_ticket *t, sl_err *err)
+{
+    sl_residency mode = r->o.residency;
+    int32_t pages = sl_lease_n_pages(sl_run_of(t)->lease);
+    bool hot = mode == SL_HIERARCHICAL;
+    if (hot && r->o.row_pages > 0 && room_for(r, pages + 1)) /* one more: its next row may need a new page */
+        mode = SL_RESIDENT;
+    sl_status st = open_as(r, t, mode, err);
+    if (st == SL_ERR_EXHAUSTED && hot && mode == SL_RESIDENT) {
+        mode = SL_HIERARCHICAL;
+        st = open_as(r, t, mode, err);
+    }
+    sl_run_of(t)->resident = st == SL_OK && hot && mode == SL_RESIDENT;
+    return st;
+}
+
+sl_status sl_residency_adopt(sl_run *r, sl_ticket *t, sl_err *err)
+{
+    sl_run_ticket *x = sl_run_of(t);
+    if (r->o.residency == SL_RESIDENT)
+        return SL_OK;
+    x->resident = r->o.row_pages > 0 && room_for(r, x->seq_pages + 1);
+    if (x->resident || r->runner->spill(r->runner->impl, x->seq, err) == SL_OK)
+        return SL_OK;
+    sl_run_close_seq(r, t);
+    return sl_residency_open(r, t, err);
+}
+
+bool sl_residency_give(sl_run *r)
+{
+    sl_ticket *t = longest(r);
+    if (t)
+        spill(r, t);
+    return t != NULL;
+}
+
+bool sl_residency_relieve(sl_run *r, const sl_ticket *t)
+{
+    if (!sl_run_of(t)->resident)
+        return false;
+    spill(r, longest(r));
+    return true;
+}

@@ -1,0 +1,128 @@
+/* What the files of decode/run/ share. See run.h. */
+#ifndef SL_DECODE_RUN_RUN_IMPL_H
+#define SL_DECODE_RUN_RUN_IMPL_H
+
+#include "base/log.h"
+#include "decode/core/effects.h"
+#include "decode/run/run.h"
+#include "decode/run/stall.h"
+#include "worker/pace.h"
+#include "worker/token.h"
+
+enum { SL_RUN_WRITERS = 1024 };
+
+/* A ticket with what the worker has for it. */
+typedef struct sl_run_ticket {
+    sl_ticket t; /* first member */
+    sl_wmsg *m;  /* RESERVE */
+    sl_lease *lease;
+    void *seq; /* NULL: none is open */
+    int32_t seq_pages;
+    bool resident; /* residency.c has decided that all its rows are on the device */
+    /* PROMPT */
+    int64_t passed; /* worker/order.h */
+    uint64_t started_ns;
+} sl_run_ticket;
+
+static inline sl_run_ticket *sl_run_of(const sl_ticket *t)
+{
+    return (sl_run_ticket *)(uintptr_t)t;
+}
+
+/* A request in the step that is being computed. */
+typedef struct sl_run_part {
+    uint64_t number;
+    int32_t first, end; /* a prompt's tokens [first, end); of a running request, the last token */
+} sl_run_part;
+
+typedef struct sl_prompts {
+    sl_prefill_turn *turn; /* [max_requests], as the next one */
+    sl_ticket **ticket;
+    sl_pace pace;
+    sl_pace_rate rate;
+    sl_prefill_bound bound;
+    sl_stall stall;
+} sl_prompts;
+
+struct sl_run {
+    sl_run_opts o;
+    sl_worker_role *role;
+    const sl_runner *runner;
+    sl_arena *arena;
+    const sl_geometry *geo;
+    bool verify_checksums;
+    sl_worker *worker; /* NULL: the threads have not begun, or have ended */
+    sl_pages *pages;
+    sl_core core;
+
+    sl_wmsg *m;                   /* the message that is being handled; NULL: something has taken it */
+    const sl_pages_event *loaded; /* the load whose end is being handled; NULL: none */
+
+    /* writers with a connection, as the transport thread has reported */
+    sl_writer connected[SL_RUN_WRITERS];
+    uint32_t n_connected;
+
+    sl_run_part *parts; /* [max_batch + max_requests] of the step; the next one likewise */
+    sl_step_item *items;
+    sl_prompts prompts;
+
+    bool patrolling; /* a job of the patrol is at the checker */
+    uint64_t patrol_ns;
+
+    sl_run_stats st; /* what is counted since the beginning */
+    struct {
+        sl_histogram *step, *batch, *chunk;
+    } metrics;
+};
+
+/* requests.c */
+/* Counts and logs a message that is dropped because its ticket does not exist or is in another state. */
+void sl_run_stale(sl_run *r, const char *what, uint64_t rid, uint32_t attempt);
+
+/* world.c */
+sl_world sl_run_world(sl_run *r);
+/* FAILED to the router, for an attempt that may have no ticket. */
+void sl_run_tell_failed(sl_run *r, uint32_t router, uint64_t rid, uint32_t attempt, sl_status st,
+                        bool retryable, const char *why);
+void sl_run_tell_drained(sl_run *r, uint32_t router, uint64_t rid, uint32_t attempt);
+/* The answer to PAGES_ASK. */
+void sl_run_answer_pages(sl_run *r, const sl_wmsg *m, uint32_t *crc, size_t n);
+void sl_run_close_seq(sl_run *r, sl_ticket *t);
+/* A ticket that fails with a reason that has a detail. */
+void sl_run_fail(sl_run *r, sl_ticket *t, sl_status st, const char *what, const char *detail);
+
+/* checks.c */
+uint64_t sl_run_patrol(sl_run *r, uint64_t now);
+/* Every request that holds this page gives way. dropped: pages that have left the tree already. */
+void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped);
+
+/* batch.c */
+/* The next token of t, whose tokens are all in its rows. False: t has failed. */
+bool sl_run_sample(sl_run *r, sl_ticket *t, const float *logits, sl_msg_token *out);
+
+/* prompts.c: role both; without it they do nothing */
+sl_status sl_prompts_open(sl_run *r, sl_err *err);
+void sl_prompts_close(sl_run *r);
+/* Begins prompts that wait, while there are places and device memory. */
+void sl_prompts_admit(sl_run *r);
+/* Puts the parts of the next step after those of the `decoding` requests of the batch. Returns their number. */
+int32_t sl_prompts_collect(sl_run *r, int32_t decoding);
+/* The step took `ns`; with parts of prompts or without. */
+void sl_prompts_measure(sl_run *r, int32_t decoding, int32_t n, uint64_t ns);
+/* A part is computed. */
+void sl_prompts_computed(sl_run *r, const sl_run_part *part, const float *logits);
+
+/* residency.c */
+/* t has its prompt's sequence, which is resident: it stays so while there is room, else it is spilled. Errors
+ * as sl_residency_open(); it has no sequence then. */
+sl_status sl_residency_adopt(sl_run *r, sl_ticket *t, sl_err *err);
+/* Spills the longest resident request for the sake of a prompt; false: there is none. */
+bool sl_residency_give(sl_run *r);
+/* Opens the sequence of t, resident or with a hot buffer. Errors as the runner's open. May spill other tickets, and fail
+ * those that cannot be spilled. */
+sl_status sl_residency_open(sl_run *r, sl_ticket *t, sl_err *err);
+/* The device has no page for t's next row. If t is resident, spills the longest resident request, which may be t, and
+ * returns true. */
+bool sl_residency_relieve(sl_run *r, const sl_ticket *t);
+
+#endif
