@@ -1,168 +1,183 @@
 /*
- * A decode worker: as decode/landing.c and decode/batch.c, in virtual time. A request is LOADING (its prefix continues in a
- * storage tier), then it holds a ticket: LANDING (the prefill worker computes) -> WAITING (no slot) -> RUNNING. In every step
- * each running request gets one token. When there is no page for the next one, the request that was verified last is
- * retracted.
+ * A decode worker: drives the product's machine of requests (decode/core/) in virtual time. Pages are leases of the product's store,
+ * a load is a wait of its cascade, a step takes the time that the costs say and gives each running request one token.
  *
  * Tokens are told to the router in groups, the first token and the end at once, because a message for each token would take
- * most of the simulation's time; gaps between tokens are measured here.
+ * most of the simulation's time; gaps between tokens are measured here. No rows are moved, so a writer that has been aborted
+ * writes no more, and there is nothing to verify.
  */
 #include <stdlib.h>
-#include <string.h>
 
-#include "decode/room.h"
 #include "model/sampler.h"
 #include "simulate/sim_impl.h"
 
-enum { TELL = 128, OUTPUT_TOKEN = 1 << 29 };
+enum { TELL = 128, OUTPUT_TOKEN = 1 << 29, ROUTER = 1 };
 
-typedef enum { TICKET_LOADING, TICKET_LANDING, TICKET_WAITING, TICKET_RUNNING } ticket_state;
-
-struct sl_sim_ticket {
-    sl_cascade_waiter wait; /* first member */
-    sl_sim_ticket *next, *prev;
+/* The simulator's part of a ticket. */
+typedef struct sim_ticket {
+    sl_ticket t; /* first member */
+    sl_cascade_waiter wait;
     sl_sim_worker *w;
-    sl_msg m; /* RESERVE; its tokens are those of the request and grow */
-    ticket_state state;
-    bool listed;
-    int32_t host; /* pages that were in the host store when it came */
+    sl_msg m;     /* RESERVE */
+    int32_t host; /* pages that were in the host store when it came; -1: not looked up */
     sl_lease *lease;
-    uint64_t number, order, last_ns;
-    int32_t *tokens;
-    int32_t n, cap, n_prompt, told, max_tokens;
+    int32_t told; /* tokens that the router has or needs not */
+    uint64_t last_ns;
     double device; /* bytes */
-};
+} sim_ticket;
 
-static void step(sl_sim_worker *w);
-static void reserve(sl_sim_ticket *t);
-
-static void unlist(sl_sim_ticket *t)
+static sim_ticket *of(const sl_ticket *t)
 {
-    sl_sim_decode *d = &t->w->decode;
-    *(t->prev ? &t->prev->next : &d->tickets) = t->next;
-    *(t->next ? &t->next->prev : &d->tickets_tail) = t->prev;
-    t->prev = t->next = NULL;
-    t->listed = false;
+    return (sim_ticket *)(uintptr_t)t;
 }
 
-static void list(sl_sim_ticket *t)
+/* ---- messages ---- */
+
+static void tell_reserved(void *ctx, sl_ticket *t)
 {
-    sl_sim_decode *d = &t->w->decode;
-    t->prev = d->tickets_tail;
-    t->next = NULL;
-    *(t->prev ? &t->prev->next : &d->tickets) = t;
-    d->tickets_tail = t;
-    t->listed = true;
+    sl_msg m = {.type = SL_MSG_RESERVED};
+    const sl_lease *lease = of(t)->lease;
+    m.reserved = (sl_msg_reserved){.rid = t->rid,
+                                   .attempt = t->attempt,
+                                   .ticket = t->number,
+                                   .matched_pages = (uint32_t)t->matched,
+                                   .pages = (uint32_t *)(uintptr_t)sl_lease_pages(lease),
+                                   .n_pages = (size_t)t->n_pages};
+    sl_sim_tell(ctx, &m);
 }
 
-static void end(sl_sim_ticket *t)
+static void tell_failed(void *ctx, const sl_ticket *t, sl_status st, bool retryable, const char *why)
 {
-    sl_sim_decode *d = &t->w->decode;
-    if (t->listed)
-        unlist(t);
-    if (t->state == TICKET_LOADING)
-        d->n_loading--;
-    else
-        d->n_tickets--;
-    if (t->state == TICKET_RUNNING) {
-        d->n_running--;
-        d->device_used -= t->device;
-    }
-    sl_lease_release(t->lease, true);
-    sl_msg_free(&t->m);
-    free(t->tokens);
-    free(t);
+    (void)retryable, (void)why;
+    sl_sim_tell_failed(ctx, t->rid, t->attempt, st);
 }
 
-static sl_sim_ticket *find(const sl_sim_worker *w, uint64_t rid, uint32_t attempt)
-{
-    sl_sim_ticket *t = w->decode.tickets;
-    while (t && (t->m.reserve.rid != rid || t->m.reserve.attempt != attempt))
-        t = t->next;
-    return t;
-}
-
-/* ---- tokens ---- */
-
-static void tell_tokens(sl_sim_ticket *t)
+static void tell_rest(sl_sim_worker *w, sl_ticket *t)
 {
     sl_msg_token tokens[TELL] = {0};
     sl_msg m = {.type = SL_MSG_TOKENS};
-    for (int32_t at = t->told; at < t->n; at = t->told) {
-        int32_t n = t->n - at < TELL ? t->n - at : TELL;
+    sim_ticket *x = of(t);
+    for (int32_t at = x->told; at < t->n_tokens; at = x->told) {
+        int32_t n = t->n_tokens - at < TELL ? t->n_tokens - at : TELL;
         for (int32_t i = 0; i < n; i++)
             tokens[i].id = t->tokens[at + i];
-        m.tokens = (sl_msg_tokens){.rid = t->m.reserve.rid,
-                                   .attempt = t->m.reserve.attempt,
+        m.tokens = (sl_msg_tokens){.rid = t->rid,
+                                   .attempt = t->attempt,
                                    .first_index = (uint32_t)(at - t->n_prompt),
                                    .tokens = tokens,
                                    .n_tokens = (size_t)n};
-        t->told += n;
-        sl_sim_tell(t->w, &m);
+        x->told += n;
+        sl_sim_tell(w, &m);
     }
 }
 
-static void finish(sl_sim_ticket *t)
+static void tell_tokens(void *ctx, sl_ticket *t, int32_t first_index, const sl_msg_token *list, int32_t n)
+{
+    sl_sim_worker *w = ctx;
+    sim_ticket *x = of(t);
+    (void)first_index, (void)list;
+    w->decode.tokens_done += (uint64_t)n;
+    if (x->last_ns)
+        sl_sim_gap(&w->s->out, w->s->now_ns - x->last_ns);
+    bool first = !x->last_ns;
+    x->last_ns = w->s->now_ns;
+    if (first || t->n_tokens - x->told == TELL)
+        tell_rest(w, t);
+}
+
+static void tell_done(void *ctx, sl_ticket *t, sl_finish finish, int32_t matched)
 {
     sl_msg m = {.type = SL_MSG_DONE};
-    m.done = (sl_msg_done){.rid = t->m.reserve.rid,
-                           .attempt = t->m.reserve.attempt,
-                           .finish = SL_FINISH_LENGTH,
-                           .matched_stop = -1,
-                           .produced = (uint32_t)(t->n - t->n_prompt)};
-    tell_tokens(t);
-    sl_sim_tell(t->w, &m);
-    end(t);
+    m.done = (sl_msg_done){.rid = t->rid,
+                           .attempt = t->attempt,
+                           .finish = (uint8_t)finish,
+                           .matched_stop = matched,
+                           .produced = (uint32_t)sl_ticket_produced(t)};
+    tell_rest(ctx, t);
+    sl_sim_tell(ctx, &m);
 }
 
-/* Appends the next token. False: it was the last one, and the ticket has ended. */
-static bool push(sl_sim_ticket *t)
+static void tell_retracted(void *ctx, sl_ticket *t, const char *why)
 {
-    sl_sim *s = t->w->s;
-    if (t->n == t->cap) {
-        t->cap *= 2;
-        t->tokens = realloc(t->tokens, (size_t)t->cap * sizeof *t->tokens);
-        SL_CHECK(t->tokens, "out of memory");
-    }
-    t->tokens[t->n++] = OUTPUT_TOKEN + (int32_t)(t->m.reserve.rid % OUTPUT_TOKEN);
-    t->w->decode.tokens_done++;
-    if (t->last_ns)
-        sl_sim_gap(&s->out, s->now_ns - t->last_ns);
-    t->last_ns = s->now_ns;
-    if (t->n - t->n_prompt < t->max_tokens && t->n < s->max_context)
-        return true;
-    finish(t);
-    return false;
+    sl_sim_worker *w = ctx;
+    sl_msg m = {.type = SL_MSG_RETRACTED};
+    (void)why;
+    m.retracted = (sl_msg_retracted){.rid = t->rid, .attempt = t->attempt, .safe = UINT32_MAX};
+    w->s->out.retracted++;
+    tell_rest(w, t);
+    sl_sim_tell(w, &m);
 }
 
-/* ---- RESERVE ---- */
-
-static void refuse(sl_sim_ticket *t, sl_status st)
+static void no_message(void *ctx, const sl_ticket *t)
 {
-    sl_sim_tell_failed(t->w, t->m.reserve.rid, t->m.reserve.attempt, st);
-    end(t);
+    (void)ctx, (void)t;
 }
 
-static bool has_place(const sl_sim_worker *w)
+/* ---- pages ---- */
+
+static bool no_check(void *ctx, sl_ticket *t, sl_ticket_job job, int32_t first, int32_t n,
+                     const sl_msg_commit *commit)
 {
-    const sl_config *cfg = w->s->o.cfg;
-    return w->decode.n_tickets + w->decode.n_loading < cfg->decode.max_batch + cfg->decode.max_waiting;
+    (void)ctx, (void)t, (void)job, (void)first, (void)n, (void)commit;
+    return false; /* the environment asks for none */
 }
 
-void sl_sim_decode_loaded(sl_cascade_waiter *wait)
+static void publish(void *ctx, sl_ticket *t, int32_t rows)
 {
-    sl_sim_ticket *t = (sl_sim_ticket *)wait;
-    reserve(t);
+    (void)ctx;
+    sl_lease_publish(of(t)->lease, t->tokens, rows);
+}
+
+static void leave(void *ctx, sl_ticket *t)
+{
+    const sl_sim_worker *w = ctx;
+    sl_cascade_leave(w->decode.cascade, &of(t)->wait);
+}
+
+static void close_seq(void *ctx, sl_ticket *t)
+{
+    sl_sim_worker *w = ctx;
+    w->decode.device_used -= of(t)->device;
+    of(t)->device = 0;
+}
+
+static void release(void *ctx, sl_ticket *t)
+{
+    (void)ctx;
+    sl_lease_release(of(t)->lease, true);
+    of(t)->lease = NULL;
+}
+
+static int32_t missing(void *ctx, const sl_ticket *t)
+{
+    const sl_sim_worker *w = ctx;
+    int32_t matched = sl_store_match(w->decode.store, of(t)->m.reserve.seed, t->tokens, t->n_tokens);
+    if (of(t)->host < 0)
+        of(t)->host = matched;
+    return sl_sim_pages(t->n_tokens) - matched;
+}
+
+static int32_t available(void *ctx)
+{
+    const sl_sim_worker *w = ctx;
+    return sl_store_available(w->decode.store);
+}
+
+static bool load(void *ctx, sl_ticket *t)
+{
+    const sl_sim_worker *w = ctx;
+    return w->decode.cascade &&
+           sl_cascade_wait(w->decode.cascade, of(t)->m.reserve.seed, t->tokens, t->n_tokens, &of(t)->wait);
 }
 
 /* Pages that were loaded count for the disk, as far as it had hits, and then for the shared store. */
-static void account(sl_sim_ticket *t)
+static void account(sl_sim_worker *w, const sl_ticket *t, int32_t matched)
 {
-    sl_sim_decode *d = &t->w->decode;
-    sl_sim_outcome *o = &t->w->s->out;
-    int32_t matched = sl_lease_matched(t->lease), host = t->host < matched ? t->host : matched;
+    sl_sim_decode *d = &w->decode;
+    sl_sim_outcome *o = &w->s->out;
+    int32_t host = of(t)->host < matched ? of(t)->host : matched;
     double loaded = (double)(matched - host) * PAGE, disk = 0;
-    if (t->m.reserve.n_tokens != t->m.reserve.n_prompt) /* it was retracted, and counted before */
+    if (t->n_tokens != t->n_prompt) /* it was retracted, and counted before */
         return;
     if (d->disk && loaded > 0) {
         sl_cascade_stats st;
@@ -176,178 +191,64 @@ static void account(sl_sim_ticket *t)
     o->shared += loaded - disk;
 }
 
-/* A ticket in state LOADING: waits for the tier, gets its pages, or is refused. */
-static void reserve(sl_sim_ticket *t)
+static sl_status lease(void *ctx, sl_ticket *t, sl_grant *out)
 {
-    sl_sim_worker *w = t->w;
-    sl_sim_decode *d = &w->decode;
-    const sl_msg_reserve *r = &t->m.reserve;
-    int32_t n = (int32_t)r->n_tokens, matched = sl_store_match(d->store, r->seed, r->tokens, n);
-    if (t->host < 0)
-        t->host = matched;
-    if (!sl_decode_has_room(sl_sim_pages(n) - matched, d->n_running, sl_store_available(d->store),
-                            d->n_tickets)) {
-        refuse(t, SL_ERR_EXHAUSTED);
-        return;
-    }
-    if (d->cascade && sl_cascade_wait(d->cascade, r->seed, r->tokens, n, &t->wait))
-        return;
-    if (sl_store_lease(d->store, r->seed, r->tokens, n, &t->lease) != SL_OK) {
-        refuse(t, SL_ERR_EXHAUSTED);
-        return;
-    }
-    account(t);
-    t->state = TICKET_LANDING;
-    d->n_loading--;
-    d->n_tickets++;
-    t->number = ++d->next_number;
-    sl_msg m = {.type = SL_MSG_RESERVED};
-    m.reserved = (sl_msg_reserved){.rid = r->rid,
-                                   .attempt = r->attempt,
-                                   .ticket = t->number,
-                                   .matched_pages = (uint32_t)sl_lease_matched(t->lease),
-                                   .pages = (uint32_t *)(uintptr_t)sl_lease_pages(t->lease),
-                                   .n_pages = (size_t)sl_lease_n_pages(t->lease)};
-    sl_sim_tell(w, &m);
-}
-
-void sl_sim_decode_reserve(sl_sim_worker *w, sl_msg *m)
-{
-    const sl_msg_reserve *r = &m->reserve;
-    sl_rd rd = sl_rd_init(r->sampling.data, r->sampling.len);
-    sl_sampling sampling;
-    if (!has_place(w) || sl_sampling_read(&rd, &sampling) != SL_OK) {
-        sl_sim_tell_failed(w, r->rid, r->attempt, SL_ERR_EXHAUSTED);
-        sl_msg_free(m);
-        return;
-    }
-    sl_sim_ticket *t = calloc(1, sizeof *t);
-    SL_CHECK(t, "out of memory");
-    *t = (sl_sim_ticket){.w = w,
-                         .m = *m,
-                         .host = -1,
-                         .n = (int32_t)r->n_tokens,
-                         .cap = (int32_t)r->n_tokens + PAGE,
-                         .n_prompt = (int32_t)r->n_prompt,
-                         .max_tokens = sampling.max_tokens};
-    t->told = t->n;
-    sl_sampling_free(&sampling);
-    t->tokens = malloc((size_t)t->cap * sizeof *t->tokens);
-    SL_CHECK(t->tokens, "out of memory");
-    memcpy(t->tokens, r->tokens, r->n_tokens * sizeof *t->tokens);
-    w->decode.n_loading++;
-    list(t);
-    reserve(t);
-    sl_sim_pages_turn(w);
-}
-
-void sl_sim_decode_commit(sl_sim_worker *w, uint64_t rid, uint32_t attempt)
-{
-    sl_sim_ticket *t = find(w, rid, attempt);
-    if (!t || t->state != TICKET_LANDING)
-        return;
-    t->state = TICKET_WAITING;
-    t->order = ++w->decode.next_order;
-    sl_lease_publish(t->lease, t->tokens, t->n);
-    if (push(t)) {
-        tell_tokens(t);
-        step(w);
-    }
-    sl_sim_pages_turn(w);
-}
-
-void sl_sim_decode_abort(sl_sim_worker *w, const sl_msg_abort *a)
-{
-    sl_sim_ticket *t = find(w, a->rid, a->attempt);
-    if (!t)
-        return;
-    if (t->state == TICKET_LOADING && w->decode.cascade)
-        sl_cascade_leave(w->decode.cascade, &t->wait);
-    end(t);
-    sl_sim_pages_turn(w);
+    sl_sim_worker *w = ctx;
+    sl_lease *l = NULL;
+    SL_TRY(sl_store_lease(w->decode.store, of(t)->m.reserve.seed, t->tokens, t->n_tokens, &l));
+    of(t)->lease = l;
+    *out = (sl_grant){.n_pages = sl_lease_n_pages(l), .matched = sl_lease_matched(l)};
+    account(w, t, out->matched);
+    return SL_OK;
 }
 
 /* ---- the batch ---- */
 
-static sl_sim_ticket *youngest(const sl_sim_decode *d)
-{
-    sl_sim_ticket *best = NULL;
-    for (sl_sim_ticket *t = d->tickets; t; t = t->next)
-        if ((t->state == TICKET_RUNNING || t->state == TICKET_WAITING) && (!best || t->order > best->order))
-            best = t;
-    return best;
-}
-
-static void retract(sl_sim_ticket *t)
-{
-    sl_msg m = {.type = SL_MSG_RETRACTED};
-    m.retracted =
-        (sl_msg_retracted){.rid = t->m.reserve.rid, .attempt = t->m.reserve.attempt, .safe = UINT32_MAX};
-    t->w->s->out.retracted++;
-    tell_tokens(t);
-    sl_sim_tell(t->w, &m);
-    end(t);
-}
-
 /* Whether the device has memory for one more request. */
-static bool joins(sl_sim_worker *w, sl_sim_ticket *t)
+static bool joins(sl_sim_worker *w, sl_ticket *t)
 {
     const sl_sim_costs *c = w->s->c;
-    double left = t->max_tokens - (t->n - t->n_prompt);
-    t->device = c->decode.bytes_per_request +
-                (t->n + (left < 0 ? 0 : left)) * w->s->per_token * c->decode.bytes_per_token;
-    if (c->decode.device_bytes > 0 && w->decode.n_running &&
-        w->decode.device_used + t->device > c->decode.device_bytes)
+    double left = t->sampling.max_tokens - sl_ticket_produced(t);
+    double bytes = c->decode.bytes_per_request +
+                   (t->n_tokens + (left < 0 ? 0 : left)) * w->s->per_token * c->decode.bytes_per_token;
+    if (c->decode.device_bytes > 0 && w->decode.core.tickets.count[SL_TICKET_RUNNING] &&
+        w->decode.device_used + bytes > c->decode.device_bytes)
         return false;
-    w->decode.device_used += t->device;
-    t->state = TICKET_RUNNING;
-    w->decode.n_running++;
-    return true;
-}
-
-static void admit(sl_sim_worker *w)
-{
-    sl_sim_decode *d = &w->decode;
-    while (d->n_running < w->s->o.cfg->decode.max_batch) {
-        sl_sim_ticket *first = NULL;
-        for (sl_sim_ticket *t = d->tickets; t; t = t->next)
-            if (t->state == TICKET_WAITING && (!first || t->order < first->order))
-                first = t;
-        if (!first || !joins(w, first))
-            return;
-    }
+    of(t)->device = bytes;
+    w->decode.device_used += bytes;
+    return sl_core_signal(&w->decode.core, t, SL_ON_JOINED, w->s->now_ns);
 }
 
 /* Gives every running request the page that its next row needs. */
 static void grow(sl_sim_worker *w)
 {
-    bool again = true;
-    while (again) {
-        again = false;
-        for (sl_sim_ticket *t = w->decode.tickets; t && !again; t = t->next) {
-            if (t->state != TICKET_RUNNING || t->n <= sl_lease_n_pages(t->lease) * PAGE)
-                continue;
-            if (sl_lease_grow(t->lease, 1) != SL_OK) {
-                retract(youngest(&w->decode));
-                again = true; /* the list has changed */
-            }
-        }
+    sl_core *c = &w->decode.core;
+    for (sl_ticket *t = NULL; (t = sl_tickets_next(&c->tickets, t, SL_TICKETS_IN(RUNNING)));) {
+        while (t->state == SL_TICKET_RUNNING && t->n_tokens > sl_lease_n_pages(of(t)->lease) * PAGE &&
+               sl_lease_grow(of(t)->lease, 1) != SL_OK)
+            sl_admission_make_room(c, t, "no host pages", 1, INT64_MAX, w->s->now_ns);
     }
 }
+
+static void step(sl_sim_worker *w);
 
 static void on_step_end(void *arg, uint64_t number)
 {
     sl_sim_worker *w = arg;
+    sl_core *c = &w->decode.core;
     (void)number;
     w->decode.stepping = false;
-    for (sl_sim_ticket *t = w->decode.tickets, *next; t; t = next) {
-        next = t->next;
-        if (t->state != TICKET_RUNNING)
+    for (sl_ticket *t = NULL; (t = sl_tickets_next(&c->tickets, t, ~SL_TICKETS_IN(GONE)));) {
+        if (!t->steps)
             continue;
-        if (t->n % PAGE == 0)
-            sl_lease_publish(t->lease, t->tokens, t->n);
-        if (push(t) && t->n - t->told == TELL)
-            tell_tokens(t);
+        sl_msg_token token = {.id = OUTPUT_TOKEN + (int32_t)(t->rid % OUTPUT_TOKEN)};
+        sl_ticket_event stepped = {.kind = SL_ON_STEPPED, .now_ns = w->s->now_ns},
+                        tokens = {.kind = SL_ON_TOKENS, .now_ns = w->s->now_ns};
+        stepped.stepped.rows = t->n_tokens;
+        tokens.tokens.list = &token;
+        tokens.tokens.n = 1;
+        sl_core_event(c, t, &stepped);
+        sl_core_event(c, t, &tokens); /* dropped, if it was aborted meanwhile */
     }
     step(w);
     sl_sim_pages_turn(w);
@@ -360,19 +261,94 @@ static void step(sl_sim_worker *w)
     double tokens = 0;
     if (d->stepping)
         return;
-    admit(w);
+    for (sl_ticket *t; (t = sl_admission_next(&d->core)) && joins(w, t);)
+        ;
     grow(w);
-    if (!d->n_running)
+    sl_tickets_sweep(&d->core.tickets);
+    int32_t running = d->core.tickets.count[SL_TICKET_RUNNING];
+    if (!running)
         return;
-    for (const sl_sim_ticket *t = d->tickets; t; t = t->next)
-        tokens += t->state == TICKET_RUNNING ? t->n : 0;
+    for (sl_ticket *t = NULL; (t = sl_tickets_next(&d->core.tickets, t, SL_TICKETS_IN(RUNNING)));) {
+        tokens += t->n_tokens;
+        sl_core_signal(&d->core, t, SL_ON_STEP, s->now_ns);
+    }
     /* a simulated token stands for per_token tokens, one after another */
-    double ns = s->per_token * sl_sim_decode_ns(s->c, d->n_running, tokens * s->per_token);
+    double ns = s->per_token * sl_sim_decode_ns(s->c, running, tokens * s->per_token);
     d->stepping = true;
     s->out.decode_ns += ns;
     s->out.steps++;
-    s->out.step_requests += (uint64_t)d->n_running;
+    s->out.step_requests += (uint64_t)running;
     sl_sim_after(s, ns, on_step_end, w, 0);
+}
+
+/* ---- events ---- */
+
+void sl_sim_decode_loaded(sl_cascade_waiter *wait)
+{
+    sim_ticket *x = (sim_ticket *)((char *)wait - offsetof(sim_ticket, wait));
+    sl_admission_ask(&x->w->decode.core, &x->t, x->w->s->now_ns);
+}
+
+void sl_sim_decode_reserve(sl_sim_worker *w, sl_msg *m)
+{
+    const sl_msg_reserve *r = &m->reserve;
+    sl_core *c = &w->decode.core;
+    sl_ticket *t = sl_tickets_new(&c->tickets);
+    SL_CHECK(t, "out of memory");
+    sl_rd rd = sl_rd_init(r->sampling.data, r->sampling.len);
+    sl_status st = sl_sampling_read(&rd, &t->sampling);
+    SL_CHECK(st == SL_OK, "the router sent unreadable sampling parameters");
+    t->rid = r->rid;
+    t->attempt = r->attempt;
+    t->router = ROUTER;
+    t->writer = r->prefill_worker;
+    t->n_prompt = (int32_t)r->n_prompt;
+    t->n_tokens = (int32_t)r->n_tokens;
+    t->tokens = r->tokens;
+    t->asked_ns = w->s->now_ns;
+    of(t)->w = w;
+    of(t)->m = *m;
+    of(t)->host = -1;
+    of(t)->told = t->n_tokens;
+    sl_tickets_enter(&c->tickets, t);
+    sl_admission_ask(c, t, w->s->now_ns);
+    sl_tickets_sweep(&c->tickets);
+    sl_sim_pages_turn(w);
+}
+
+void sl_sim_decode_commit(sl_sim_worker *w, uint64_t rid, uint32_t attempt)
+{
+    sl_core *c = &w->decode.core;
+    sl_ticket *t = sl_tickets_find(&c->tickets, ROUTER, rid, attempt);
+    if (!t || t->state != SL_TICKET_LANDING)
+        return;
+    sl_msg_commit m = {.rid = rid,
+                       .attempt = attempt,
+                       .ticket = t->number,
+                       .worker_id = t->writer,
+                       .n_tokens = (uint32_t)t->n_tokens,
+                       .first_page = (uint32_t)t->matched,
+                       .first.id = OUTPUT_TOKEN + (int32_t)(rid % OUTPUT_TOKEN)};
+    sl_core_event(c, t, &(sl_ticket_event){.kind = SL_ON_COMMIT, .now_ns = w->s->now_ns, .commit = &m});
+    if (t->state == SL_TICKET_WAITING)
+        step(w);
+    sl_tickets_sweep(&c->tickets);
+    sl_sim_pages_turn(w);
+}
+
+void sl_sim_decode_abort(sl_sim_worker *w, const sl_msg_abort *a)
+{
+    sl_core *c = &w->decode.core;
+    sl_ticket *t = sl_tickets_find(&c->tickets, ROUTER, a->rid, a->attempt);
+    sl_ticket_event abort_it = {
+        .kind = SL_ON_ABORT, .now_ns = w->s->now_ns, .abort_why = (sl_status)a->status};
+    if (!t)
+        return;
+    sl_core_event(c, t, &abort_it);
+    if (t->state == SL_TICKET_QUARANTINE) /* no row is in flight */
+        sl_core_signal(c, t, SL_ON_FENCED, w->s->now_ns);
+    sl_tickets_sweep(&c->tickets);
+    sl_sim_pages_turn(w);
 }
 
 /* ---- the worker ---- */
@@ -380,10 +356,11 @@ static void step(sl_sim_worker *w)
 void sl_sim_decode_work(const sl_sim_worker *w, sl_msg_load *out)
 {
     const sl_sim_decode *d = &w->decode;
+    const int32_t *n = d->core.tickets.count;
     sl_store_stats st;
     sl_store_stats_get(d->store, &st);
-    out->running = (uint32_t)d->n_running;
-    out->waiting = (uint32_t)(d->n_tickets - d->n_running + d->n_loading);
+    out->running = (uint32_t)n[SL_TICKET_RUNNING];
+    out->waiting = (uint32_t)(n[SL_TICKET_LOADING] + n[SL_TICKET_LANDING] + n[SL_TICKET_WAITING]);
     out->free_pages = (uint32_t)st.free;
     out->cached_pages = (uint32_t)st.cached;
     out->total_pages = (uint32_t)st.total;
@@ -393,8 +370,8 @@ void sl_sim_decode_load(const sl_sim_worker *w, sl_msg_load *out)
 {
     const sl_sim_decode *d = &w->decode;
     sl_sim_decode_work(w, out);
-    for (const sl_sim_ticket *t = d->tickets; t; t = t->next)
-        out->queued_tokens += t->state == TICKET_LANDING ? (uint64_t)t->n : 0;
+    for (const sl_ticket *t = NULL; (t = sl_tickets_next(&d->core.tickets, t, SL_TICKETS_IN(LANDING)));)
+        out->queued_tokens += (uint64_t)t->n_tokens;
     out->tokens_done = d->tokens_done;
     /* the router knows the small pages of the geometry that the workers announce */
     double rate = 1e9 * (double)w->s->geometry.page_bytes / w->s->page_bytes;
@@ -402,18 +379,45 @@ void sl_sim_decode_load(const sl_sim_worker *w, sl_msg_load *out)
     out->shared_rate = d->shared ? (uint64_t)(w->s->c->shared.read_gb_per_s * rate) : 0;
 }
 
+static void free_ticket(sl_ticket *t)
+{
+    sl_msg_free(&of(t)->m);
+}
+
 sl_status sl_sim_decode_open(sl_sim_worker *w, sl_err *err)
 {
+    sl_core *c = &w->decode.core;
+    const sl_config *cfg = w->s->o.cfg;
+    c->env = (sl_ticket_env){.vocab = INT32_MAX, .max_context = w->s->max_context};
+    c->world = (sl_world){.ctx = w,
+                          .tell_reserved = tell_reserved,
+                          .tell_failed = tell_failed,
+                          .tell_prefilled = no_message,
+                          .tell_tokens = tell_tokens,
+                          .tell_done = tell_done,
+                          .tell_retracted = tell_retracted,
+                          .tell_drained = no_message,
+                          .check = no_check,
+                          .publish = publish,
+                          .accepted = no_message,
+                          .quarantined = no_message,
+                          .fence = no_message,
+                          .close = close_seq,
+                          .leave = leave,
+                          .release = release,
+                          .missing = missing,
+                          .available = available,
+                          .load = load,
+                          .lease = lease};
+    c->tickets.bytes = sizeof(sim_ticket);
+    c->tickets.free = free_ticket;
+    c->admission.o = (sl_admission_opts){cfg->decode.max_batch, cfg->decode.max_waiting};
+    SL_TRY(sl_core_open(c, err));
     return sl_sim_pages_open(w, err);
 }
 
 void sl_sim_decode_close(sl_sim_worker *w)
 {
-    sl_sim_decode *d = &w->decode;
-    while (d->tickets) {
-        if (d->tickets->state == TICKET_LOADING && d->cascade)
-            sl_cascade_leave(d->cascade, &d->tickets->wait);
-        end(d->tickets);
-    }
+    sl_core_close(&w->decode.core);
     sl_sim_pages_close(w);
 }

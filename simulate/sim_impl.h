@@ -3,7 +3,7 @@
  *
  *   cluster.c         the router, its endpoints, the clock, arrivals and outputs       sl_sim
  *   prefill_worker.c  prompts of one prefill worker                                    sl_sim_prefill
- *   decode_worker.c   tickets, batch and steps of one decode worker                    sl_sim_decode
+ *   decode_worker.c   requests (decode/core/), batch and steps of one decode worker     sl_sim_decode
  *   decode_pages.c    its pages: the cascade, events of the store
  *   tier.c            storage tiers                                                    tier.h
  *   outcome.c         what is measured                                                 sl_sim_outcome
@@ -15,6 +15,7 @@
 #ifndef SL_SIMULATE_SIM_IMPL_H
 #define SL_SIMULATE_SIM_IMPL_H
 
+#include "decode/core/effects.h"
 #include "kvstore/cascade.h"
 #include "kvstore/page_key.h"
 #include "worker/order.h"
@@ -55,7 +56,6 @@ typedef struct sl_sim_outcome {
 /* ---- workers ---- */
 
 typedef struct sl_sim_job sl_sim_job;
-typedef struct sl_sim_ticket sl_sim_ticket;
 
 typedef struct sl_sim_prefill {
     sl_store *store;
@@ -80,9 +80,8 @@ typedef struct sl_sim_decode {
     sl_sim_busy disk_busy;
     uint64_t disk_hits; /* pages of loads that are accounted for */
     uint64_t tick_ns;   /* when the next event for the cascade is due */
-    sl_sim_ticket *tickets, *tickets_tail;
-    int32_t n_tickets, n_loading, n_running;
-    uint64_t next_number, next_order, tokens_done;
+    sl_core core;
+    uint64_t tokens_done;
     double device_used;
     bool stepping;
     sl_wr stored, removed; /* events of the store that have not been sent */

@@ -7,7 +7,7 @@
  *   pages            the host stores of both kinds of worker (kvstore/store.h), the cascade (kvstore/cascade.h), and the
  *                    index of the disk tier (kvstore/disk_index.h)
  *   prefill          which tokens a step computes and how many prompts run (worker/order.h, worker/pace.h)
- *   decode           whether a prompt has room (decode/room.h)
+ *   decode           requests, pages and places (decode/core/)
  *
  * The workers themselves are modelled, because the real ones compute on threads, which have no virtual time: a step takes
  * the time of the costs (costs.h), a page has a number and tokens but no rows. What is not modelled: deaths, several
