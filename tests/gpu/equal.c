@@ -17,6 +17,7 @@
  *   | hot rows | from the longest selection to four times that, or another number in every layer                  |
  *   | eviction | both policies                                                                                     |
  *   | steps    | as graphs, or op by op                                                                            |
+ *   | drafts   | 1 to 5 tokens of a stream in a step, of which some are wrong and are taken back                  |
  *   | streams  | they join, are left out of steps, leave, are retracted and return from their host pages, or begin |
  *   |          | resident and are spilled                                                                          |
  *
@@ -35,12 +36,16 @@
 #include "base/log.h"
 #include "tests/gpu/equal_kinds.h"
 
+enum { DRAFTS = 5 }; /* most tokens of a stream in a step of a variant with drafts */
+
 typedef struct stream {
     int32_t prompt, *ids, *pages, n_pages;
     sl_key *want; /* [steps]: hash of the logits after token prompt + i */
     sl_seq *seq;
     bool hot;
     int32_t done; /* tokens decoded in this variant */
+    int32_t right,
+        tokens[DRAFTS]; /* of the running step: its tokens, of which the first ones are the text's */
 } stream;
 
 typedef struct world {
@@ -72,21 +77,25 @@ typedef struct variant {
     sl_graph_use graphs;
     bool motion, whole; /* motion: streams join and leave; whole: all the steps of --steps */
     int32_t groups;     /* other than 0: only for algorithms that select group by group */
+    bool drafts;
 } variant;
 
 static const variant variants[] = {
-    {"topk, graphs", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, true, 0},
-    {"topk, op by op", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_OFF, true, false, 0},
-    {"topk, lru, graphs", 1, 8, SL_EVICT_LRU, SL_GRAPHS_AUTO, true, false, 0},
-    {"topk, padded", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_PAD, true, false, 0},
-    {"2 x topk, graphs", 2, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 0},
-    {"4 x topk, graphs", 4, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, true, 0},
-    {"by layer, graphs", 0, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 0},
-    {"topk, all the time", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, false, false, 0},
-    {"topk, 2 groups", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 2},
-    {"topk, 3 groups", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, false, true, 3},
-    {"topk, 5 groups", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 5},
-    {"3 groups, op by op", 0, 64, SL_EVICT_LRU, SL_GRAPHS_PAD, true, false, 3},
+    {"topk, graphs", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, true, 0, false},
+    {"topk, op by op", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_OFF, true, false, 0, false},
+    {"topk, lru, graphs", 1, 8, SL_EVICT_LRU, SL_GRAPHS_AUTO, true, false, 0, false},
+    {"topk, padded", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_PAD, true, false, 0, false},
+    {"2 x topk, graphs", 2, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 0, false},
+    {"4 x topk, graphs", 4, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, true, 0, false},
+    {"by layer, graphs", 0, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 0, false},
+    {"topk, all the time", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, false, false, 0, false},
+    {"topk, 2 groups", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 2, false},
+    {"topk, 3 groups", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, false, true, 3, false},
+    {"topk, 5 groups", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 5, false},
+    {"3 groups, op by op", 0, 64, SL_EVICT_LRU, SL_GRAPHS_PAD, true, false, 3, false},
+    {"drafts, graphs", 1, 192, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 0, true},
+    {"drafts, op by op", 1, 192, SL_EVICT_LRU, SL_GRAPHS_OFF, true, false, 0, true},
+    {"drafts, 2 groups", 2, 192, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, false, false, 2, true},
 };
 
 #define TRY(call)                                                                                            \
@@ -111,7 +120,7 @@ static bool make_model(world *w)
                         .row_format = w->k->row,
                         .act = SL_BF16,
                         .max_tokens = w->chunk,
-                        .max_logit_rows = w->o.streams,
+                        .max_logit_rows = w->o.streams * DRAFTS,
                         .max_context = w->context};
     sl_synthetic_opts so = {.ranks = 1, .seed = w->o.seed};
     TRY(kind_config(w->k, w->o.tiny, &w->cfg, &w->err));
@@ -166,6 +175,9 @@ static bool open_engine(world *w, const variant *v, int32_t factor)
 {
     int32_t by_layer[LAYERS] = {0};
     int64_t pages = (int64_t)w->o.streams * w->s[0].n_pages;
+    int64_t hot = (int64_t)w->longest * (factor > 0 ? factor : 1) * (v->drafts ? DRAFTS : 1);
+    if (v->drafts && hot > w->context)
+        hot = w->context;
     sl_engine_opts eo = {.algorithm = w->algorithm,
                          .select = w->select,
                          .gates = gates_of(w->k, w->o.tiny),
@@ -173,14 +185,15 @@ static bool open_engine(world *w, const variant *v, int32_t factor)
                          .max_hot_seqs = factor < 0 ? 0 : w->o.streams,
                          .max_step_tokens = w->chunk,
                          .max_context = w->context,
-                         .hot_rows = w->longest * (factor > 0 ? factor : 1),
+                         .max_item_tokens = v->drafts ? DRAFTS : 1,
+                         .hot_rows = (int32_t)hot,
                          .tail_rows = v->tail,
                          .policy = v->policy,
                          .index_pages = pages,
                          .row_pages = pages,
                          .groups = v->groups,
                          .graphs = v->graphs,
-                         .max_graphs = 12, /* few, so that some are given up */
+                         .max_graphs = v->drafts ? 0 : 12, /* few, so that some are given up */
                          .poison = true};
     if (factor == 0) {
         by_layer[1] = SL_HOT_RESIDENT, by_layer[2] = 3 * w->longest, by_layer[3] = w->longest + 5;
@@ -245,7 +258,7 @@ static bool prefill(world *w, stream *s)
 /* The first step after the prompt computes token `prompt` of the text: its logits are want[0]. */
 static bool reference(world *w)
 {
-    static const variant plain = {"reference", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_OFF, false, true, 0};
+    static const variant plain = {"reference", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_OFF, false, true, 0, false};
     if (!open_engine(w, &plain, -1))
         return false;
     for (int32_t i = 0; i < w->o.streams; i++) {
@@ -290,21 +303,42 @@ static bool shake(world *w, stream *s)
     return true;
 }
 
+/* The logits of the tokens that are the text's, of those that were wanted; the other tokens are taken back. */
 static bool compare(world *w, const variant *v, const sl_step_item *items, stream **who, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
         stream *s = who[i];
-        bool finite = true;
-        if (items[i].want_logits &&
-            (!sl_key_eq(hash_of(w, items[i].logits, &finite), s->want[s->done]) || !finite)) {
-            printf("FAILED %s: stream %d (%s) differs at position %d, its step %d, batch of %d\n", v->name,
-                   (int)(s - w->s), s->hot ? "hierarchical" : "resident", s->prompt + s->done, s->done, n);
-            return false;
+        for (int32_t k = 0; k < s->right; k++, s->done++) {
+            const float *logits = items[i].logits + (int64_t)k * w->cfg.vocab_size;
+            bool finite = true;
+            if (!items[i].want_logits)
+                continue;
+            if (!sl_key_eq(hash_of(w, logits, &finite), s->want[s->done]) || !finite) {
+                printf("FAILED %s: stream %d (%s) differs at position %d, its step %d, token %d of %d, batch "
+                       "of %d\n",
+                       v->name, (int)(s - w->s), s->hot ? "hierarchical" : "resident", s->prompt + s->done,
+                       s->done, k, items[i].n_tokens, n);
+                return false;
+            }
+            w->compared++;
         }
-        w->compared += items[i].want_logits;
-        s->done++;
+        if (v->drafts)
+            TRY(sl_engine_seq_truncate(w->engine, s->seq, s->prompt + s->done, &w->err));
     }
     return true;
+}
+
+/* The tokens of a stream in this step: one of the text, or with drafts several, of which the last ones may be wrong. */
+static int32_t choose_tokens(world *w, const variant *v, stream *s, int32_t most)
+{
+    int32_t left = most - s->done, n = v->drafts ? 1 + (int32_t)roll(w, DRAFTS) : 1;
+    n = n < left ? n : left;
+    s->right = v->drafts && roll(w, 3) ? (int32_t)roll(w, (uint32_t)n + 1) : n;
+    for (int32_t k = 0; k < n; k++) {
+        int32_t is = s->ids[s->prompt + s->done + k], off = 1 + (int32_t)roll(w, 999);
+        s->tokens[k] = k < s->right ? is : (is + off) % w->cfg.vocab_size;
+    }
+    return n;
 }
 
 static bool step(world *w, const variant *v, int32_t most)
@@ -324,10 +358,9 @@ static bool step(world *w, const variant *v, int32_t most)
         if (v->motion && roll(w, 7) == 0) /* this stream is left out of the step */
             continue;
         who[n] = s;
-        items[n++] = (sl_step_item){.seq = s->seq,
-                                    .tokens = s->ids + s->prompt + s->done,
-                                    .n_tokens = 1,
-                                    .want_logits = any && (!v->motion || roll(w, 6) != 0)};
+        sl_step_item it = {.seq = s->seq, .tokens = s->tokens, .n_tokens = choose_tokens(w, v, s, most)};
+        it.want_logits = any && (!v->motion || roll(w, 6) != 0) ? it.n_tokens : 0;
+        items[n++] = it;
     }
     if (n == 0)
         return true;
@@ -390,9 +423,9 @@ static bool run_variant(world *w, const variant *v)
     bool fits =
         st.index_pages_free == (int64_t)w->o.streams * w->s[0].n_pages && st.hot_slots_free == w->o.streams;
     bool graphs = !all || v->graphs != SL_GRAPHS_AUTO || !(sl_backend_caps(w->be) & SL_BE_GRAPHS) ||
-                  st.graph_steps > st.steps / 2;
-    if (!fits || !graphs || !clock || st.misses == 0 ||
-        (all && v->factor == 1 && w->k->evicts && st.evictions == 0)) {
+                  st.graph_steps > (v->drafts ? 0 : st.steps / 2);
+    if (!fits || !graphs || !clock || (st.misses == 0 && (!v->drafts || st.tail_hits == 0)) ||
+        (all && v->factor == 1 && !v->drafts && w->k->evicts && st.evictions == 0)) {
         printf("FAILED %s: %s\n", v->name,
                !fits     ? "device pages were lost"
                : !graphs ? "hardly any step was a graph"
