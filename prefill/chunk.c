@@ -18,7 +18,7 @@ static void end_pull(sl_prefill_job *j)
 {
     if (j->engine.state != JOB_PULLING || !j->engine.all_here || j->engine.comparing)
         return;
-    j->engine.start = j->engine.pos = j->engine.have * PAGE;
+    j->engine.prompt.start = j->engine.prompt.pos = j->engine.have * PAGE;
     j->engine.state = JOB_READY;
 }
 

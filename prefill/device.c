@@ -80,12 +80,12 @@ void sl_prefill_move_early(sl_prefill *p, sl_prefill_job *j, int32_t end)
 sl_status sl_prefill_open(sl_prefill *p, sl_prefill_job *j, sl_err *err)
 {
     int32_t before = moved(p, j);
-    SL_TRY(extend(p, j, (int32_t)j->msg->n_pages, j->engine.pos, err));
+    SL_TRY(extend(p, j, (int32_t)j->msg->n_pages, j->engine.prompt.pos, err));
     sl_status st = sl_runner_prompt(p->o.role.runner, j->engine.seq, (int32_t)j->msg->n_prompt, err);
     if (st != SL_OK) {
         sl_prefill_close_seq(p, j);
         return st;
     }
-    sl_counter_add(p->c.moved_late, (uint64_t)(j->engine.pos - before));
+    sl_counter_add(p->c.moved_late, (uint64_t)(j->engine.prompt.pos - before));
     return SL_OK;
 }

@@ -173,9 +173,7 @@ static sl_status open_parts(sl_prefill *p, sl_err *err)
     SL_TRY(sl_worker_role_init(&p->role, SL_ROLE_PREFILL, &p->o.role, p->o.max_requests, PM_CHECKED, NULL,
                                NULL, err));
     SL_TRY(sl_checker_start(&p->role.checker, err));
-    p->bound = (sl_prefill_bound){.ns = p->o.max_step_ms * 1e6, .short_ns = p->o.short_step_ms * 1e6};
-    double guess_ns = p->o.max_step_ms > 0 ? p->o.max_step_ms * 1e6 / SL_PAGE_TOKENS : 1;
-    SL_TRY(sl_pace_init(&p->pace, p->o.role.runner->max_context, guess_ns, err));
+    SL_TRY(sl_schedule_open(p, err));
     p->items = calloc((size_t)p->o.max_requests + 1024, sizeof *p->items);
     if (!p->items)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
@@ -259,7 +257,7 @@ void sl_prefill_destroy(sl_prefill *p)
         free(s);
     }
     sl_worker_role_close(&p->role);
-    sl_pace_free(&p->pace);
+    sl_schedule_close(p);
     free(p->items);
     free(p);
 }

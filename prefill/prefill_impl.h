@@ -22,9 +22,8 @@
 
 #include "base/log.h"
 #include "prefill/copier.h"
-#include "worker/order.h"
 #include "worker/page_read.h"
-#include "worker/pace.h"
+#include "worker/prompt_queue.h"
 #include "prefill/path.h"
 #include "prefill/peer.h"
 #include "prefill/prefill.h"
@@ -109,8 +108,7 @@ struct sl_prefill_job {
         sl_lease *lease;
         void *seq;         /* may be opened before the job runs: see device.c */
         int32_t seq_pages; /* host pages that it was given */
-        int32_t pos, start;
-        int64_t passed; /* see order.h */
+        sl_queued_prompt prompt;
         uint64_t started_ns;
         int checks;      /* number of checks that the checker holds; they read the own pages */
         bool unverified; /* the pages of the own cache are not verified yet: FINISH waits */
@@ -155,12 +153,11 @@ struct sl_prefill {
     /* engine thread */
     sl_prefill_job *jobs, *jobs_tail; /* FIFO; without prefetches */
     sl_prefill_job *prefetches;
-    int32_t n_jobs, n_active;
+    int32_t n_jobs;
+    uint64_t arrivals;
+    sl_prompt_queue queue; /* of the jobs that have a place */
     sl_prefill_step *free_steps, *step;
     sl_step_item *items;
-    sl_pace pace;
-    sl_pace_rate rate;
-    sl_prefill_bound bound;
     uint64_t reused, pulled; /* tokens */
     uint64_t damaged;        /* pages */
 
@@ -211,6 +208,9 @@ sl_status sl_prefill_open(sl_prefill *p, sl_prefill_job *j, sl_err *err);
 void sl_prefill_close_seq(sl_prefill *p, sl_prefill_job *j);
 
 /* schedule.c, engine thread */
+/* Opens the queue of prompts. SL_ERR_NO_MEMORY. */
+sl_status sl_schedule_open(sl_prefill *p, sl_err *err);
+void sl_schedule_close(sl_prefill *p);
 void sl_schedule_mail(sl_prefill *p, sl_wmail *m);
 void sl_schedule_admit(sl_prefill *p);
 /* Handles a job that comes back from the checker. */

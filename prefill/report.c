@@ -35,7 +35,7 @@ void sl_prefill_load_publish(sl_prefill *p)
             now.waiting++;
         else if (j->engine.state != JOB_STOPPED)
             now.running++;
-        size_t theirs = (size_t)j->msg->matched_pages * SL_PAGE_TOKENS, done = (size_t)j->engine.pos;
+        size_t theirs = (size_t)j->msg->matched_pages * SL_PAGE_TOKENS, done = (size_t)j->engine.prompt.pos;
         size_t have = done > theirs ? done : theirs; /* what the decode worker has is not computed */
         if (j->engine.state != JOB_STOPPED && have < j->msg->n_tokens)
             now.queued_tokens += j->msg->n_tokens - have;

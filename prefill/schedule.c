@@ -2,8 +2,8 @@
  * The part of the engine thread: admission, chunks, first tokens.
  *
  * Every step divides prefill.chunk_tokens among the requests that have tokens to compute, the shortest first
- * (order.h), or fewer tokens if they would take longer than prefill.max_step_ms at the pace that earlier steps had
- * (pace.h). One of the prefill.max_requests places is reserved for prompts of at most one chunk, so that long
+ * (worker/prompt_queue.h), or fewer tokens if they would take longer than prefill.max_step_ms at the pace that earlier
+ * steps had. One of the prefill.max_requests places is reserved for prompts of at most one chunk, so that long
  * prompts cannot use all places. Pages enter this worker's prefix tree as soon as they are full, and are sealed at
  * the same time (kvstore/seal.h). Pages that were pulled from a decode worker enter it when their checksums have
  * been compared; those of a prefetch (prefetch.c) before the request comes, which does not begin while they arrive.
@@ -18,28 +18,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/order.h"
 #include "prefill/prefill_impl.h"
 #include "worker/token.h"
 
 enum { PAGE = SL_PAGE_TOKENS };
+
+sl_status sl_schedule_open(sl_prefill *p, sl_err *err)
+{
+    sl_prompt_queue_opts q = {.chunk_tokens = p->o.chunk_tokens,
+                              .max_prompts = p->o.max_requests,
+                              .max_step_ns = p->o.max_step_ms * 1e6,
+                              .short_step_ns = p->o.short_step_ms * 1e6,
+                              .min_step_tokens = p->o.min_step_tokens,
+                              .max_context = p->o.role.runner->max_context,
+                              .guess_ns = p->o.max_step_ms > 0 ? p->o.max_step_ms * 1e6 / SL_PAGE_TOKENS : 1};
+    return sl_prompt_queue_open(&p->queue, &q, err);
+}
+
+void sl_schedule_close(sl_prefill *p)
+{
+    sl_prompt_queue_close(&p->queue);
+}
 
 static void post(sl_prefill *p, sl_job_mail *m)
 {
     sl_worker_post(p->worker, &m->mail);
 }
 
-static bool active(const sl_prefill_job *j)
-{
-    return j->engine.state != JOB_QUEUED && j->engine.state != JOB_STOPPED;
-}
-
 /* Stops computing for the job. The job and its pages are kept until END. */
 static void stop(sl_prefill *p, sl_prefill_job *j)
 {
     sl_prefill_close_seq(p, j);
-    if (active(j))
-        p->n_active--;
+    sl_prompt_queue_end(&p->queue, &j->engine.prompt);
     j->engine.state = JOB_STOPPED;
 }
 
@@ -87,6 +97,8 @@ static void on_new(sl_prefill *p, sl_prefill_job *j)
     p->jobs_tail = j;
     p->n_jobs++;
     j->engine.state = JOB_QUEUED;
+    j->engine.prompt =
+        (sl_queued_prompt){.arrived = ++p->arrivals, .tokens = (int32_t)j->msg->n_tokens, .owner = j};
     sl_err err = {0};
     sl_status st = check_request(p, j, &err);
     if (st != SL_OK)
@@ -283,14 +295,14 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     sl_prefill_prefetch_give_seq(p, j);
     sl_prefill_prefetch_end(p, j);
     j->pull_end = theirs > own ? theirs : own;
-    j->engine.start = j->engine.pos = own * PAGE;
+    j->engine.prompt.start = j->engine.prompt.pos = own * PAGE;
     j->engine.state = j->pull_end > own ? JOB_PULLING : JOB_READY;
     j->engine.started_ns = sl_now_ns();
     j->engine.sealed = j->engine.have = own;
     j->engine.unverified = verify && sl_checker_seals(&p->role.checker);
     j->queue_us = (j->engine.started_ns - j->arrived_ns) / 1000;
     count_reused(p, own, fetched, fetched_end);
-    p->n_active++;
+    sl_prompt_queue_begin(&p->queue, &j->engine.prompt);
     sl_log(SL_LOG_DEBUG, "prefill", "start",
            "rid=%016" PRIx64
            " attempt=%u tokens=%zu own_pages=%d pull_pages=%d decode_pages=%d queue_us=%" PRIu64,
@@ -324,25 +336,13 @@ static bool open_job(sl_prefill *p, sl_prefill_job *j)
     if (st == SL_OK) {
         find_on_device(p, j);
         j->engine.state = JOB_RUNNING;
+        j->engine.prompt.ready = true;
         return true;
     }
-    if (st == SL_ERR_EXHAUSTED && p->n_active > 1)
+    if (st == SL_ERR_EXHAUSTED && p->queue.n > 1)
         return false; /* the device has free memory when another request ends */
     sl_schedule_fail(p, j, st, true, "cannot open the sequence: %.200s", err.text);
     return true;
-}
-
-static bool is_long(const sl_prefill *p, const sl_prefill_job *j)
-{
-    return (int32_t)j->msg->n_tokens > p->o.chunk_tokens;
-}
-
-static bool has_place(const sl_prefill *p, const sl_prefill_job *j)
-{
-    int32_t n = 0;
-    for (const sl_prefill_job *i = p->jobs; i; i = i->engine.next)
-        n += active(i) && is_long(p, i);
-    return sl_prefill_has_place(p->n_active, n, is_long(p, j), p->o.max_requests);
 }
 
 void sl_schedule_admit(sl_prefill *p)
@@ -354,7 +354,8 @@ void sl_schedule_admit(sl_prefill *p)
         next = j->engine.next;
         if (j->engine.state == JOB_QUEUED && p->role.draining)
             sl_schedule_fail(p, j, SL_ERR_PEER, true, "the worker is draining");
-        if (j->engine.state == JOB_QUEUED && pages && has_place(p, j) && !sl_prefill_prefetch_awaited(p, j))
+        bool place = sl_prompt_queue_has_place(&p->queue, (int32_t)j->msg->n_tokens);
+        if (j->engine.state == JOB_QUEUED && pages && place && !sl_prefill_prefetch_awaited(p, j))
             pages = start_job(p, j);
         if (j->engine.state == JOB_PULLING && slots)
             sl_prefill_open_early(p, j);
@@ -382,37 +383,17 @@ static sl_prefill_step *take_step(sl_prefill *p)
     return s;
 }
 
-/* Sets the number of tokens of every prompt in this step (order.h). Returns their sum. */
+/* The prompts of the step, and their tokens. Returns the number of tokens. */
 static int32_t share_out(sl_prefill *p, sl_prefill_step *s)
 {
-    sl_prefill_turn turn[SL_COUNT(s->item)];
-    sl_prefill_job *job[SL_COUNT(s->item)];
-    int32_t n = 0;
-    bool short_prompt = false;
-    for (sl_prefill_job *j = p->jobs; j && n < (int32_t)SL_COUNT(turn); j = j->engine.next) {
-        if (j->engine.state != JOB_RUNNING)
-            continue;
-        turn[n] = (sl_prefill_turn){.left = (int32_t)j->msg->n_tokens - j->engine.pos,
-                                    .token_ns = sl_pace_token_ns(&p->pace, j->engine.pos),
-                                    .passed = j->engine.passed};
-        job[n++] = j;
-        short_prompt |= (int32_t)j->msg->n_tokens - j->engine.start <= SL_PREFILL_SHORT_TOKENS;
-    }
-    if (!n)
-        return 0;
-    sl_prefill_limit limit = {.tokens = p->o.chunk_tokens,
-                              .min_tokens = p->o.min_step_tokens > 0 ? p->o.min_step_tokens : 1};
-    sl_prefill_bound_next(&p->bound, short_prompt, &limit);
-    int32_t tokens = sl_prefill_order(turn, n, &limit);
+    int32_t tokens = sl_prompt_queue_share(&p->queue, 0);
     s->n = 0;
-    for (int32_t i = 0; i < n; i++) {
-        sl_prefill_job *j = job[i];
-        j->engine.passed = turn[i].passed;
-        if (!turn[i].take)
+    for (const sl_queued_prompt *t = p->queue.first; tokens && t; t = t->next) {
+        if (!t->take)
             continue;
-        s->item[s->n].job = j;
-        s->item[s->n].first = j->engine.pos;
-        s->item[s->n++].end = j->engine.pos + turn[i].take;
+        s->item[s->n].job = t->owner;
+        s->item[s->n].first = t->pos;
+        s->item[s->n++].end = t->pos + t->take;
     }
     return tokens;
 }
@@ -438,31 +419,32 @@ static void finish(sl_prefill *p, sl_prefill_job *j, const float *logits)
         return;
     }
     j->first = sl_worker_token(&s);
-    j->cached_tokens = (uint32_t)j->engine.start;
+    j->cached_tokens = (uint32_t)j->engine.prompt.start;
     j->compute_us = (sl_now_ns() - j->engine.started_ns) / 1000;
     if (!j->dev_rows) /* else it is closed at END, when no copy reads its device pages any more */
         sl_prefill_close_seq(p, j);
     j->engine.state = JOB_FINISHED;
+    j->engine.prompt.ready = false;
     if (!j->engine.unverified)
         post(p, &j->m_finish);
 }
 
-static void measure_pace(sl_prefill *p, const sl_prefill_step *s, uint64_t ns)
+static uint32_t measure(sl_prefill *p, const sl_prefill_step *s, uint64_t ns)
 {
     sl_pace_part part[SL_COUNT(s->item)];
     for (int32_t i = 0; i < s->n; i++)
         part[i] = (sl_pace_part){s->item[i].first, s->item[i].end};
-    sl_pace_measured(&p->pace, part, s->n, (double)ns);
+    return sl_prompt_queue_measured(&p->queue, part, s->n, (double)ns);
 }
 
 static void advance(sl_prefill *p, sl_prefill_step *s)
 {
     for (int32_t i = 0; i < s->n; i++) {
         sl_prefill_job *j = s->item[i].job;
-        j->engine.pos = s->item[i].end;
-        if (!sl_schedule_publish(p, j, j->engine.pos))
+        j->engine.prompt.pos = s->item[i].end;
+        if (!sl_schedule_publish(p, j, j->engine.prompt.pos))
             continue;
-        if (j->engine.pos == (int32_t)j->msg->n_tokens)
+        if (j->engine.prompt.pos == (int32_t)j->msg->n_tokens)
             finish(p, j, p->items[i].logits);
     }
 }
@@ -494,8 +476,7 @@ bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err)
     uint64_t ns = sl_now_ns() - t0;
     sl_histogram_observe(p->c.chunk, (double)ns / 1e9);
     if (step == SL_OK) {
-        measure_pace(p, s, ns);
-        atomic_store(&p->role.load.prefill_rate, sl_pace_rate_add(&p->rate, tokens, (double)ns));
+        atomic_store(&p->role.load.prefill_rate, measure(p, s, ns));
         sl_counter_add(p->c.tokens, (uint64_t)tokens);
         atomic_fetch_add(&p->role.load.tokens_done, (uint64_t)tokens);
         advance(p, s);

@@ -1,6 +1,6 @@
 /*
- * A prefill worker: as prefill/schedule.c, in virtual time. The order of prompts, the bounds of steps, the pace and the
- * places are those of the product (worker/order.h, pace.h); so is the cache of prefixes (kvstore/store.h).
+ * A prefill worker: as prefill/schedule.c, in virtual time. Places, the order of prompts, the bounds of steps and the pace are
+ * those of the product's queue (worker/prompt_queue.h); so is the cache of prefixes (kvstore/store.h).
  *
  * A job: QUEUED (no place or no pages) -> PULLING (pages that only the decode worker has come over the link) -> RUNNING
  * (steps) -> SHIPPING (the last rows are on the link) -> committed. Rows are shipped while the next ones are computed, in
@@ -22,19 +22,14 @@ struct sl_sim_job {
     job_state state;
     bool aborted; /* freed by the event that it waits for */
     sl_lease *lease;
-    int32_t own, start, pos; /* tokens: in the own cache, that need not be computed, that are complete */
-    int32_t take;            /* of the running step */
-    int64_t passed;
+    int32_t own; /* tokens in the own cache */
+    sl_queued_prompt prompt;
+    int32_t take; /* of the running step */
 };
 
 static int32_t length(const sl_sim_job *j)
 {
     return (int32_t)j->m.prefill.n_tokens;
-}
-
-static bool is_long(const sl_sim_job *j)
-{
-    return length(j) > j->w->s->chunk_tokens;
 }
 
 static void free_job(sl_sim_job *j)
@@ -47,7 +42,7 @@ static void free_job(sl_sim_job *j)
 static void leave(sl_sim_job *j, bool pending)
 {
     sl_sim_prefill *p = &j->w->prefill;
-    p->n_active -= j->state != JOB_QUEUED;
+    sl_prompt_queue_end(&p->queue, &j->prompt);
     *(j->prev ? &j->prev->next : &p->jobs) = j->next;
     *(j->next ? &j->next->prev : &p->jobs_tail) = j->prev;
     sl_lease_release(j->lease, true);
@@ -89,7 +84,7 @@ static void on_shipped(void *arg, uint64_t number)
     sl_sim_worker *d = sl_sim_find(w->s, r->decode_worker);
     sl_msg done = {.type = SL_MSG_PREFILLED};
     done.prefilled = (sl_msg_prefilled){
-        .rid = r->rid, .attempt = r->attempt, .cached_tokens = (uint32_t)j->start, .compute_us = 1};
+        .rid = r->rid, .attempt = r->attempt, .cached_tokens = (uint32_t)j->prompt.start, .compute_us = 1};
     if (d)
         sl_sim_decode_commit(d, r->rid, r->attempt);
     sl_sim_tell(w, &done);
@@ -102,6 +97,7 @@ static void finish(sl_sim_job *j)
     sl_sim *s = j->w->s;
     uint64_t at = j->w->prefill.link_until_ns > s->now_ns ? j->w->prefill.link_until_ns : s->now_ns;
     j->state = JOB_SHIPPING;
+    j->prompt.ready = false;
     sl_sim_after(s, (double)(at - s->now_ns) + s->c->link.us * 1e3, on_shipped, j, 0);
 }
 
@@ -113,67 +109,39 @@ static void on_step_end(void *arg, uint64_t began_ns)
     sl_sim_prefill *p = &w->prefill;
     sl_pace_part part[MAX_ITEMS];
     double ns = (double)(w->s->now_ns - began_ns);
-    int32_t n = 0, tokens = 0;
+    int32_t n = 0;
     p->stepping = false;
     for (sl_sim_job *j = p->jobs, *next; j; j = next) {
         next = j->next;
         if (j->state != JOB_RUNNING || !j->take)
             continue;
-        part[n++] = (sl_pace_part){j->pos, j->pos + j->take};
-        ship(j, j->pos, j->pos + j->take, began_ns);
-        j->pos += j->take;
+        int32_t pos = j->prompt.pos, end = pos + j->take;
+        part[n++] = (sl_pace_part){pos, end};
+        ship(j, pos, end, began_ns);
+        j->prompt.pos = end;
         p->tokens_done += (uint64_t)j->take;
-        tokens += j->take;
         j->take = 0;
-        sl_lease_publish(j->lease, j->m.prefill.tokens, j->pos);
-        if (j->pos == length(j))
+        sl_lease_publish(j->lease, j->m.prefill.tokens, end);
+        if (end == length(j))
             finish(j);
     }
-    if (n) { /* else all of its prompts were aborted */
-        sl_pace_measured(&p->pace, part, n, ns);
-        p->tokens_per_s = sl_pace_rate_add(&p->rate, tokens, ns);
-    }
+    if (n) /* else all of its prompts were aborted */
+        p->tokens_per_s = sl_prompt_queue_measured(&p->queue, part, n, ns);
     turn(w);
-}
-
-/* Sets the tokens of each prompt in the next step. Returns the number of tokens. */
-static int32_t share_out(sl_sim_worker *w)
-{
-    sl_sim_prefill *p = &w->prefill;
-    sl_prefill_turn t[MAX_ITEMS];
-    sl_sim_job *job[MAX_ITEMS];
-    int32_t n = 0;
-    bool short_prompt = false;
-    for (sl_sim_job *j = p->jobs; j && n < MAX_ITEMS; j = j->next) {
-        if (j->state != JOB_RUNNING)
-            continue;
-        t[n] = (sl_prefill_turn){
-            .left = length(j) - j->pos, .token_ns = sl_pace_token_ns(&p->pace, j->pos), .passed = j->passed};
-        job[n++] = j;
-        short_prompt |= length(j) - j->start <= SL_PREFILL_SHORT_TOKENS;
-    }
-    if (!n)
-        return 0;
-    sl_prefill_limit limit = {.tokens = w->s->chunk_tokens, .min_tokens = p->steps.min_tokens};
-    sl_prefill_bound_next(&p->bound, short_prompt, &limit);
-    int32_t tokens = sl_prefill_order(t, n, &limit);
-    for (int32_t i = 0; i < n; i++) {
-        job[i]->passed = t[i].passed;
-        job[i]->take = t[i].take;
-    }
-    return tokens;
 }
 
 static void begin_step(sl_sim_worker *w)
 {
     sl_sim *s = w->s;
     double ns = 0, k = s->per_token;
-    int32_t tokens = share_out(w);
+    int32_t tokens = sl_prompt_queue_share(&w->prefill.queue, 0);
     if (!tokens)
         return;
-    for (const sl_sim_job *j = w->prefill.jobs; j; j = j->next)
-        if (j->take)
-            ns += sl_sim_prefill_ns(s->c, tokens * k, j->take * k, j->pos * k);
+    for (const sl_queued_prompt *p = w->prefill.queue.first; p; p = p->next) {
+        ((sl_sim_job *)p->owner)->take = p->take;
+        if (p->take)
+            ns += sl_sim_prefill_ns(s->c, tokens * k, p->take * k, p->pos * k);
+    }
     w->prefill.stepping = true;
     s->out.prefill_ns += ns;
     sl_sim_after(s, ns, on_step_end, w, s->now_ns);
@@ -190,7 +158,8 @@ static void on_pulled(void *arg, uint64_t number)
         return;
     }
     j->state = JOB_RUNNING;
-    sl_lease_publish(j->lease, j->m.prefill.tokens, j->start);
+    j->prompt.ready = true;
+    sl_lease_publish(j->lease, j->m.prefill.tokens, j->prompt.start);
     turn(j->w);
 }
 
@@ -204,17 +173,18 @@ static bool start(sl_sim_job *j)
         return false;
     int32_t theirs = (int32_t)r->matched_pages * PAGE;
     j->own = sl_lease_matched(j->lease) * PAGE;
-    j->start = j->pos = theirs > j->own ? theirs : j->own;
-    w->prefill.n_active++;
+    j->prompt.start = j->prompt.pos = theirs > j->own ? theirs : j->own;
+    sl_prompt_queue_begin(&w->prefill.queue, &j->prompt);
     if (r->n_tokens == r->n_prompt) { /* else it was retracted, and counted before */
         s->out.prefill_cache += j->own > theirs ? j->own - theirs : 0;
-        s->out.computed += length(j) - j->start;
-        s->out.block_hits += j->start / s->block;
+        s->out.computed += length(j) - j->prompt.start;
+        s->out.block_hits += j->prompt.start / s->block;
         s->out.blocks += (length(j) + s->block - 1) / s->block;
     }
     ship(j, 0, j->own, s->now_ns); /* cached rows that the decode worker does not have */
     if (theirs <= j->own) {
         j->state = JOB_RUNNING;
+        j->prompt.ready = true;
         return true;
     }
     double ns =
@@ -228,16 +198,10 @@ static bool start(sl_sim_job *j)
 static void admit(sl_sim_worker *w)
 {
     sl_sim_prefill *p = &w->prefill;
-    int32_t n_long = 0;
     bool pages = true;
-    for (const sl_sim_job *j = p->jobs; j; j = j->next)
-        n_long += j->state != JOB_QUEUED && is_long(j);
     for (sl_sim_job *j = p->jobs; j && pages; j = j->next) {
-        if (j->state != JOB_QUEUED ||
-            !sl_prefill_has_place(p->n_active, n_long, is_long(j), w->s->o.cfg->prefill.max_requests))
-            continue;
-        pages = start(j);
-        n_long += pages && is_long(j);
+        if (j->state == JOB_QUEUED && sl_prompt_queue_has_place(&p->queue, length(j)))
+            pages = start(j);
     }
 }
 
@@ -256,6 +220,7 @@ void sl_sim_prefill_begin(sl_sim_worker *w, sl_msg *m)
     sl_sim_job *j = calloc(1, sizeof *j);
     SL_CHECK(j, "out of memory");
     *j = (sl_sim_job){.w = w, .m = *m, .prev = p->jobs_tail};
+    j->prompt = (sl_queued_prompt){.arrived = ++p->arrivals, .tokens = length(j), .owner = j};
     *(j->prev ? &j->prev->next : &p->jobs) = j;
     p->jobs_tail = j;
     turn(w);
@@ -286,7 +251,7 @@ void sl_sim_prefill_load(const sl_sim_worker *w, sl_msg_load *out)
         out->running += j->state != JOB_QUEUED;
         out->waiting += j->state == JOB_QUEUED;
         int32_t theirs = (int32_t)j->m.prefill.matched_pages * PAGE;
-        out->queued_tokens += (uint64_t)(length(j) - (j->pos > theirs ? j->pos : theirs));
+        out->queued_tokens += (uint64_t)(length(j) - (j->prompt.pos > theirs ? j->prompt.pos : theirs));
     }
     out->free_pages = (uint32_t)st.free;
     out->cached_pages = (uint32_t)st.cached;
@@ -302,14 +267,18 @@ sl_status sl_sim_prefill_open(sl_sim_worker *w, sl_err *err)
     double pages = (double)cfg->kvstore.bytes / s->page_bytes;
     sl_store_opts so = {.n_pages = pages < 1 << 29 ? (int32_t)pages : 1 << 29,
                         .prefix_cache = cfg->kvstore.prefix_cache};
-    w->prefill.steps =
+    sl_prefill_steps steps =
         sl_prefill_steps_for(cfg->prefill.max_step_ms, cfg->prefill.chunk_tokens, s->c->prefill.host);
-    if (w->prefill.steps.min_tokens > s->per_token)
-        w->prefill.steps.min_tokens = (int32_t)(w->prefill.steps.min_tokens / s->per_token);
-    w->prefill.bound =
-        (sl_prefill_bound){.ns = w->prefill.steps.max_ms * 1e6, .short_ns = w->prefill.steps.short_ms * 1e6};
-    double guess = w->prefill.steps.max_ms > 0 ? w->prefill.steps.max_ms * 1e6 / PAGE : 1;
-    SL_TRY(sl_pace_init(&w->prefill.pace, s->max_context, guess, err));
+    sl_prompt_queue_opts q = {.chunk_tokens = s->chunk_tokens,
+                              .max_prompts = cfg->prefill.max_requests,
+                              .max_step_ns = steps.max_ms * 1e6,
+                              .short_step_ns = steps.short_ms * 1e6,
+                              .min_step_tokens = steps.min_tokens > s->per_token
+                                                     ? (int32_t)(steps.min_tokens / s->per_token)
+                                                     : steps.min_tokens,
+                              .max_context = s->max_context,
+                              .guess_ns = steps.max_ms > 0 ? steps.max_ms * 1e6 / PAGE : 1};
+    SL_TRY(sl_prompt_queue_open(&w->prefill.queue, &q, err));
     return sl_store_create(&so, &w->prefill.store, err);
 }
 
@@ -317,6 +286,6 @@ void sl_sim_prefill_close(sl_sim_worker *w)
 {
     while (w->prefill.jobs)
         leave(w->prefill.jobs, false);
-    sl_pace_free(&w->prefill.pace);
+    sl_prompt_queue_close(&w->prefill.queue);
     sl_store_destroy(w->prefill.store);
 }

@@ -18,8 +18,7 @@
 #include "decode/core/effects.h"
 #include "kvstore/cascade.h"
 #include "kvstore/page_key.h"
-#include "worker/order.h"
-#include "worker/pace.h"
+#include "worker/prompt_queue.h"
 #include "router/core/drive.h"
 #include "simulate/events.h"
 #include "simulate/simulate.h"
@@ -60,14 +59,11 @@ typedef struct sl_sim_job sl_sim_job;
 typedef struct sl_sim_prefill {
     sl_store *store;
     sl_sim_job *jobs, *jobs_tail; /* in the order of arrival */
-    int32_t n_active;
-    sl_pace pace;
-    sl_prefill_bound bound;
-    sl_prefill_steps steps;
+    uint64_t arrivals;
+    sl_prompt_queue queue; /* of those that have a place */
     bool stepping;
     uint64_t link_until_ns; /* when everything that was shipped so far has arrived */
     uint64_t tokens_done;
-    sl_pace_rate rate;
     uint32_t tokens_per_s; /* simulated tokens; 0: no step has ended */
 } sl_sim_prefill;
 

@@ -6,7 +6,7 @@
 #include "decode/core/effects.h"
 #include "decode/run/run.h"
 #include "decode/run/stall.h"
-#include "worker/pace.h"
+#include "worker/prompt_queue.h"
 #include "worker/token.h"
 
 enum { SL_RUN_WRITERS = 1024 };
@@ -20,7 +20,7 @@ typedef struct sl_run_ticket {
     int32_t seq_pages;
     bool resident; /* residency.c has decided that all its rows are on the device */
     /* PROMPT */
-    int64_t passed; /* worker/order.h */
+    sl_queued_prompt prompt;
     uint64_t started_ns;
 } sl_run_ticket;
 
@@ -34,15 +34,6 @@ typedef struct sl_run_part {
     uint64_t number;
     int32_t first, end; /* a prompt's tokens [first, end); of a running request, the last token */
 } sl_run_part;
-
-typedef struct sl_prompts {
-    sl_prefill_turn *turn; /* [max_requests], as the next one */
-    sl_ticket **ticket;
-    sl_pace pace;
-    sl_pace_rate rate;
-    sl_prefill_bound bound;
-    sl_stall stall;
-} sl_prompts;
 
 struct sl_run {
     sl_run_opts o;
@@ -64,7 +55,8 @@ struct sl_run {
 
     sl_run_part *parts; /* [max_batch + max_requests] of the step; the next one likewise */
     sl_step_item *items;
-    sl_prompts prompts;
+    sl_prompt_queue prompts; /* role both */
+    sl_stall stall;
 
     bool patrolling; /* a job of the patrol is at the checker */
     uint64_t patrol_ns;

@@ -20,9 +20,7 @@ double sl_stall_of_prompts(const sl_stall *s, int32_t decoding, double ns)
     return prompts > ns * LEAST_SHARE ? prompts : ns * LEAST_SHARE;
 }
 
-void sl_stall_limit(int32_t bound_ms, int32_t decoding, sl_prefill_limit *limit)
+double sl_stall_max_ns(int32_t bound_ms, int32_t decoding)
 {
-    double ns = bound_ms * NS_PER_MS;
-    if (decoding && bound_ms && (limit->ns <= 0 || limit->ns > ns))
-        limit->ns = ns;
+    return decoding ? bound_ms * NS_PER_MS : 0;
 }

@@ -9,7 +9,8 @@
 #ifndef SL_DECODE_RUN_STALL_H
 #define SL_DECODE_RUN_STALL_H
 
-#include "worker/order.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 /* Zeroed at the beginning. */
 typedef struct sl_stall {
@@ -26,7 +27,7 @@ void sl_stall_decoded(sl_stall *s, int32_t decoding, double ns);
 /* The part of a step of `ns` that its prompt tokens have caused, at least a tenth: the estimate of the other part may be old. */
 double sl_stall_of_prompts(const sl_stall *s, int32_t decoding, double ns);
 
-/* Lowers the time of the next step to the bound, if a request decodes in it. bound_ms 0: no bound. */
-void sl_stall_limit(int32_t bound_ms, int32_t decoding, sl_prefill_limit *limit);
+/* The time that the prompt tokens of the next step may take, in ns; 0: no bound. bound_ms 0: no bound. */
+double sl_stall_max_ns(int32_t bound_ms, int32_t decoding);
 
 #endif

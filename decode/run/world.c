@@ -248,6 +248,7 @@ void sl_run_close_seq(sl_run *r, sl_ticket *t)
         r->runner->close(r->runner->impl, x->seq);
     x->seq = NULL;
     x->resident = false;
+    sl_prompt_queue_end(&r->prompts, &x->prompt);
 }
 
 static void close_seq(void *ctx, sl_ticket *t)

@@ -3,7 +3,7 @@
 
 #include "decode/run/stall.h"
 #include "tests/unit/run_suite.h"
-#include "worker/pace.h"
+#include "worker/prompt_queue.h"
 
 static const double MS = 1e6;
 
@@ -16,21 +16,12 @@ START_TEST(the_bound_by_backend)
 }
 END_TEST
 
-/* Only while a request decodes, and never longer than the bound of prefill. */
+/* Only while a request decodes. */
 START_TEST(the_limit_of_a_step)
 {
-    sl_prefill_limit l = {.tokens = 512, .ns = 200 * MS, .min_tokens = 64};
-    sl_stall_limit(50, 0, &l);
-    ck_assert_double_eq(l.ns, 200 * MS);
-    sl_stall_limit(0, 3, &l);
-    ck_assert_double_eq(l.ns, 200 * MS);
-    sl_stall_limit(50, 3, &l);
-    ck_assert_double_eq(l.ns, 50 * MS);
-    sl_stall_limit(80, 3, &l);
-    ck_assert_double_eq(l.ns, 50 * MS);
-    l.ns = 0; /* prefill has no bound */
-    sl_stall_limit(80, 1, &l);
-    ck_assert_double_eq(l.ns, 80 * MS);
+    ck_assert_double_eq(sl_stall_max_ns(50, 0), 0);
+    ck_assert_double_eq(sl_stall_max_ns(0, 3), 0);
+    ck_assert_double_eq(sl_stall_max_ns(50, 3), 50 * MS);
 }
 END_TEST
 
@@ -56,28 +47,29 @@ END_TEST
  */
 START_TEST(chunks_follow_the_measured_speed)
 {
-    sl_pace pace;
+    sl_prompt_queue q;
     sl_err err = {0};
     sl_stall s = {0};
+    sl_queued_prompt p = {.tokens = 60000, .ready = true};
+    const sl_prompt_queue_opts o = {
+        .chunk_tokens = 512, .max_prompts = 1, .min_step_tokens = 64, .max_context = 65536, .guess_ns = 1e5};
     const double token_ns = 0.25 * MS;
-    ck_assert_int_eq(sl_pace_init(&pace, 65536, 1e5, &err), SL_OK);
+    ck_assert_int_eq(sl_prompt_queue_open(&q, &o, &err), SL_OK);
+    sl_prompt_queue_begin(&q, &p);
     sl_stall_decoded(&s, 8, 8 * MS);
-    int32_t pos = 0, last = 0;
     for (int step = 0; step < 200; step++) {
         int32_t decoding = step < 100 ? _i : 0;
-        sl_prefill_turn t = {.left = 60000 - pos, .token_ns = sl_pace_token_ns(&pace, pos)};
-        sl_prefill_limit l = {.tokens = 512, .min_tokens = 64};
-        sl_stall_limit(50, decoding, &l);
-        last = sl_prefill_order(&t, 1, &l);
+        int32_t last = sl_prompt_queue_share(&q, sl_stall_max_ns(50, decoding));
         if (decoding && step > 20)
             ck_assert_msg(last >= 128 && last <= 200, "step %d has %d tokens", step, last);
         if (!decoding)
             ck_assert_int_eq(last, 512);
         double ns = last * token_ns + decoding * MS;
-        sl_pace_measured(&pace, &(sl_pace_part){pos, pos + last}, 1, sl_stall_of_prompts(&s, decoding, ns));
-        pos = (pos + last) % 40000;
+        sl_prompt_queue_measured(&q, &(sl_pace_part){p.pos, p.pos + last}, 1,
+                                 sl_stall_of_prompts(&s, decoding, ns));
+        p.pos = (p.pos + last) % 40000;
     }
-    sl_pace_free(&pace);
+    sl_prompt_queue_close(&q);
 }
 END_TEST
 

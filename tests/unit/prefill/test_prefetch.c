@@ -105,6 +105,7 @@ static void open_engine(void)
     p->o.role.prefix_cache = true;
     p->o.max_requests = 4;
     p->o.chunk_tokens = 512;
+    ck_assert_int_eq(sl_schedule_open(p, &err), SL_OK);
     sl_store_opts so = {.n_pages = sl_arena_pages(r.here), .prefix_cache = true};
     ck_assert_int_eq(sl_store_create(&so, &p->role.store, &err), SL_OK);
     ck_assert_int_eq(
@@ -158,6 +159,7 @@ static void close_engine(void)
     ck_assert_int_eq(device.open, 0);
     ck_assert_msg(sl_store_check(r.p->role.store, &err) == SL_OK, "%s", err.text);
     sl_store *store = r.p->role.store;
+    sl_schedule_close(r.p);
     sl_checker_close(&r.p->role.checker);
     rig_engine = NULL;
     rig_close();
@@ -254,7 +256,7 @@ START_TEST(the_request_finds_what_was_fetched)
     turns(true, false);
     const sl_prefill_job *j = request(rid);
     ck_assert_int_eq(j->engine.state, JOB_RUNNING);
-    ck_assert_int_eq(j->engine.pos, RIG_AHEAD * PAGE);
+    ck_assert_int_eq(j->engine.prompt.pos, RIG_AHEAD * PAGE);
     ck_assert(device.open == 2 &&
               device.loads == 1); /* each page was moved once: the request has taken the sequence over */
     ck_assert_int_eq(((const seq *)j->engine.seq)->n_pages, RIG_PAGES);
@@ -284,7 +286,7 @@ START_TEST(only_older_pages_are_verified)
     lease(2);
     prefill(rid, RIG_AHEAD, 0);
     turns(true, false);
-    ck_assert_int_eq(request(rid)->engine.pos, RIG_AHEAD * PAGE);
+    ck_assert_int_eq(request(rid)->engine.prompt.pos, RIG_AHEAD * PAGE);
     ck_assert(request(rid)->engine.unverified);
     sl_check *k = (sl_check *)sl_mailbox_take(r.p->role.checker.inbox);
     ck_assert(k && k->what == SL_CHECK_VERIFY && k->n_pages == 1);
@@ -346,7 +348,7 @@ START_TEST(pages_are_moved_while_others_come)
         turns(false, true);
     }
     ck_assert_int_eq(j->engine.state, JOB_RUNNING);
-    ck_assert_int_eq(j->engine.pos, RIG_AHEAD * PAGE);
+    ck_assert_int_eq(j->engine.prompt.pos, RIG_AHEAD * PAGE);
     ck_assert_int_eq(device.loads, RIG_AHEAD);
     ck_assert_uint_eq(r.p->pulled, RIG_AHEAD * PAGE);
     abort_all();
@@ -381,7 +383,7 @@ START_TEST(a_damaged_page_ends_the_prefix)
     page[100] ^= _i == RIG_AHEAD - 1;
     turns(false, true);
     ck_assert_int_eq(j->engine.state, JOB_RUNNING);
-    ck_assert_int_eq(j->engine.pos, _i * PAGE);
+    ck_assert_int_eq(j->engine.prompt.pos, _i * PAGE);
     ck_assert_int_eq(run_len(j->engine.seq), _i * PAGE);
     ck_assert_int_eq(cached(), _i);
     abort_all();
@@ -442,7 +444,7 @@ START_TEST(a_load_that_ends_early)
     prefill(rid, (uint32_t)_i, 0);
     turns(true, true);
     ck_assert_int_eq(request(rid)->engine.state, JOB_RUNNING);
-    ck_assert_int_eq(request(rid)->engine.pos, _i * PAGE);
+    ck_assert_int_eq(request(rid)->engine.prompt.pos, _i * PAGE);
     ck_assert_ptr_null(r.p->prefetches);
     abort_all();
     close_engine();
