@@ -192,9 +192,12 @@ static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
 
 static void on_engine_report(void *arg)
 {
-    sl_decode *d = arg;
-    sl_link_stats_get(d->link, &d->report.link);
-    sl_report_load(d);
+    const sl_decode *d = arg;
+    sl_report_now now;
+    sl_run_stats_get(d->run, &now.run);
+    sl_pages_stats_get(d->pages, &now.pages);
+    sl_link_stats_get(d->link, &now.link);
+    sl_report_turn(d->report, &now);
 }
 
 sl_status sl_decode_run(sl_decode *d, const volatile int *stop, uint32_t drain_timeout_ms, sl_err *err)
@@ -211,20 +214,6 @@ sl_status sl_decode_run(sl_decode *d, const volatile int *stop, uint32_t drain_t
 
 /* ---- creation and destruction ---- */
 
-static sl_status allocate(sl_decode *d, sl_err *err)
-{
-    size_t layers = (size_t)d->geo->n_layers;
-    d->report.layers_seen = calloc(layers, sizeof *d->report.layers_seen);
-    d->report.layers_now = calloc(layers, sizeof *d->report.layers_now);
-    d->report.m.layer_hit = calloc(layers, sizeof *d->report.m.layer_hit);
-    d->report.m.layer_miss = calloc(layers, sizeof *d->report.m.layer_miss);
-    d->report.m.layer_evict = calloc(layers, sizeof *d->report.m.layer_evict);
-    if (!d->report.layers_seen || !d->report.layers_now || !d->report.m.layer_hit ||
-        !d->report.m.layer_miss || !d->report.m.layer_evict)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    return SL_OK;
-}
-
 static sl_status open_run(sl_decode *d, sl_err *err)
 {
     sl_run_opts o = {.prompts = d->o.prompts,
@@ -235,6 +224,17 @@ static sl_status open_run(sl_decode *d, sl_err *err)
                      .quarantine_ms = d->o.quarantine_ms};
     sl_run_worker w = {.role = &d->role, .opts = &d->o.role, .pages = d->pages};
     return sl_run_create(&o, &w, &d->run, err);
+}
+
+static sl_status open_report(sl_decode *d, sl_err *err)
+{
+    const sl_report_opts o = {.role = &d->role,
+                              .runner = d->o.role.runner,
+                              .n_layers = d->geo->n_layers,
+                              .metrics = d->o.role.worker.metrics,
+                              .cascade = sl_pages_cascade(d->pages),
+                              .prompts = d->o.prompts.chunk_tokens > 0};
+    return sl_report_create(&o, &d->report, err);
 }
 
 static void on_store_event(void *ctx, sl_store_event ev, const sl_store_page *page)
@@ -257,7 +257,6 @@ static sl_status open_parts(sl_decode *d, sl_err *err)
                          .arena = d->o.role.arena,
                          .shipping = d->o.shipping,
                          .stall_ms = d->o.stall_ms ? d->o.stall_ms : d->o.quarantine_ms};
-    SL_TRY(allocate(d, err));
     SL_TRY(sl_worker_role_init(&d->role, role_of(d), &d->o.role, d->o.max_batch, DM_CHECKED, on_store_event,
                                d, err));
     link.inbox = d->role.inbox;
@@ -266,8 +265,8 @@ static sl_status open_parts(sl_decode *d, sl_err *err)
     SL_TRY(open_run(d, err));
     SL_TRY(sl_checker_start(&d->role.checker, err));
     SL_TRY(sl_link_create(&link, &d->link, err));
-    sl_report_metrics_find(d, d->o.role.worker.metrics);
-    sl_report_load(d);
+    SL_TRY(open_report(d, err));
+    on_engine_report(d); /* the first heartbeat tells the load */
     sl_worker_opts w = sl_worker_role_core_opts(&d->role, &d->o.role, true);
     sl_worker_calls calls = calls_of(d);
     SL_TRY(sl_worker_start(&w, &calls, &d->worker, err));
@@ -319,6 +318,7 @@ void sl_decode_destroy(sl_decode *d)
         sl_pages_threads(d->pages, NULL);
     sl_checker_stop(&d->role.checker);
     drop_mail(d);
+    sl_report_destroy(d->report);
     sl_run_destroy(d->run);
     sl_pages *pages = d->pages;
     d->pages = NULL; /* what the end of the store would tell is told */
@@ -326,11 +326,6 @@ void sl_decode_destroy(sl_decode *d)
     sl_pages_opts_close(&d->o.pages); /* nothing, unless creation failed before the room took it over */
     sl_link_destroy(d->link);
     sl_worker_role_close(&d->role);
-    free(d->report.layers_seen);
-    free(d->report.layers_now);
-    free(d->report.m.layer_hit);
-    free(d->report.m.layer_miss);
-    free(d->report.m.layer_evict);
     free(d);
 }
 

@@ -24,7 +24,7 @@ struct sl_decode {
     sl_run *run; /* engine thread, as the next one */
     sl_pages *pages;
     sl_link *link; /* transport thread */
-    sl_report report;
+    sl_report *report;
 };
 
 #endif

@@ -32,6 +32,20 @@ static sl_cascade_stats stats(void)
     return s;
 }
 
+/* What the worker's heartbeat would tell now. */
+static void report(void)
+{
+    const sl_report_opts o = {.role = &x.d->role,
+                              .runner = &x.runner,
+                              .n_layers = DD_LAYERS,
+                              .cascade = sl_pages_cascade(x.d->pages)};
+    sl_report_now now = {.pages = dd_stats(&x)};
+    sl_report *r;
+    ck_assert_int_eq(sl_report_create(&o, &r, NULL), SL_OK);
+    sl_report_turn(r, &now);
+    sl_report_destroy(r);
+}
+
 START_TEST(reserved_when_the_pages_are_there)
 {
     open_with_pages(_i ? SL_CFG_VERIFY_ALWAYS : SL_CFG_VERIFY_OFF);
@@ -42,7 +56,7 @@ START_TEST(reserved_when_the_pages_are_there)
     dd_settle(&x);
     ck_assert_uint_eq(stats().loads, 1);
     ck_assert_uint_eq(stats().hits, 3);
-    sl_report_load(x.d); /* the router is told how fast the tier was */
+    report(); /* the router is told how fast the tier was */
     ck_assert_uint_gt(atomic_load(&x.d->role.load.shared_rate), 0);
     ck_assert_uint_eq(atomic_load(&x.d->role.load.disk_rate), 0);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3);
