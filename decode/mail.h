@@ -57,9 +57,8 @@ typedef struct sl_pull_cancel {
     uint64_t id;
 } sl_pull_cancel;
 
-/* Tags of the checker's jobs that belong to the cascade, to leases and to an audit. Those of tickets have other ones, from 0
- * on. */
-enum { CHECK_CASCADE = 2, CHECK_LEND, CHECK_AUDIT };
+/* Tags of the checker's jobs that belong to the cascade, to leases and to an audit. Those of tickets are their sl_ticket_job. */
+enum { CHECK_CASCADE = 16, CHECK_LEND, CHECK_AUDIT };
 
 static inline bool sl_mail_of_pages(int tag)
 {

@@ -22,8 +22,9 @@ enum {
 
 const char *sl_ticket_state_name(sl_ticket_state s)
 {
-    static const char *const names[] = {"asked",   "loading", "landing",    "prompt", "checking",
-                                        "waiting", "running", "quarantine", "ending", "gone"};
+    static const char *const names[] = {"asked",      "loading", "landing", "prompt",
+                                        "checking",   "waiting", "running", "confirming",
+                                        "quarantine", "ending",  "gone"};
     return (size_t)s < SL_COUNT(names) ? names[s] : "?";
 }
 
@@ -57,13 +58,18 @@ static void add_check(sl_ticket_effects *out, sl_ticket *t, sl_ticket_job job, i
 }
 
 /* The last effects, as soon as nothing reads the pages any more. */
-static void free_if_unused(sl_ticket *t, sl_ticket_effects *out)
+static void close_if_idle(sl_ticket *t, sl_ticket_effects *out)
 {
-    t->state = SL_TICKET_ENDING;
     if (t->leased && !t->closed && !t->steps) {
         t->closed = true;
         add(out, t, SL_DO_CLOSE);
     }
+}
+
+static void free_if_unused(sl_ticket *t, sl_ticket_effects *out)
+{
+    t->state = SL_TICKET_ENDING;
+    close_if_idle(t, out);
     if (t->jobs || t->steps)
         return;
     if (t->leased)
@@ -143,6 +149,52 @@ static bool complete(const sl_ticket_env *env, const sl_ticket *t, sl_finish *ho
     return stop || sl_ticket_produced(t) >= t->sampling.max_tokens || t->n_tokens >= env->max_context;
 }
 
+/* ---- clean rounds ---- */
+
+static void publish(sl_ticket *t, int32_t rows, sl_ticket_effects *out)
+{
+    if (rows / PAGE > t->published / PAGE)
+        add(out, t, SL_DO_PUBLISH)->rows = rows;
+    t->published = rows > t->published ? rows : t->published;
+}
+
+/* Begins the last round. finish NONE: the router does not wait for its end. */
+static void confirm(const sl_ticket_env *env, sl_ticket *t, sl_finish finish, int32_t matched,
+                    sl_ticket_effects *out)
+{
+    t->state = SL_TICKET_CONFIRMING;
+    t->finish = finish;
+    t->matched_stop = matched;
+    close_if_idle(t, out);
+    add_check(out, t, SL_JOB_CONFIRM, 0, sl_ticket_sealed(env, t));
+}
+
+static void tell_done(sl_ticket *t, sl_finish finish, int32_t matched, sl_ticket_effects *out)
+{
+    sl_ticket_effect *e = add(out, t, SL_DO_TELL_DONE);
+    e->done.finish = finish;
+    e->done.matched = matched;
+}
+
+static void confirmed(sl_ticket *t, sl_ticket_effects *out)
+{
+    t->safe = t->n_tokens;
+    publish(t, t->rows, out);
+    if (t->finish != SL_FINISH_NONE)
+        tell_done(t, t->finish, t->matched_stop, out);
+    over(t, out);
+}
+
+/* A part of the patrol's round is back, without damage. */
+static void patrolled(sl_ticket *t, sl_ticket_effects *out)
+{
+    if (!t->round_tokens || t->patrol_at < t->round_pages)
+        return;
+    t->safe = t->round_tokens;
+    t->round_tokens = 0;
+    publish(t, t->round_rows, out);
+}
+
 /* Adds tokens to the stream, up to its end. */
 static void emit(const sl_ticket_env *env, sl_ticket *t, const sl_msg_token *list, int32_t n, uint64_t now,
                  sl_ticket_effects *out)
@@ -164,9 +216,11 @@ static void emit(const sl_ticket_env *env, sl_ticket *t, const sl_msg_token *lis
     e->tokens.n = used;
     if (!ended)
         return;
-    e = add(out, t, SL_DO_TELL_DONE);
-    e->done.finish = how;
-    e->done.matched = matched;
+    if (sl_ticket_sealed(env, t)) {
+        confirm(env, t, how, matched, out);
+        return;
+    }
+    tell_done(t, how, matched, out);
     over(t, out);
 }
 
@@ -178,8 +232,9 @@ static void arrived(const sl_ticket_env *env, sl_ticket *t, uint64_t now, sl_tic
         return;
     t->state = SL_TICKET_WAITING;
     t->rows = t->n_tokens;
+    t->safe = t->n_tokens + 1; /* and the token that follows */
     add(out, t, SL_DO_ACCEPTED);
-    add(out, t, SL_DO_PUBLISH)->rows = t->rows;
+    publish(t, t->rows, out);
     emit(env, t, &t->first, 1, now, out);
 }
 
@@ -206,8 +261,8 @@ static bool on_granted(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
     t->leased = true;
     t->n_pages = ev->granted.n_pages;
     t->matched = ev->granted.matched;
-    t->rows = t->matched * PAGE;
-    t->unverified |= ev->granted.verify > 0 && env->seals;
+    t->rows = t->published = t->matched * PAGE;
+    t->unverified += ev->granted.verify > 0 && env->seals;
     if (!again) {
         t->state = t->writer ? SL_TICKET_LANDING : SL_TICKET_PROMPT;
         t->due_ns = t->writer ? t->deadline_ns : UINT64_MAX;
@@ -319,7 +374,7 @@ static bool on_step(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_even
     return true;
 }
 
-/* Pages that have become full are sealed before they are published: who finds them verifies them. */
+/* Pages that have become full are sealed, and published after a clean round; at once where no checksums are kept. */
 static bool on_stepped(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
                        sl_ticket_effects *out)
 {
@@ -328,6 +383,10 @@ static bool on_stepped(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
     t->steps--;
     if (t->state == SL_TICKET_ENDING) {
         free_if_unused(t, out);
+        return true;
+    }
+    if (t->state == SL_TICKET_CONFIRMING) {
+        close_if_idle(t, out);
         return true;
     }
     if (ev->stepped.status != SL_OK) {
@@ -340,7 +399,8 @@ static bool on_stepped(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
         return true;
     if (env->seals)
         add_check(out, t, SL_JOB_SEAL, full, now_full - full);
-    add(out, t, SL_DO_PUBLISH)->rows = t->rows;
+    else
+        publish(t, t->rows, out);
     return true;
 }
 
@@ -353,6 +413,11 @@ static bool on_computed(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_
     t->cached_tokens = ev->computed.cached_tokens;
     t->state = SL_TICKET_CHECKING;
     add(out, t, SL_DO_TELL_PREFILLED);
+    int32_t sealed = sl_ticket_sealed(env, t);
+    if (sealed) { /* a clean round, as what a writer ships is compared */
+        t->unverified++;
+        add_check(out, t, SL_JOB_VERIFY, 0, sealed);
+    }
     arrived(env, t, ev->now_ns, out);
     return true;
 }
@@ -403,19 +468,27 @@ static bool on_checked(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
     } else if (ev->checked.job == SL_JOB_COMPARE) {
         arrived(env, t, ev->now_ns, out);
     } else if (ev->checked.job == SL_JOB_VERIFY && !ev->checked.damaged) {
-        t->unverified = false;
-        if (t->arrived)
+        t->unverified--;
+        if (t->arrived && !t->unverified)
             arrived(env, t, ev->now_ns, out);
+    } else if (ev->checked.job == SL_JOB_PATROL && !ev->checked.damaged) {
+        patrolled(t, out);
+    } else if (ev->checked.job == SL_JOB_CONFIRM && !ev->checked.damaged) {
+        confirmed(t, out);
     }
     return true;
 }
 
 /* A page that it holds is damaged. One without a token yet fails and is tried again; one that has produced tokens is
- * retracted, and the router places it again with these tokens. */
+ * retracted, and the router places it again with the safe ones. */
 static bool on_damaged(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
                        sl_ticket_effects *out)
 {
-    if (t->state == SL_TICKET_WAITING || t->state == SL_TICKET_RUNNING)
+    t->damaged = true;
+    if (t->state == SL_TICKET_CONFIRMING && t->finish == SL_FINISH_NONE)
+        over(t, out);
+    else if (t->state == SL_TICKET_WAITING || t->state == SL_TICKET_RUNNING ||
+             t->state == SL_TICKET_CONFIRMING)
         retract(t, "damaged", out);
     else
         fail(env, t, SL_ERR_CORRUPT, "pages of its prefix were damaged in the store", ev->now_ns, out);
@@ -428,9 +501,15 @@ static bool on_patrol(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_ev
     int32_t sealed = sl_ticket_sealed(env, t);
     if (!sealed)
         return false;
-    if (t->patrol_at >= sealed)
+    if (t->round_tokens && t->patrol_at >= t->round_pages)
+        return false; /* its last part has not come back */
+    if (!t->round_tokens) {
         t->patrol_at = 0;
-    int32_t n = sealed - t->patrol_at;
+        t->round_tokens = t->n_tokens;
+        t->round_rows = t->rows;
+        t->round_pages = sealed;
+    }
+    int32_t n = t->round_pages - t->patrol_at;
     n = n < ev->patrol_most ? n : ev->patrol_most;
     add_check(out, t, SL_JOB_PATROL, t->patrol_at, n);
     t->patrol_at += n;
@@ -445,6 +524,7 @@ static bool on_undone(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_ev
     if (!t->jobs)
         return false;
     t->jobs--;
+    t->round_tokens = ev->undone == SL_JOB_PATROL ? 0 : t->round_tokens;
     if (t->state == SL_TICKET_ENDING)
         free_if_unused(t, out);
     else if (t->state != SL_TICKET_QUARANTINE && ev->undone != SL_JOB_READ && ev->undone != SL_JOB_PATROL)
@@ -487,7 +567,11 @@ static bool on_abort(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_eve
     if (t->state == SL_TICKET_LOADING)
         add(out, t, SL_DO_LEAVE);
     add(out, t, SL_DO_TELL_DRAINED);
-    over(t, out);
+    bool keeps = ev->abort_why == SL_ERR_CANCELLED && sl_ticket_sealed(env, t) > t->published / PAGE;
+    if (t->state == SL_TICKET_RUNNING && keeps) /* the next turn of the conversation finds them */
+        confirm(env, t, SL_FINISH_NONE, -1, out);
+    else
+        over(t, out);
     return true;
 }
 
@@ -520,7 +604,7 @@ static bool on_deadline(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_
 /* ---- the table ---- */
 
 #define IN(state) (1u << SL_TICKET_##state)
-#define PAGED (IN(LANDING) | IN(PROMPT) | IN(CHECKING) | IN(WAITING) | IN(RUNNING))
+#define PAGED (IN(LANDING) | IN(PROMPT) | IN(CHECKING) | IN(WAITING) | IN(RUNNING) | IN(CONFIRMING))
 
 static const struct {
     unsigned states;
@@ -532,7 +616,7 @@ static const struct {
     [SL_ON_COMMIT] = {IN(LANDING) | IN(QUARANTINE), on_commit},
     [SL_ON_PAGES_ASK] = {IN(LANDING), on_pages_ask},
     [SL_ON_STEP] = {IN(PROMPT) | IN(RUNNING), on_step},
-    [SL_ON_STEPPED] = {IN(PROMPT) | IN(RUNNING) | IN(ENDING), on_stepped},
+    [SL_ON_STEPPED] = {IN(PROMPT) | IN(RUNNING) | IN(CONFIRMING) | IN(ENDING), on_stepped},
     [SL_ON_COMPUTED] = {IN(PROMPT), on_computed},
     [SL_ON_CHECKED] = {PAGED | IN(QUARANTINE) | IN(ENDING), on_checked},
     [SL_ON_JOINED] = {IN(PROMPT) | IN(WAITING), on_joined},

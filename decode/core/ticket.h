@@ -6,34 +6,35 @@
  * through a table of functions, the world. So the worker (decode/run/), the simulator, the mock worker and the tests drive
  * the same machine.
  *
- *             ASKED    LOADING  LANDING   PROMPT    CHECKING   WAITING   RUNNING   QUARANTINE  ENDING
+ *             ASKED    LOADING  LANDING   PROMPT    CHECKING   WAITING   RUNNING   CONFIRMING  QUARANTINE  ENDING
  * LOAD        LOADING  LOADING
  * GRANTED     lands    lands              PROMPT
  * REFUSED     gone !   gone !
- * COMMIT                        checks                                             over
+ * COMMIT                        checks                                                         over
  * PAGES_ASK                     READ
  * STEP                                    busy                           busy
- * STEPPED                                 PROMPT                         RUNNING               free
+ * STEPPED                                 PROMPT                         RUNNING   CONFIRMING              free
  * COMPUTED                                checks
- * CHECKED                       LANDING   PROMPT    WAITING *  WAITING   RUNNING   QUARANTINE  free
+ * CHECKED                       LANDING   PROMPT    WAITING *  WAITING   RUNNING   over !      QUARANTINE  free
  * JOINED                                  PROMPT               RUNNING
  * TOKENS                                                                 RUNNING *
  * PATROL                                                                 VERIFY
  * RETRACT                                 over !               over !    over !
- * DAMAGED                       end !     over !    over !     over !    over !
- * FAILED                        end !     over !    over !     over !    over !
- * UNDONE                        end !     over !    over !     over !    over !    QUARANTINE  free
- * ABORT                gone !   end       over !    over !     over !    over !    sooner
- * DRAINED                       LANDING                                            over !
- * FENCED                                                                           over !
- * LOST                 gone     end       over      over       over      over      sooner
- * DEADLINE                      end !                                              FENCE
+ * DAMAGED                       end !     over !    over !     over !    over !    over !
+ * FAILED                        end !     over !    over !     over !    over !    over !
+ * UNDONE                        end !     over !    over !     over !    over !    over !      QUARANTINE  free
+ * ABORT                gone !   end       over !    over !     over !    confirms  over !      sooner
+ * DRAINED                       LANDING                                                        over !
+ * FENCED                                                                                       over !
+ * LOST                 gone     end       over      over       over      over      over        sooner
+ * DEADLINE                      end !                                                          FENCE
  *
  *   lands   -> LANDING, or -> PROMPT when no prefill worker is named: the worker computes the prompt itself. GRANTED again,
  *           before that has begun: it has other pages, more of which match
  *   checks  -> CHECKING until two answers are there: what arrived is right, and the matched pages are undamaged. Then -> WAITING *,
  *           at once when there is nothing to check, and the first token is told
- *   *       -> over when the stream is complete
+ *   *       -> over when the stream is complete; -> CONFIRMING when it has full pages whose checksums are kept
+ *   confirms   -> CONFIRMING if the client ended it and it has pages that were not published, else -> over !
  *   end     -> QUARANTINE, unless the writer has said that it writes no more: then over
  *   over    its sequence is closed as soon as no step computes it, and its pages are released as soon as in addition no job
  *           of the checker reads them. Until then it is ENDING, then GONE
@@ -42,6 +43,14 @@
  *   !       the router or the writer is told
  *   An event in a state without an entry is dropped: sl_ticket_step() returns false. So results of a step that was computed while
  *   its ticket ended need no care of the caller, except that STEPPED must come back for every STEP.
+ *
+ * Clean rounds. A page that is damaged while a request runs makes every row wrong that is computed from it, and these rows
+ * get right checksums. So pages that are computed here are published only after a clean round: a verification of all full
+ * pages that the request had, which began when the page was full. Whoever takes pages from the prefix tree (a storage tier,
+ * another worker, the next request) therefore never gets such rows. `safe` is the number of tokens that the request had
+ * when its last clean round began; RETRACTED carries it after damage, and the router repeats what follows. The patrol makes
+ * the rounds while the request runs. At its end, in CONFIRMING, the last round is made before DONE is told, so that no
+ * stream ends with tokens that no round has covered. Rows of the last page, which is not full, have no checksum.
  *
  * Quarantine. The pages of a ticket whose writer may still write are never free: only DRAINED of the writer, its COMMIT
  * (it flushes before it sends COMMIT) or a fence (its connection is closed by force) end the quarantine. When the router has
@@ -69,6 +78,7 @@ typedef enum {
     SL_TICKET_CHECKING,
     SL_TICKET_WAITING,
     SL_TICKET_RUNNING,
+    SL_TICKET_CONFIRMING, /* all its tokens are there, its pages are verified a last time */
     SL_TICKET_QUARANTINE,
     SL_TICKET_ENDING,
     SL_TICKET_GONE,
@@ -101,10 +111,11 @@ typedef struct sl_ticket {
     int32_t n_pages, matched; /* that RESERVE was granted, and how many of them the prefix tree had */
     int32_t rows;             /* tokens whose rows are in the pages */
 
-    uint32_t jobs;   /* of the checker, which read the pages */
-    uint32_t steps;  /* that compute its sequence */
-    bool closed;     /* its sequence was closed, because it is over */
-    bool unverified; /* the matched pages are still being verified */
+    uint32_t jobs;  /* of the checker, which read the pages */
+    uint32_t steps; /* that compute its sequence */
+    bool closed;    /* its sequence was closed, because it is over */
+    int32_t
+        unverified; /* jobs that verify matched pages, or those that were computed here, before the first token */
     bool arrived;    /* what the writer shipped is right, or was computed here */
     bool drained;    /* its writer writes no more */
     uint64_t due_ns; /* LANDING, QUARANTINE; else UINT64_MAX */
@@ -112,8 +123,15 @@ typedef struct sl_ticket {
 
     sl_msg_token first;
     uint32_t cached_tokens;
+    int32_t safe;       /* tokens that are known to be right */
+    bool damaged;       /* it was retracted because a page that it holds is damaged */
+    int32_t published;  /* rows that were published */
     int32_t patrol_at;  /* the next page that the patrol verifies */
     uint64_t patrol_ns; /* when it was there last */
+    /* of the round of the patrol: tokens, rows and full pages when it began; tokens 0: none has begun */
+    int32_t round_tokens, round_rows, round_pages;
+    sl_finish finish; /* CONFIRMING: what DONE will say; NONE: the router does not wait for it */
+    int32_t matched_stop;
 } sl_ticket;
 
 /* ---- events ---- */
@@ -148,6 +166,7 @@ typedef enum {
     SL_JOB_COMPARE, /* pages that have arrived, with the checksums of COMMIT */
     SL_JOB_VERIFY,  /* matched pages, with the checksums that are kept */
     SL_JOB_PATROL,  /* pages of a running request, likewise */
+    SL_JOB_CONFIRM, /* all full pages of one that has all its tokens, likewise */
     SL_JOB_READ,    /* returns the checksums that are kept */
     SL_JOB_SEAL,    /* computes the checksums of pages that were computed here, and keeps them */
     SL_JOBS
@@ -183,7 +202,8 @@ typedef struct sl_ticket_event {
         struct {
             sl_ticket_job job;
             size_t bad, of; /* COMPARE: wrong checksums */
-            bool damaged;   /* VERIFY: there were damaged pages; all that hold them have got DAMAGED */
+            bool
+                damaged; /* VERIFY, PATROL, CONFIRM: there were damaged pages; all that hold them have got DAMAGED */
         } checked;
         struct {
             const sl_msg_token *list;
@@ -209,7 +229,7 @@ typedef enum {
     SL_DO_TELL_PREFILLED,
     SL_DO_TELL_TOKENS,    /* tokens */
     SL_DO_TELL_DONE,      /* done */
-    SL_DO_TELL_RETRACTED, /* retract_why */
+    SL_DO_TELL_RETRACTED, /* retract_why; ticket.damaged says whether only the safe tokens count */
     SL_DO_TELL_DRAINED,
     /* pages */
     SL_DO_CHECK,      /* check: give the checker a job. Can fail, then UNDONE follows */

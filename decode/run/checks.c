@@ -5,11 +5,13 @@
  *   reused    RESERVE has matched pages of the prefix tree. They are verified while the rest of the prompt is computed
  *             and shipped; the ticket does not leave CHECKING before the answer
  *   running   the patrol verifies the full pages of running requests, one request after the other, at a bounded number
- *             of bytes per second: a process that can write into the arena can also damage pages that are in use
+ *             of bytes per second: a process that can write into the arena can also damage pages that are in use. When a
+ *             request has all its tokens they are verified a last time, before DONE
  *   others    a reader or an administrator has found them (decode/pages/)
  *
  * A damaged page leaves the prefix tree together with every page that continues it, and every request that holds it gives way
- * (DAMAGED). The patrol does not prevent that a request produces tokens from damaged rows; it limits for how long.
+ * (DAMAGED). The patrol does not prevent that a request produces tokens from damaged rows; it limits for how long, and which
+ * tokens are safe (decode/core/ticket.h).
  */
 #include "decode/run/run_impl.h"
 
@@ -43,6 +45,7 @@ void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped)
     sl_log(SL_LOG_WARN, "decode", "page_damaged", "page=%d dropped=%d", page, dropped);
 }
 
+/* running: found while the request ran, or at its end. */
 static void count_damaged(sl_run *r, const sl_check *k, bool patrol)
 {
     *(patrol ? &r->st.damaged_running : &r->st.damaged_reused) += (uint64_t)k->n_damaged;
@@ -54,7 +57,7 @@ static sl_ticket_job job_of(const sl_check *k)
     case SL_CHECK_KEEP:
         return SL_JOB_COMPARE;
     case SL_CHECK_VERIFY:
-        return k->tag ? SL_JOB_PATROL : SL_JOB_VERIFY;
+        return (sl_ticket_job)k->tag;
     case SL_CHECK_READ:
         return SL_JOB_READ;
     case SL_CHECK_SEAL:
@@ -81,7 +84,7 @@ void sl_run_checked(sl_run *r, sl_check *k)
     if (k->what == SL_CHECK_VERIFY) {
         r->patrolling &= ev.checked.job != SL_JOB_PATROL;
         ev.checked.damaged = k->n_damaged > 0;
-        count_damaged(r, k, ev.checked.job == SL_JOB_PATROL);
+        count_damaged(r, k, ev.checked.job != SL_JOB_VERIFY);
         for (int32_t i = 0; i < k->n_damaged; i++)
             sl_run_damaged(r, k->damaged[i], 0);
     }

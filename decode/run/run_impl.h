@@ -18,7 +18,8 @@ typedef struct sl_run_ticket {
     sl_lease *lease;
     void *seq; /* NULL: none is open */
     int32_t seq_pages;
-    bool resident; /* residency.c has decided that all its rows are on the device */
+    sl_layer_stats stats; /* of the sequence that was closed last */
+    bool resident;        /* residency.c has decided that all its rows are on the device */
     /* PROMPT */
     sl_queued_prompt prompt;
     uint64_t started_ns;

@@ -92,9 +92,9 @@ static void tell_done(void *ctx, sl_ticket *t, sl_finish finish, int32_t matched
 {
     sl_run *r = ctx;
     sl_msg m = {.type = SL_MSG_DONE};
-    sl_layer_stats s = {0};
     if (sl_run_of(t)->seq)
-        r->runner->seq_stats(r->runner->impl, sl_run_of(t)->seq, &s);
+        r->runner->seq_stats(r->runner->impl, sl_run_of(t)->seq, &sl_run_of(t)->stats);
+    const sl_layer_stats s = sl_run_of(t)->stats;
     m.done = (sl_msg_done){.rid = t->rid,
                            .attempt = t->attempt,
                            .finish = (uint8_t)finish,
@@ -115,12 +115,14 @@ static void tell_retracted(void *ctx, sl_ticket *t, const char *why)
 {
     sl_run *r = ctx;
     sl_msg m = {.type = SL_MSG_RETRACTED};
-    m.retracted =
-        (sl_msg_retracted){.rid = t->rid, .attempt = t->attempt, .safe = (uint32_t)sl_ticket_produced(t)};
+    int32_t safe = t->damaged ? t->safe - t->n_prompt : sl_ticket_produced(t);
+    m.retracted = (sl_msg_retracted){
+        .rid = t->rid, .attempt = t->attempt, .safe = safe > 0 ? (uint32_t)safe : 0, .damaged = t->damaged};
     sl_worker_tell_router(r->worker, t->router, &m);
     r->st.retracted++;
-    sl_log(SL_LOG_WARN, "decode", "retracted", "rid=%016" PRIx64 " attempt=%u produced=%d pages=%d why=%s",
-           t->rid, t->attempt, sl_ticket_produced(t), sl_lease_n_pages(sl_run_of(t)->lease), why);
+    sl_log(SL_LOG_WARN, "decode", "retracted",
+           "rid=%016" PRIx64 " attempt=%u produced=%d safe=%d pages=%d why=%s", t->rid, t->attempt,
+           sl_ticket_produced(t), safe, sl_lease_n_pages(sl_run_of(t)->lease), why);
 }
 
 static void tell_drained(void *ctx, const sl_ticket *t)
@@ -143,11 +145,10 @@ void sl_run_answer_pages(sl_run *r, const sl_wmsg *m, uint32_t *crc, size_t n)
 static bool check(void *ctx, sl_ticket *t, sl_ticket_job job, int32_t first, int32_t n,
                   const sl_msg_commit *commit)
 {
-    static const sl_check_what what[SL_JOBS] = {[SL_JOB_COMPARE] = SL_CHECK_KEEP,
-                                                [SL_JOB_VERIFY] = SL_CHECK_VERIFY,
-                                                [SL_JOB_PATROL] = SL_CHECK_VERIFY,
-                                                [SL_JOB_READ] = SL_CHECK_READ,
-                                                [SL_JOB_SEAL] = SL_CHECK_SEAL};
+    static const sl_check_what what[SL_JOBS] = {
+        [SL_JOB_COMPARE] = SL_CHECK_KEEP,  [SL_JOB_VERIFY] = SL_CHECK_VERIFY,
+        [SL_JOB_PATROL] = SL_CHECK_VERIFY, [SL_JOB_CONFIRM] = SL_CHECK_VERIFY,
+        [SL_JOB_READ] = SL_CHECK_READ,     [SL_JOB_SEAL] = SL_CHECK_SEAL};
     sl_run *r = ctx;
     sl_check *k =
         sl_check_new(what[job], sl_lease_pages(sl_run_of(t)->lease) + first, n, (void *)(uintptr_t)t->number);
@@ -155,7 +156,7 @@ static bool check(void *ctx, sl_ticket *t, sl_ticket_job job, int32_t first, int
         sl_run_answer_pages(r, r->m, NULL, 0);
     if (!k)
         return false;
-    k->tag = job == SL_JOB_PATROL;
+    k->tag = (int)job;
     k->sampled = r->role->checker.verify == SL_CFG_VERIFY_SAMPLED;
     if (commit) {
         k->expect = commit->crc;
@@ -244,8 +245,10 @@ static void release(void *ctx, sl_ticket *t)
 void sl_run_close_seq(sl_run *r, sl_ticket *t)
 {
     sl_run_ticket *x = sl_run_of(t);
-    if (x->seq)
+    if (x->seq) {
+        r->runner->seq_stats(r->runner->impl, x->seq, &x->stats);
         r->runner->close(r->runner->impl, x->seq);
+    }
     x->seq = NULL;
     x->resident = false;
     sl_prompt_queue_end(&r->prompts, &x->prompt);

@@ -74,11 +74,14 @@ typedef struct creq {
     req_state state;
     int32_t *tokens;
     size_t n_tokens, n_prompt;
+    size_t
+        n_sent; /* tokens[n_tokens..n_sent) came once and must come again; they were not safe when damage was found */
     sl_sampling sampling;
     int prefill, decode; /* the wanted worker, -1: any; while placed: the worker in use */
     int use_prefill, use_decode;
     bool prefilled, prefill_sent;
     int attempts, max_attempts, exhausted, retractions;
+    int repeated; /* tokens that came again and were equal; one that differs fails the request with DATA_LOSS */
     sl_status status; /* of the last failure */
     char reason[400];
     uint32_t cached_tokens, matched_pages;

@@ -149,8 +149,17 @@ static void on_reserved(cluster *c, creq *r, const sl_msg_reserved *m)
 static void on_tokens(cluster *c, creq *r, const sl_msg_tokens *m)
 {
     ck_assert_uint_eq(m->first_index, r->n_tokens - r->n_prompt);
-    for (size_t i = 0; i < m->n_tokens; i++)
+    for (size_t i = 0; i < m->n_tokens; i++) {
+        bool again = r->n_tokens < r->n_sent;
+        if (again && r->tokens[r->n_tokens] != m->tokens[i].id) {
+            leave(c, r, SL_ERR_CANCELLED, true, true);
+            r->status = SL_ERR_DATA_LOSS;
+            r->state = REQ_FAILED;
+            return;
+        }
+        r->repeated += again;
         r->tokens[r->n_tokens++] = m->tokens[i].id;
+    }
     c->tokens_seen += m->n_tokens;
     r->last = m->tokens[m->n_tokens - 1];
     r->state = REQ_DECODING;
@@ -210,6 +219,10 @@ static void on_request_msg(cluster *c, cworker *w, const sl_msg *m)
         break;
     case SL_MSG_RETRACTED:
         r->retractions++;
+        if (m->retracted.damaged && r->n_prompt + m->retracted.safe < r->n_tokens) {
+            r->n_sent = r->n_sent > r->n_tokens ? r->n_sent : r->n_tokens;
+            r->n_tokens = r->n_prompt + m->retracted.safe;
+        }
         r->state = REQ_NEW;
         r->retry_ns = sl_now_ns() + 5 * MS;
         r->prefill_sent = r->prefilled = false;

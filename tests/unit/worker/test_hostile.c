@@ -33,6 +33,17 @@ static void flip_every_page(const cworker *w, bool every_layer)
     }
 }
 
+static void run_next(const creq *r, uint64_t seed)
+{
+    int32_t next[1024];
+    memcpy(next, r->tokens, r->n_tokens * sizeof *next);
+    cluster_make_prompt(next + r->n_tokens, 40, c.o.vocab, seed);
+    const creq *turn = cluster_request(&c, next, (int)r->n_tokens + 40, 5);
+    cluster_until(&c, cluster_idle, 20, "the next turn ends");
+    ck_assert_msg(turn->state == REQ_DONE, "state %d, %s", turn->state, turn->reason);
+    cluster_check_stream(&c, turn);
+}
+
 static void flush(sl_role role)
 {
     sl_msg m = {.type = SL_MSG_FLUSH_CACHE};
@@ -159,6 +170,43 @@ START_TEST(writer_writes_elsewhere)
 }
 END_TEST
 
+static bool decoded_some(cluster *k)
+{
+    return k->req[k->n_req - 1].n_tokens >= k->req[k->n_req - 1].n_prompt + 30 + (size_t)k->n_req;
+}
+
+/* Rows of a running request are damaged after some tokens. It ends with the tokens of one process, or with DATA_LOSS; tokens
+ * that are wrong are never passed for right. _i: the layer, and how fast the request is. */
+START_TEST(rows_of_running_requests)
+{
+    cluster_opts o = cluster_defaults();
+    int lost = 0, repeated = 0;
+    o.decode_layer_us = _i % 2 ? 100 : 1000;
+    o.prefill_pages = o.decode_pages = 128;
+    cluster_start(&c, &o);
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        cluster_make_prompt(prompt, 600, c.o.vocab, seed);
+        creq *r = cluster_request(&c, prompt, 600, 90);
+        cluster_until(&c, decoded_some, 20, "the request decodes");
+        flip_every_page(cluster_worker(&c, SL_ROLE_DECODE, 0), _i < 2);
+        cluster_until(&c, cluster_idle, 20, "the request ends");
+        bool right = r->state == REQ_DONE;
+        ck_assert_msg(right || r->status == SL_ERR_DATA_LOSS, "state %d, %s", r->state, r->reason);
+        ck_assert_int_ge(r->retractions, 1);
+        lost += !right;
+        repeated += r->repeated;
+        if (right)
+            cluster_check_stream(&c, r);
+        /* The next turn finds no page that was computed from damaged rows. */
+        if (right)
+            run_next(r, seed);
+    }
+    cluster_stop(&c);
+    ck_assert_uint_ge(c.damaged_decode, 6);
+    ck_assert_int_gt(lost + repeated, 0);
+}
+END_TEST
+
 int main(void)
 {
     sl_log_init(getenv("SL_TEST_LOG") ? SL_LOG_DEBUG : SL_LOG_ERROR, false, "test");
@@ -170,6 +218,7 @@ int main(void)
     tcase_add_test(t, pulled_pages);
     tcase_add_test(t, pulled_pages_damaged_in_transit);
     tcase_add_loop_test(t, writer_writes_elsewhere, 0, 4);
+    tcase_add_loop_test(t, rows_of_running_requests, 0, 4);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -19,8 +19,9 @@ static const char *const events[SL_ON_EVENTS] = {
     "LOAD",     "GRANTED", "REFUSED", "COMMIT",  "PAGES_ASK", "STEP",    "STEPPED",
     "COMPUTED", "CHECKED", "JOINED",  "TOKENS",  "PATROL",    "RETRACT", "DAMAGED",
     "FAILED",   "UNDONE",  "ABORT",   "DRAINED", "FENCED",    "LOST",    "DEADLINE"};
-static const char *const states[SL_TICKET_STATES] = {"ASKED",   "LOADING", "LANDING",    "PROMPT", "CHECKING",
-                                                     "WAITING", "RUNNING", "QUARANTINE", "ENDING", "GONE"};
+static const char *const states[SL_TICKET_STATES] = {"ASKED",      "LOADING", "LANDING", "PROMPT",
+                                                     "CHECKING",   "WAITING", "RUNNING", "CONFIRMING",
+                                                     "QUARANTINE", "ENDING",  "GONE"};
 static char cells[SL_ON_EVENTS][SL_TICKET_STATES][CELL];
 static bool listed[SL_ON_EVENTS];
 static int32_t prompt[TOKENS];
@@ -119,6 +120,19 @@ static sl_ticket_event stepped(int32_t rows)
     return ev;
 }
 
+/* All tokens of a running ticket. */
+static void finish(sl_ticket *t)
+{
+    static const sl_msg_token last = {.id = 8};
+    sl_ticket_event ev = {.kind = SL_ON_TOKENS};
+    t->sampling.max_tokens = 2;
+    must(t, (sl_ticket_event){.kind = SL_ON_STEP});
+    must(t, stepped(t->n_tokens));
+    ev.tokens.list = &last;
+    ev.tokens.n = 1;
+    must(t, ev);
+}
+
 /* A ticket in this state. job: the checker still has a job that was posted before. */
 static sl_ticket make(sl_ticket_state state, bool job)
 {
@@ -159,8 +173,11 @@ static sl_ticket make(sl_ticket_state state, bool job)
     if (state == SL_TICKET_CHECKING)
         return t;
     must(&t, checked);
-    if (state == SL_TICKET_RUNNING)
-        must(&t, (sl_ticket_event){.kind = SL_ON_JOINED});
+    if (state == SL_TICKET_WAITING)
+        return t;
+    must(&t, (sl_ticket_event){.kind = SL_ON_JOINED});
+    if (state == SL_TICKET_CONFIRMING)
+        finish(&t);
     return t;
 }
 
@@ -186,7 +203,7 @@ static sl_ticket_event event_for(sl_ticket *t, sl_ticket_event_kind kind)
     case SL_ON_STEPPED:
         if (computes)
             must(t, (sl_ticket_event){.kind = SL_ON_STEP});
-        else if (t->state == SL_TICKET_ENDING)
+        else if (t->state == SL_TICKET_ENDING || t->state == SL_TICKET_CONFIRMING)
             t->steps++; /* it ended while a step computed it */
         ev = stepped(t->n_tokens);
         break;
@@ -208,6 +225,7 @@ static sl_ticket_event event_for(sl_ticket *t, sl_ticket_event_kind kind)
     case SL_ON_CHECKED:
         ev.checked.job = t->state == SL_TICKET_CHECKING || t->state == SL_TICKET_ENDING ? SL_JOB_COMPARE
                          : t->state == SL_TICKET_PROMPT                                 ? SL_JOB_VERIFY
+                         : t->state == SL_TICKET_CONFIRMING                             ? SL_JOB_CONFIRM
                                                                                         : SL_JOB_READ;
         break;
     case SL_ON_PATROL:
@@ -259,6 +277,8 @@ static bool leads_to(const char *cell, sl_ticket_state before, sl_ticket_state a
         return gone || after == SL_TICKET_QUARANTINE;
     if (!strncmp(cell, "lands", 5))
         return after == SL_TICKET_LANDING || after == SL_TICKET_PROMPT;
+    if (!strncmp(cell, "confirms", 8))
+        return gone || after == SL_TICKET_CONFIRMING;
     if (!strncmp(cell, "checks", 6))
         return after == SL_TICKET_CHECKING || after == SL_TICKET_WAITING;
     return after == before; /* READ, busy, VERIFY, FENCE, sooner: what happens is in the effects */
@@ -368,7 +388,12 @@ START_TEST(test_tokens)
         ck_assert_int_eq(out.list[0].kind, SL_DO_TELL_TOKENS);
         ck_assert_int_eq(out.list[0].tokens.first_index, 1);
         ck_assert_int_eq(out.list[0].tokens.n, used);
-        ck_assert_int_eq(out.list[1].kind, SL_DO_TELL_DONE);
+        ck_assert_int_eq(t.state, SL_TICKET_CONFIRMING);
+        sl_ticket_event checked = {.kind = SL_ON_CHECKED};
+        checked.checked.job = SL_JOB_CONFIRM;
+        must(&t, checked);
+        ck_assert_int_eq(out.list[0].kind, SL_DO_TELL_DONE);
+        out.list[1] = out.list[0];
         ck_assert_int_eq(out.list[1].done.finish, used == 3 ? SL_FINISH_STOP : SL_FINISH_LENGTH);
         ck_assert_int_eq(out.list[1].done.matched, used == 3 ? 42 : -1);
         ck_assert_int_eq(t.n_tokens, TOKENS + 1 + used);
@@ -379,7 +404,7 @@ START_TEST(test_tokens)
 }
 END_TEST
 
-/* Pages are sealed before they are published, when they have become full. */
+/* Pages are sealed when they have become full, and published after a clean round. */
 START_TEST(test_rows)
 {
     sl_ticket t = make(SL_TICKET_PROMPT, false);
@@ -388,14 +413,119 @@ START_TEST(test_rows)
     ck_assert_int_eq(out.n, 0);
     must(&t, (sl_ticket_event){.kind = SL_ON_STEP});
     must(&t, stepped(TOKENS));
-    ck_assert_int_eq(out.n, 2);
+    ck_assert_int_eq(out.n, 1);
     ck_assert_int_eq(out.list[0].kind, SL_DO_CHECK);
     ck_assert_int_eq(out.list[0].check.job, SL_JOB_SEAL);
     ck_assert_int_eq(out.list[0].check.first, 1);
     ck_assert_int_eq(out.list[0].check.n, 1);
+    ck_assert_int_eq(sl_ticket_sealed(&env, &t), 2);
+    must(&t, (sl_ticket_event){.kind = SL_ON_COMPUTED});
+    ck_assert_int_eq(t.state, SL_TICKET_CHECKING);
+    ck_assert_int_eq(out.list[1].check.job, SL_JOB_VERIFY);
+    ck_assert_int_eq(out.list[1].check.n, 2);
+    sl_ticket_event checked = {.kind = SL_ON_CHECKED};
+    checked.checked.job = SL_JOB_SEAL;
+    must(&t, checked);
+    checked.checked.job = SL_JOB_VERIFY;
+    must(&t, checked);
     ck_assert_int_eq(out.list[1].kind, SL_DO_PUBLISH);
     ck_assert_int_eq(out.list[1].rows, TOKENS);
-    ck_assert_int_eq(sl_ticket_sealed(&env, &t), 2);
+    free(t.own);
+}
+END_TEST
+
+static void decode_to(sl_ticket *t, int32_t n_tokens)
+{
+    static const sl_msg_token token = {.id = 9};
+    sl_ticket_event ev = {.kind = SL_ON_TOKENS}, sealed = {.kind = SL_ON_CHECKED};
+    ev.tokens.list = &token;
+    ev.tokens.n = 1;
+    sealed.checked.job = SL_JOB_SEAL;
+    t->sampling.max_tokens = 10000;
+    while (t->n_tokens < n_tokens) {
+        must(t, (sl_ticket_event){.kind = SL_ON_STEP});
+        must(t, stepped(t->n_tokens));
+        for (int i = 0; i < out.n; i++)
+            ck_assert_int_ne(out.list[i].kind, SL_DO_PUBLISH);
+        if (out.n)
+            must(t, sealed);
+        must(t, ev);
+    }
+}
+
+/* One part of the patrol. Returns the rows that were published after it, or 0. */
+static int32_t patrol(sl_ticket *t, int32_t most)
+{
+    sl_ticket_event ev = {.kind = SL_ON_PATROL, .now_ns = NOW, .patrol_most = most};
+    sl_ticket_event back = {.kind = SL_ON_CHECKED};
+    back.checked.job = SL_JOB_PATROL;
+    must(t, ev);
+    must(t, back);
+    return out.n && out.list[0].kind == SL_DO_PUBLISH ? out.list[0].rows : 0;
+}
+
+/* A page is published after a round over all earlier pages that began when it was full, and not after the round during which it
+ * became full; `safe` are the tokens of the round's beginning. */
+START_TEST(test_clean_rounds)
+{
+    sl_ticket t = make(SL_TICKET_RUNNING, false);
+    ck_assert_int_eq(t.safe, TOKENS + 1);
+    decode_to(&t, 3 * PAGE); /* the next row fills page 2 */
+    ck_assert_int_eq(patrol(&t, 1), 0);
+    decode_to(&t, 3 * PAGE + 5);
+    ck_assert_int_eq(sl_ticket_sealed(&env, &t), 3);
+    ck_assert_int_eq(t.safe, TOKENS + 1);
+    ck_assert_int_eq(patrol(&t, 1), 0); /* the round had two pages: page 2 was not full then */
+    ck_assert_int_eq(t.safe, 3 * PAGE);
+    ck_assert_int_eq(t.published / PAGE, 2);
+    ck_assert_int_eq(patrol(&t, 2), 0);
+    ck_assert_int_eq(patrol(&t, 2) / PAGE, 3);
+    ck_assert_int_eq(t.safe, 3 * PAGE + 5);
+    decode_to(&t, 3 * PAGE + 9);
+    must(&t, (sl_ticket_event){.kind = SL_ON_DAMAGED});
+    ck_assert_int_eq(out.list[0].kind, SL_DO_TELL_RETRACTED);
+    ck_assert(t.damaged);
+    ck_assert_int_eq(t.safe, 3 * PAGE + 5);
+    free(t.own);
+}
+END_TEST
+
+/* Damage, an abort and a loss at every point: what was not covered by a clean round is never published. */
+START_TEST(test_no_page_without_a_round)
+{
+    static const sl_ticket_event_kind ends[] = {SL_ON_DAMAGED, SL_ON_LOST, SL_ON_RETRACT, SL_ON_FAILED};
+    for (size_t e = 0; e < SL_COUNT(ends); e++) {
+        for (int parts = 0; parts < 5; parts++) {
+            sl_ticket t = make(SL_TICKET_RUNNING, false);
+            decode_to(&t, 4 * PAGE + 1);
+            for (int i = 0; i < parts; i++)
+                ck_assert_int_eq(patrol(&t, 1) > 0, i == 3);
+            must(&t, event_for(&t, ends[e]));
+            for (int i = 0; i < out.n; i++)
+                ck_assert_int_ne(out.list[i].kind, SL_DO_PUBLISH);
+            free(t.own);
+        }
+    }
+}
+END_TEST
+
+/* The client has gone, or its stop string was found: the pages are verified and published all the same, if they are clean. */
+START_TEST(test_abort_confirms)
+{
+    for (int damaged = 0; damaged < 2; damaged++) {
+        sl_ticket t = make(SL_TICKET_RUNNING, false);
+        decode_to(&t, 4 * PAGE + 1);
+        must(&t, (sl_ticket_event){.kind = SL_ON_ABORT, .abort_why = SL_ERR_CANCELLED});
+        ck_assert_int_eq(out.list[0].kind, SL_DO_TELL_DRAINED);
+        ck_assert_int_eq(t.state, SL_TICKET_CONFIRMING);
+        sl_ticket_event back = {.kind = damaged ? SL_ON_DAMAGED : SL_ON_CHECKED};
+        back.checked.job = damaged ? 0 : SL_JOB_CONFIRM;
+        must(&t, back);
+        for (int i = 0; i < out.n; i++)
+            ck_assert_int_gt(out.list[i].kind, SL_DO_TELL_DRAINED); /* no message */
+        ck_assert_int_eq(out.n && out.list[0].kind == SL_DO_PUBLISH, !damaged);
+        free(t.own);
+    }
 }
 END_TEST
 
@@ -417,6 +547,9 @@ int main(void)
     tcase_add_test(c, test_commit_must_fit);
     tcase_add_test(c, test_tokens);
     tcase_add_test(c, test_rows);
+    tcase_add_test(c, test_clean_rounds);
+    tcase_add_test(c, test_no_page_without_a_round);
+    tcase_add_test(c, test_abort_confirms);
     suite_add_tcase(s, c);
     return run_suite(s);
 }
