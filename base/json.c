@@ -15,6 +15,42 @@
 
 /* ---- parsing ---- */
 
+enum {
+    /* Memory of jansson for a value in an array, for a container, and for a member of an object. */
+    VALUE_BYTES = 48,
+    CONTAINER_BYTES = 160,
+    MEMBER_BYTES = 112,
+    /* A string is copied once, and the buffer in which it was read is up to twice as long. */
+    TEXT_COPIES = 3
+};
+
+sl_json_cost sl_json_measure(const char *text, size_t n)
+{
+    sl_json_cost c = {.bytes = (uint64_t)TEXT_COPIES * n};
+    unsigned depth = 0;
+    bool string = false;
+    for (size_t i = 0; i < n; i++) {
+        char ch = text[i];
+        if (string) {
+            i += ch == '\\';
+            string = ch != '"';
+        } else if (ch == '"') {
+            string = true;
+        } else if (ch == '[' || ch == '{') {
+            depth++;
+            c.depth = depth > c.depth ? depth : c.depth;
+            c.bytes += CONTAINER_BYTES;
+        } else if (ch == ']' || ch == '}') {
+            depth -= depth > 0;
+        } else if (ch == ',') {
+            c.bytes += VALUE_BYTES;
+        } else if (ch == ':') {
+            c.bytes += MEMBER_BYTES;
+        }
+    }
+    return c;
+}
+
 sl_status sl_json_parse(const char *text, size_t n, const char *name, json_t **out, sl_err *err)
 {
     json_error_t je;

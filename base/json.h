@@ -13,6 +13,18 @@
 
 #include "base/status.h"
 
+/* How deeply a text is nested, and at most how many bytes parsing it takes, its values included: one pass, no memory.
+ * The text need not be valid. */
+typedef struct sl_json_cost {
+    uint64_t bytes;
+    unsigned depth;
+} sl_json_cost;
+sl_json_cost sl_json_measure(const char *text, size_t n);
+
+/* Levels of arrays and objects that a text of a client may have: jansson, and what walks its values, recurse once a
+ * level. */
+enum { SL_JSON_DEPTH_MAX = 128 };
+
 /* Parses n bytes, which may be any JSON value; duplicate keys are refused. Errors name the text `name`, such as a path
  * or "request body". *out is a new reference. */
 sl_status sl_json_parse(const char *text, size_t n, const char *name, json_t **out, sl_err *err);

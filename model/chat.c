@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "model/chat_impl.h"
 
 static sl_status render_plain(ct_render *r);
@@ -132,15 +133,10 @@ static void mark(ct_render *r, size_t from)
         r->client[r->n_client - 1].end = end;
         return;
     }
-    if (r->n_client == r->cap_client) {
-        size_t cap = r->cap_client ? 2 * r->cap_client : 16;
-        sl_tok_range *p = realloc(r->client, cap * sizeof *p);
-        if (!p) {
-            r->out.bad = true; /* rather no prompt than one whose text is not marked */
-            return;
-        }
-        r->client = p;
-        r->cap_client = cap;
+    if (sl_guard_grow(r->out.guard, (void **)&r->client, &r->cap_client, r->n_client + 1, sizeof *r->client,
+                      NULL)) {
+        r->out.bad = true; /* rather no prompt than one whose text is not marked */
+        return;
     }
     r->client[r->n_client++] = (sl_tok_range){from, end};
 }
@@ -198,6 +194,18 @@ sl_status ct_content_text(ct_render *r, size_t i, ct_buf *out)
     return SL_OK;
 }
 
+/* The text was written by the client and is parsed for the first time: it has the limits of the body. What its values
+ * take is held until the prompt is rendered, because the number of calls at once is not known here. */
+static sl_status parse_arguments(ct_render *r, size_t i, const json_t *text, json_t **args)
+{
+    sl_json_cost c = sl_json_measure(json_string_value(text), json_string_length(text));
+    if (c.depth > SL_JSON_DEPTH_MAX)
+        return ct_fail(r, i, "tool_calls", "function.arguments is nested too deeply");
+    SL_TRY(sl_guard_take(r->req->guard, c.bytes, r->err));
+    *args = json_loadb(json_string_value(text), json_string_length(text), JSON_ALLOW_NUL, NULL);
+    return SL_OK;
+}
+
 sl_status ct_arguments(ct_render *r, size_t i, size_t k, const char **name, json_t **args)
 {
     const json_t *call = ct_function(json_array_get(ct_tool_calls(r->msgs[i]), k));
@@ -208,7 +216,7 @@ sl_status ct_arguments(ct_render *r, size_t i, size_t k, const char **name, json
     if (json_is_object(a))
         *args = json_incref((json_t *)a);
     else if (json_is_string(a) && json_string_length(a) > 0)
-        *args = json_loadb(json_string_value(a), json_string_length(a), JSON_ALLOW_NUL, NULL);
+        SL_TRY(parse_arguments(r, i, a, args));
     else
         *args = a && !json_is_null(a) && !json_is_string(a) ? NULL : json_object();
     if (json_is_object(*args))
@@ -261,6 +269,9 @@ static sl_status check_tools(const sl_chat_request *req, sl_err *err)
 {
     if (req->tools && !json_is_null(req->tools) && !json_is_array(req->tools))
         return sl_fail(err, SL_ERR_INVALID, "tools: must be an array");
+    if (json_array_size(req->tools) > SL_CHAT_TOOLS_MAX)
+        return sl_fail(err, SL_ERR_INVALID, "tools: %zu of them, at most %d", json_array_size(req->tools),
+                       SL_CHAT_TOOLS_MAX);
     size_t i;
     json_t *tool;
     json_array_foreach(req->tools, i, tool)
@@ -318,6 +329,13 @@ static sl_status render_plain(ct_render *r)
 
 /* ---- entry ---- */
 
+static sl_status bad(const ct_render *r)
+{
+    SL_TRY(sl_guard_check(r->req->guard, r->err));
+    return r->req->guard && r->req->guard->refused ? sl_guard_refused(r->req->guard, r->err)
+                                                   : SL_ERR_NO_MEMORY;
+}
+
 sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, sl_chat_prompt *out, sl_err *err)
 {
     SL_TRY(check_messages(req, err));
@@ -325,6 +343,8 @@ sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, sl_chat_p
     sl_status st = SL_ERR_NO_MEMORY;
     size_t n = json_array_size(req->messages);
     ct_render r = {.err = err, .req = req, .n = n, .last_user = SIZE_MAX};
+    r.out.guard = req->guard;
+    SL_TRY(sl_guard_take(req->guard, n * (sizeof *r.msgs + sizeof *r.index), err));
     r.msgs = malloc(n * sizeof *r.msgs);
     r.index = malloc(n * sizeof *r.index);
     if (!r.msgs || !r.index)
@@ -337,7 +357,7 @@ sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, sl_chat_p
     if (st != SL_OK)
         goto free_text;
     if (r.out.bad) {
-        st = SL_ERR_NO_MEMORY;
+        st = bad(&r);
         goto free_text;
     }
     *out = (sl_chat_prompt){.text = r.out.p, .len = r.out.n, .client = r.client, .n_client = r.n_client};

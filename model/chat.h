@@ -26,7 +26,7 @@
 
 #include <jansson.h>
 
-#include "base/status.h"
+#include "base/guard.h"
 #include "model/tokenizer.h"
 
 typedef enum {
@@ -60,6 +60,7 @@ typedef struct sl_chat_request {
     const json_t *tool_choice;     /* "auto", "none", "required", {type,function:{name}}, or NULL */
     const json_t *response_format; /* {type:"text"|"json_object"|"json_schema",…}, or NULL */
     bool thinking;                 /* the model is to reason before it answers */
+    sl_guard *guard;               /* memory is taken from it; NULL: none */
     bool keep_reasoning;           /* also render the reasoning of turns before the last user message */
 } sl_chat_request;
 
@@ -71,6 +72,9 @@ typedef struct sl_chat_prompt {
         *client; /* the n_client ranges that come from the request and not from the format, in order */
     size_t n_client;
 } sl_chat_prompt;
+
+/* More tools than this are refused: an answer's arguments are looked up among them. */
+#define SL_CHAT_TOOLS_MAX 8192
 
 /* Renders the prompt up to the point where the model's answer begins. *out is set on success only. err names the index
  * of the message and the field. A tool_choice of "none" leaves the tools out; "required" or the name of a function only

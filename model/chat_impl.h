@@ -12,7 +12,8 @@
 typedef struct ct_buf {
     char *p;
     size_t n, cap;
-    bool bad; /* out of memory */
+    bool bad; /* out of memory, or the guard has no room */
+    sl_guard *guard;
 } ct_buf;
 
 void ct_add(ct_buf *b, const char *text, size_t len);

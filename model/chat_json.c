@@ -3,6 +3,7 @@
  * that function: ", " and ": " as separators, and for a float the shortest decimal number that reads back as the same
  * value.
  */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,15 +16,10 @@ void ct_add(ct_buf *b, const char *text, size_t len)
     if (b->bad)
         return;
     if (b->cap - b->n < len + 1) {
-        size_t cap = (b->n + len + 1) * 2;
-        cap = cap < 256 ? 256 : cap;
-        char *p = realloc(b->p, cap);
-        if (!p) {
-            b->bad = true;
+        b->bad = sl_guard_check(b->guard, NULL) ||
+                 sl_guard_grow(b->guard, (void **)&b->p, &b->cap, b->n + len + 1, 1, NULL);
+        if (b->bad)
             return;
-        }
-        b->p = p;
-        b->cap = cap;
     }
     if (len)
         memcpy(b->p + b->n, text, len);
@@ -60,7 +56,9 @@ void ct_escaped(ct_buf *b, const char *text, size_t len)
 static int shortest(double x, char *digits, int *point)
 {
     char text[40];
-    for (int precision = 0; precision < 17; precision++) {
+    /* Of a normal number, the form of 15 digits is the shortest one with zeros behind it, if any form of up to 15 digits
+     * reads back as it. */
+    for (int precision = x < DBL_MIN ? 0 : DBL_DIG - 1; precision < 17; precision++) {
         snprintf(text, sizeof text, "%.*e", precision, x);
         if (strtod(text, NULL) == x)
             break;

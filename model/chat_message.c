@@ -7,9 +7,6 @@
 #include "model/chat_impl.h"
 #include "model/tokenizer_utf8.h"
 
-/* The parser moves what it has not understood yet, so a long text is fed in pieces. */
-enum { PIECE = 4096 };
-
 typedef struct whole {
     ct_buf reasoning, content, args;
     json_t *calls; /* array; NULL: none yet */
@@ -70,9 +67,7 @@ sl_status sl_chat_parse(sl_chat_format f, bool thinking, const json_t *tools, co
     if (sl_utf8_valid_len(text, len) < len)
         return SL_ERR_INVALID;
     SL_TRY(sl_chat_parser_create(f, thinking, tools, &p));
-    sl_status st = SL_OK;
-    for (size_t at = 0; at < len && st == SL_OK; at += PIECE)
-        st = sl_chat_parser_feed(p, text + at, len - at < PIECE ? len - at : PIECE, collect, &w);
+    sl_status st = sl_chat_parser_feed(p, text, len, collect, &w);
     if (st != SL_OK)
         goto free_parts;
     st = sl_chat_parser_finish(p, collect, &w);

@@ -11,6 +11,8 @@
 
 #include "model/chat_parse_impl.h"
 
+enum { FEED_PIECE = 4096 };
+
 /* The state in which an answer begins. */
 static state first_state(const sl_chat_parser *p, bool thinking)
 {
@@ -239,8 +241,15 @@ static sl_status run(sl_chat_parser *p, bool end, sl_chat_sink *sink, void *user
 
 sl_status sl_chat_parser_feed(sl_chat_parser *p, const char *text, size_t len, sl_chat_sink *sink, void *user)
 {
-    ct_add(&p->pend, text, len);
-    return run(p, false, sink, user);
+    /* What has been understood is moved out of pend at once, so a long text is taken in pieces. */
+    size_t at = 0, n;
+    do {
+        n = len - at < FEED_PIECE ? len - at : FEED_PIECE;
+        ct_add(&p->pend, text + at, n);
+        SL_TRY(run(p, false, sink, user));
+        at += n;
+    } while (at < len);
+    return SL_OK;
 }
 
 sl_status sl_chat_parser_finish(sl_chat_parser *p, sl_chat_sink *sink, void *user)

@@ -25,8 +25,9 @@
 #include "model/chat_impl.h"
 
 enum {
+    DEPTH_MAX = 512,   /* levels of a value that is copied; a deeper one becomes a string */
     HEADER_MAX = 4096, /* bytes of an opening tag, and of a function's name */
-    NO_LIMIT = 1 << 30
+    NO_LIMIT = 1024    /* line breaks that wait for what follows them: each call looks at all of them */
 };
 
 typedef enum {
@@ -81,12 +82,13 @@ struct sl_chat_parser {
     bool whole;  /* ST_CLOSE: the "}" of the call's object has been consumed, or is not expected any more */
     bool marked; /* ST_OBJECT: tools_open has been consumed; if this is no call, it becomes content */
     int calls;
-    char name[HEADER_MAX]; /* of the current call */
-    unsigned types;        /* ST_JSON: the types that the schema allows for this argument (chat_impl.h) */
-    size_t scanned;        /* ST_JSON: bytes of pend that have been searched for the end of the value */
-    json_scan scan;        /* of the value that pend begins with */
-    ct_buf pend, out;      /* text that is not yet understood; JSON of arguments that is not yet emitted */
-    sl_chat_sink *sink;    /* valid during a call of feed or finish */
+    char name[HEADER_MAX];    /* of the current call */
+    const json_t *parameters; /* the schema of the current call's function; NULL: there is none */
+    unsigned types;           /* ST_JSON: the types that the schema allows for this argument (chat_impl.h) */
+    size_t scanned;           /* ST_JSON: bytes of pend that have been searched for the end of the value */
+    json_scan scan;           /* of the value that pend begins with */
+    ct_buf pend, out;         /* text that is not yet understood; JSON of arguments that is not yet emitted */
+    sl_chat_sink *sink;       /* valid during a call of feed or finish */
     void *user;
 };
 

@@ -8,9 +8,8 @@
  */
 #include <string.h>
 
+#include "base/json.h"
 #include "model/chat_parse_impl.h"
-
-enum { DEPTH_MAX = 512 }; /* levels of a value that is copied; a deeper one becomes a string */
 
 /* ---- the beginning of an object ---- */
 
@@ -179,6 +178,13 @@ static progress give_up(sl_chat_parser *p)
     return MOVED;
 }
 
+/* NULL: not valid, or nested too deeply. */
+static json_t *load(const char *text, size_t len, size_t flags)
+{
+    return sl_json_measure(text, len).depth > DEPTH_MAX ? NULL
+                                                        : json_loadb(text, len, flags | JSON_ALLOW_NUL, NULL);
+}
+
 /* Emits the call of a whole object; false when it is not one. */
 static bool emit_object(sl_chat_parser *p, const char *text, size_t len)
 {
@@ -189,7 +195,7 @@ static bool emit_object(sl_chat_parser *p, const char *text, size_t len)
     if (!args)
         args = json_object_get(f, "parameters");
     if (json_is_string(args)) /* some models write the arguments as the text of an object */
-        args = own = json_loadb(json_string_value(args), json_string_length(args), JSON_ALLOW_NUL, NULL);
+        args = own = load(json_string_value(args), json_string_length(args), 0);
     bool ok = n > 0 && n < HEADER_MAX && json_is_object(args);
     if (ok) {
         cp_begin_call(p, name, n);

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "base/json.h"
 #include "model/chat_parse_impl.h"
 
 progress cp_tools_open(sl_chat_parser *p)
@@ -25,9 +26,25 @@ void cp_begin_call(sl_chat_parser *p, const char *name, size_t len)
     cp_emit(p, SL_CHAT_TOOL_BEGIN, p->name, len);
 }
 
+/* Looked up once a call, because a request may have thousands of tools. */
+static const json_t *parameters_of(const sl_chat_parser *p)
+{
+    size_t i;
+    json_t *tool;
+    json_array_foreach(p->tools, i, tool)
+    {
+        const json_t *f = ct_function(tool);
+        const char *name = json_string_value(json_object_get(f, "name"));
+        if (name && strcmp(name, p->name) == 0)
+            return json_object_get(f, "parameters");
+    }
+    return NULL;
+}
+
 static void begin_call(sl_chat_parser *p, const char *name, size_t len)
 {
     cp_begin_call(p, name, len);
+    p->parameters = parameters_of(p);
     p->st = ST_CALL;
 }
 
@@ -130,17 +147,7 @@ static progress run_name(sl_chat_parser *p, bool end)
 /* The types that the schema of the current call's function allows for an argument. */
 static unsigned schema_types(const sl_chat_parser *p, const char *key, size_t len)
 {
-    size_t i;
-    json_t *tool;
-    json_array_foreach(p->tools, i, tool)
-    {
-        const json_t *f = ct_function(tool);
-        const char *name = json_string_value(json_object_get(f, "name"));
-        if (!name || strcmp(name, p->name) != 0)
-            continue;
-        return ct_property_types(json_object_get(f, "parameters"), key, len);
-    }
-    return CT_ANY;
+    return p->parameters ? ct_property_types(p->parameters, key, len) : CT_ANY;
 }
 
 /* types: those that the argument may have; a string is emitted while it arrives. */
@@ -242,8 +249,10 @@ static void add_value(sl_chat_parser *p, const char *text, size_t len)
         from++;
     while (to > from && cp_is_space(text[to - 1]))
         to--;
-    json_t *v =
-        json_loadb(text + from, to - from, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL);
+    bool deep = sl_json_measure(text + from, to - from).depth > DEPTH_MAX;
+    json_t *v = deep ? NULL
+                     : json_loadb(text + from, to - from,
+                                  JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL);
     bool copied = v && (ct_type_of(v) & p->types || !(p->types & CT_STRING));
     json_decref(v);
     if (copied) {

@@ -1,6 +1,9 @@
 /*
- * Stop strings: text that is not yet emitted is kept in one buffer. Each call of feed searches the buffer and emits
+ * Stop strings: text that is not yet emitted is kept in one buffer. Each call of feed searches what is new and emits
  * everything before the first byte at which a match could still begin.
+ *
+ * The search is that of Knuth, Morris and Pratt, whose state stays between calls: it looks at each byte once for each
+ * string, whatever the strings are and wherever the text is cut.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +14,25 @@ struct sl_stop {
     size_t n;
     char *text[SL_STOP_MAX];
     size_t len[SL_STOP_MAX];
+    uint16_t *table[SL_STOP_MAX];  /* where a search goes on after a byte that does not fit */
+    uint16_t matched[SL_STOP_MAX]; /* bytes at the end of the text so far that text[i] begins with */
     bool include, done;
     char *buf; /* [0, emitted) was returned by the last call, [emitted, used) is held back */
     size_t emitted, used, cap;
 };
+
+/* table[k]: the longest proper beginning of text that ends text[0..k]. */
+static void make_table(const char *text, size_t len, uint16_t *table)
+{
+    size_t k = 0;
+    table[0] = 0;
+    for (size_t i = 1; i < len; i++) {
+        while (k && text[i] != text[k])
+            k = table[k - 1];
+        k += text[i] == text[k];
+        table[i] = (uint16_t)k;
+    }
+}
 
 sl_status sl_stop_create(const char *const *strings, size_t n, bool include, sl_stop **out, sl_err *err)
 {
@@ -31,12 +49,16 @@ sl_status sl_stop_create(const char *const *strings, size_t n, bool include, sl_
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     s->include = include;
     for (; s->n < n; s->n++) {
+        size_t len = strlen(strings[s->n]);
         s->text[s->n] = strdup(strings[s->n]);
-        if (!s->text[s->n]) {
+        s->table[s->n] = malloc(len * sizeof *s->table[0]);
+        if (!s->text[s->n] || !s->table[s->n]) {
+            s->n++;
             sl_stop_destroy(s);
             return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
         }
-        s->len[s->n] = strlen(strings[s->n]);
+        s->len[s->n] = len;
+        make_table(strings[s->n], len, s->table[s->n]);
     }
     *out = s;
     return SL_OK;
@@ -46,8 +68,10 @@ void sl_stop_destroy(sl_stop *s)
 {
     if (!s)
         return;
-    for (size_t i = 0; i < s->n; i++)
+    for (size_t i = 0; i < s->n; i++) {
         free(s->text[i]);
+        free(s->table[i]);
+    }
     free(s->buf);
     free(s);
 }
@@ -76,36 +100,42 @@ static bool append(sl_stop *s, const char *text, size_t len)
     return true;
 }
 
-/* The stop string whose match ends first in buf, and of several that end there the one that starts first; -1: none.
- * *start and *end are its place. */
-static int first_match(const sl_stop *s, size_t *start, size_t *end)
+/* Takes one byte for stop string i; true when that is its last. */
+static bool step(sl_stop *s, size_t i, char c)
 {
-    int best = -1;
-    for (size_t i = 0; i < s->n; i++) {
-        const char *hit = memmem(s->buf, s->used, s->text[i], s->len[i]);
-        if (!hit)
-            continue;
-        size_t from = (size_t)(hit - s->buf), to = from + s->len[i];
-        if (best < 0 || to < *end || (to == *end && from < *start)) {
-            best = (int)i;
-            *start = from;
-            *end = to;
+    size_t k = s->matched[i];
+    while (k && c != s->text[i][k])
+        k = s->table[i][k - 1];
+    k += c == s->text[i][k];
+    s->matched[i] = (uint16_t)k;
+    return k == s->len[i];
+}
+
+/* The stop string whose match ends first in buf[from..), and of several that end there the one that starts first; -1:
+ * none. *start and *end are its place. */
+static int first_match(sl_stop *s, size_t from, size_t *start, size_t *end)
+{
+    for (size_t at = from; at < s->used; at++) {
+        int best = -1;
+        for (size_t i = 0; i < s->n; i++) {
+            if (step(s, i, s->buf[at]) && (best < 0 || s->len[i] > s->len[best]))
+                best = (int)i;
+        }
+        if (best >= 0) {
+            *end = at + 1;
+            *start = *end - s->len[best];
+            return best;
         }
     }
-    return best;
+    return -1;
 }
 
 /* Length of the longest tail of buf with which a stop string begins. */
 static size_t open_tail(const sl_stop *s)
 {
     size_t longest = 0;
-    for (size_t i = 0; i < s->n; i++) {
-        size_t most = s->len[i] - 1 < s->used ? s->len[i] - 1 : s->used;
-        for (size_t n = most; n > longest; n--) {
-            if (memcmp(s->buf + s->used - n, s->text[i], n) == 0)
-                longest = n;
-        }
-    }
+    for (size_t i = 0; i < s->n; i++)
+        longest = s->matched[i] > longest ? s->matched[i] : longest;
     return longest;
 }
 
@@ -120,10 +150,10 @@ int sl_stop_feed(sl_stop *s, const char *text, size_t len, const char **emit, si
         *n_emit = len;
         return -1;
     }
+    size_t held = s->used - s->emitted, start = 0, end = 0; /* what is held has been searched */
     if (!append(s, text, len))
         return SL_STOP_OOM;
-    size_t start = 0, end = 0;
-    int found = first_match(s, &start, &end);
+    int found = first_match(s, held, &start, &end);
     s->emitted = found >= 0 ? (s->include ? end : start) : s->used - open_tail(s);
     *emit = s->buf ? s->buf : "";
     *n_emit = s->emitted;

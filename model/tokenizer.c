@@ -49,28 +49,16 @@ void tk_arena_free(tk_arena *a)
 
 bool tk_spans_push(tk_spans *s, uint32_t start, uint32_t end, bool match)
 {
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? s->cap * 2 : 64;
-        tk_span *v = realloc(s->v, cap * sizeof *v);
-        if (!v)
-            return false;
-        s->v = v;
-        s->cap = cap;
-    }
+    if (s->n == s->cap && sl_guard_grow(s->guard, (void **)&s->v, &s->cap, s->n + 1, sizeof *s->v, NULL))
+        return false;
     s->v[s->n++] = (tk_span){start, end, match};
     return true;
 }
 
 bool tk_ids_push(tk_ids *s, int32_t id)
 {
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? s->cap * 2 : 64;
-        int32_t *v = realloc(s->v, cap * sizeof *v);
-        if (!v)
-            return false;
-        s->v = v;
-        s->cap = cap;
-    }
+    if (s->n == s->cap && sl_guard_grow(s->guard, (void **)&s->v, &s->cap, s->n + 1, sizeof *s->v, NULL))
+        return false;
     s->v[s->n++] = id;
     return true;
 }
@@ -188,22 +176,70 @@ sl_status sl_tokenizer_encode_mixed(const sl_tokenizer *t, const char *text, siz
                                     const sl_tok_range *plain, size_t n_plain, int32_t **ids, size_t *n,
                                     sl_err *err)
 {
-    if (len > UINT32_MAX / 8)
-        return sl_fail(err, SL_ERR_TOO_LARGE, "text has %zu bytes, at most %u are tokenized at once", len,
+    const sl_tok_input in = {
+        .text = text, .len = len, .flags = flags, .plain = plain, .n_plain = n_plain, .max_ids = SIZE_MAX};
+    return sl_tokenizer_encode_input(t, &in, ids, n, err);
+}
+
+/* Normalizers compose characters, so that a text may become shorter than it was; the longest composition of several
+ * characters into one keeps at least this part of their bytes. */
+enum { SHRINK = 6 };
+
+static sl_status too_many(size_t max, sl_err *err)
+{
+    return sl_fail(err, SL_ERR_TOO_LARGE, "the text has more than %zu tokens", max);
+}
+
+/* No id stands for more bytes than the longest token, so that some texts need not be looked at. */
+static sl_status check_size(const sl_tokenizer *t, const sl_tok_input *in, sl_err *err)
+{
+    if (in->len > UINT32_MAX / 8)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "text has %zu bytes, at most %u are tokenized at once", in->len,
                        UINT32_MAX / 8);
-    size_t valid = sl_utf8_valid_len(text, len);
-    if (valid < len)
+    uint64_t longest = (uint64_t)t->max_bytes * (t->n_norm ? SHRINK : 1);
+    bool hopeless = t->lossless && longest && in->len / longest > in->max_ids;
+    return hopeless ? too_many(in->max_ids, err) : SL_OK;
+}
+
+/* The status of a failure: scratch memory that the guard has refused is not memory that the process does not have. */
+static sl_status failed(const tk_work *w, sl_status st)
+{
+    if (st == SL_ERR_NO_MEMORY && w->guard && w->guard->refused)
+        return sl_guard_refused(w->guard, w->err);
+    return st;
+}
+
+sl_status sl_tokenizer_encode_input(const sl_tokenizer *t, const sl_tok_input *in, int32_t **ids, size_t *n,
+                                    sl_err *err)
+{
+    SL_TRY(check_size(t, in, err));
+    size_t valid = sl_utf8_valid_len(in->text, in->len);
+    if (valid < in->len)
         return sl_fail(err, SL_ERR_INVALID, "text is not UTF-8 at byte %zu", valid);
-    tk_work w = {.t = t, .flags = flags, .plain = plain, .n_plain = n_plain, .base = text, .err = err};
-    sl_status st = encode_into(&w, text, len);
+    uint64_t held = in->guard ? in->guard->held : 0;
+    tk_work w = {.t = t,
+                 .flags = in->flags,
+                 .plain = in->plain,
+                 .n_plain = in->n_plain,
+                 .base = in->text,
+                 .guard = in->guard,
+                 .max_ids = in->max_ids,
+                 .err = err};
+    w.ids.guard = w.a.guard = w.b.guard = w.matches.guard = in->guard;
+    sl_status st = encode_into(&w, in->text, in->len);
+    if (st == SL_OK && w.ids.n > in->max_ids)
+        st = too_many(in->max_ids, err);
     if (st == SL_OK) {
         *ids = w.ids.n ? w.ids.v : NULL;
         *n = w.ids.n;
+        held += w.ids.n ? w.ids.cap * sizeof *w.ids.v : 0;
         if (w.ids.n)
             w.ids.v = NULL; /* the caller's */
     }
     tk_work_free(&w);
-    return st;
+    if (in->guard && in->guard->held > held)
+        sl_guard_give(in->guard, in->guard->held - held);
+    return failed(&w, st);
 }
 
 /* ---- decode ---- */

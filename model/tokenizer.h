@@ -15,7 +15,7 @@
 #ifndef SL_MODEL_TOKENIZER_H
 #define SL_MODEL_TOKENIZER_H
 
-#include "base/status.h"
+#include "base/guard.h"
 
 typedef struct sl_tokenizer sl_tokenizer;
 
@@ -60,6 +60,25 @@ sl_status sl_tokenizer_encode(const sl_tokenizer *t, const char *text, size_t le
  */
 sl_status sl_tokenizer_encode_mixed(const sl_tokenizer *t, const char *text, size_t len, unsigned flags,
                                     const sl_tok_range *plain, size_t n_plain, int32_t **ids, size_t *n,
+                                    sl_err *err);
+
+/* A text and the conditions under which it is encoded. */
+typedef struct sl_tok_input {
+    const char *text;
+    size_t len;
+    unsigned flags;
+    const sl_tok_range *plain; /* as in sl_tokenizer_encode_mixed() */
+    size_t n_plain;
+    size_t max_ids;  /* a text of more ids is refused, before it is looked at if it cannot have fewer */
+    sl_guard *guard; /* all memory is taken from it, that of *ids stays taken; may be NULL */
+} sl_tok_input;
+
+/*
+ * The same under a guard. The time is O(len log len) for any text and any normalizer, and for any pattern of the
+ * pre-tokenizer that does not backtrack over the same text again and again. Errors as above, and TOO_LARGE: more than
+ * max_ids; EXHAUSTED: the guard has no room; CANCELLED: it was stopped, which is looked at every few thousand pieces.
+ */
+sl_status sl_tokenizer_encode_input(const sl_tokenizer *t, const sl_tok_input *in, int32_t **ids, size_t *n,
                                     sl_err *err);
 
 /*

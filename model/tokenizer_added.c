@@ -13,6 +13,8 @@
 #include "model/tokenizer_impl.h"
 #include "model/tokenizer_utf8.h"
 
+enum { MATCHES_PER_LOOK = 1024 };
+
 static uint32_t new_node(tk_trie *t, unsigned char byte)
 {
     if (t->n == t->cap) {
@@ -206,17 +208,19 @@ static sl_status take(tk_work *w, const char *text, size_t len, size_t start, si
 sl_status tk_added_split(tk_work *w, const tk_trie *trie, const char *text, size_t len, tk_text_fn *between)
 {
     size_t done = 0, at = 0;
-    while (trie->any && at < len) {
+    while (trie->any && at < len && w->ids.n <= w->max_ids) {
         size_t n = 0;
         int32_t id = trie->first[(unsigned char)text[at]] ? longest(w, trie, text + at, len - at, &n) : -1;
         if (id < 0) {
             at++;
             continue;
         }
+        if (++w->searches % MATCHES_PER_LOOK == 0)
+            SL_TRY(sl_guard_check(w->guard, w->err));
         sl_status st = take(w, text, len, at, at + n, id, &done, between);
         if (st != SL_OK)
             return st;
         at += n;
     }
-    return done < len ? between(w, text + done, len - done) : SL_OK;
+    return done < len && w->ids.n <= w->max_ids ? between(w, text + done, len - done) : SL_OK;
 }

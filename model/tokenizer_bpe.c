@@ -11,7 +11,14 @@
 
 #include "model/tokenizer_impl.h"
 
-enum { SHORT_PIECE = 48, CACHE_SLOTS = 4096, CACHE_KEY = 32, CACHE_IDS = 8, NO_PAIR = -1 };
+enum {
+    SHORT_PIECE = 48,
+    CACHE_SLOTS = 4096,
+    CACHE_KEY = 32,
+    CACHE_IDS = 8,
+    NO_PAIR = -1,
+    MERGES_PER_LOOK = 4096
+};
 
 typedef struct tk_symbol {
     int32_t id;
@@ -168,14 +175,9 @@ static void merge_short(const tk_merges *m, tk_symbol *s, int32_t n)
 
 static bool heap_push(tk_work *w, uint32_t rank, int32_t pos, int32_t merged)
 {
-    if (w->n_heap == w->cap_heap) {
-        size_t cap = w->cap_heap ? w->cap_heap * 2 : 1024;
-        tk_cand *p = realloc(w->heap, cap * sizeof *p);
-        if (!p)
-            return false;
-        w->heap = p;
-        w->cap_heap = cap;
-    }
+    if (w->n_heap == w->cap_heap &&
+        sl_guard_grow(w->guard, (void **)&w->heap, &w->cap_heap, w->n_heap + 1, sizeof *w->heap, NULL))
+        return false;
     size_t at = w->n_heap++;
     tk_cand c = {(uint64_t)rank << 32 | (uint32_t)pos, merged};
     while (at > 0 && w->heap[(at - 1) / 2].order > c.order) {
@@ -214,15 +216,17 @@ static bool push_pair(tk_work *w, int32_t i)
     return !m || heap_push(w, m->rank, i, m->id);
 }
 
-static bool merge_long(tk_work *w, int32_t n)
+static sl_status merge_long(tk_work *w, int32_t n)
 {
     tk_symbol *s = w->symbols;
     w->n_heap = 0;
     for (int32_t i = 0; i < n; i++) {
         if (!push_pair(w, i))
-            return false;
+            return SL_ERR_NO_MEMORY;
     }
-    while (w->n_heap) {
+    for (uint32_t k = 1; w->n_heap; k++) {
+        if (k % MERGES_PER_LOOK == 0)
+            SL_TRY(sl_guard_check(w->guard, w->err));
         tk_cand top = heap_pop(w);
         int32_t i = (int32_t)(uint32_t)top.order;
         if (s[i].dead || s[i].next < 0)
@@ -232,28 +236,22 @@ static bool merge_long(tk_work *w, int32_t n)
             continue; /* the entry is out of date: one of its symbols has been merged since */
         merge_at(s, i, top.merged);
         if (!push_pair(w, s[i].prev) || !push_pair(w, i))
-            return false;
+            return SL_ERR_NO_MEMORY;
     }
-    return true;
+    return SL_OK;
 }
 
 static sl_status merge_piece(tk_work *w, const unsigned char *piece, size_t len)
 {
-    if (len > w->cap_symbols) {
-        size_t cap = len * 2 > 256 ? len * 2 : 256;
-        tk_symbol *p = realloc(w->symbols, cap * sizeof *p);
-        if (!p)
-            return SL_ERR_NO_MEMORY;
-        w->symbols = p;
-        w->cap_symbols = cap;
-    }
+    if (sl_guard_grow(w->guard, (void **)&w->symbols, &w->cap_symbols, len, sizeof *w->symbols, NULL))
+        return SL_ERR_NO_MEMORY;
     int32_t n = load_symbols(w, piece, len);
     if (n == 0)
         return SL_OK;
     if (n <= SHORT_PIECE)
         merge_short(&w->t->merges, w->symbols, n);
-    else if (!merge_long(w, n))
-        return SL_ERR_NO_MEMORY;
+    else
+        SL_TRY(merge_long(w, n));
     for (int32_t i = 0; i >= 0; i = w->symbols[i].next) {
         if (!tk_ids_push(&w->ids, w->symbols[i].id))
             return SL_ERR_NO_MEMORY;
@@ -307,13 +305,18 @@ void tk_work_cache(tk_work *w, size_t text_len)
 {
     /* For a short text, clearing the table would cost more than the cache saves. */
     if (text_len > 64u << 10)
-        w->cache = calloc(1, sizeof *w->cache); /* out of memory: encoding is slower, the ids are the same */
+        w->cache =
+            sl_guard_take(w->guard, sizeof *w->cache, NULL)
+                ? NULL
+                : calloc(1, sizeof *w->cache); /* without it encoding is slower, the ids are the same */
 }
 
 void tk_work_free(tk_work *w)
 {
     if (w->region)
         onig_region_free(w->region, 1);
+    if (w->match_param)
+        onig_free_match_param(w->match_param);
     free(w->ids.v);
     free(w->a.v);
     free(w->b.v);

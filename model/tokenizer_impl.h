@@ -15,6 +15,7 @@
 
 #include <oniguruma.h>
 
+#include "base/guard.h"
 #include "model/tokenizer.h"
 
 /* Every id is less than this, which is 16 times the largest known vocabulary. */
@@ -46,13 +47,16 @@ typedef struct tk_span {
 typedef struct tk_spans {
     tk_span *v;
     size_t n, cap;
+    sl_guard *guard; /* that its memory is taken from; NULL: none */
 } tk_spans;
 
+/* False: out of memory, or the guard has no room. */
 bool tk_spans_push(tk_spans *s, uint32_t start, uint32_t end, bool match);
 
 typedef struct tk_ids {
     int32_t *v;
     size_t n, cap;
+    sl_guard *guard;
 } tk_ids;
 
 bool tk_ids_push(tk_ids *s, int32_t id);
@@ -145,6 +149,7 @@ struct sl_tokenizer {
     int32_t byte_id[256]; /* id of the token of a single byte; -1: the vocabulary has none */
     int32_t unk;          /* id for bytes without a token; -1: they are dropped */
     bool fuse_unk, ignore_merges;
+    bool lossless; /* every byte of a text is in some id */
     tk_trie added_raw, added_normalized;
     int *norm; /* utf8proc option sets, in order */
     size_t n_norm;
@@ -166,12 +171,17 @@ typedef struct tk_work {
     const sl_tok_range *plain; /* ordinary text, as offsets from base */
     size_t n_plain;
     const char *base;
+    sl_guard *guard;
+    size_t max_ids; /* the text is refused at the first id more; SIZE_MAX: any number */
     sl_err *err;
     tk_ids ids;
     tk_spans a, b, matches; /* pieces, next pieces, matches of one step */
     OnigRegion *region;
-    char *buf, *buf2; /* text with prefix spaces inserted */
+    OnigMatchParam *match_param;
+    uint64_t stack_entries; /* that the matcher may stack; those above the first are taken from the guard */
+    char *buf, *buf2;       /* text with prefix spaces inserted */
     size_t cap, cap2;
+    uint32_t searches;
     struct tk_symbol *symbols; /* BPE scratch */
     size_t cap_symbols;
     struct tk_cand *heap;

@@ -63,6 +63,23 @@ static sl_status read_decoder(tk_loader *l, const json_t *value)
     return bytes ? SL_OK : sl_fail(l->err, SL_ERR_UNSUPPORTED, "one without ByteLevel is not implemented");
 }
 
+static bool is_lossless(const sl_tokenizer *t)
+{
+    for (int i = 0; i < 256; i++) {
+        if (t->byte_id[i] < 0 && (t->unk < 0 || t->fuse_unk))
+            return false;
+    }
+    for (size_t i = 0; i < t->n_steps; i++) {
+        if (t->steps[i].behavior == TK_REMOVED)
+            return false;
+    }
+    for (int32_t i = 0; i < t->n_tokens; i++) { /* these take white space into them */
+        if (t->tokens[i].flags & (TK_LSTRIP | TK_RSTRIP))
+            return false;
+    }
+    return true;
+}
+
 /* The normalizer comes before the added tokens, because these are matched in their normalized spelling. */
 static sl_status load_parts(tk_loader *l, const json_t *root)
 {
@@ -74,6 +91,7 @@ static sl_status load_parts(tk_loader *l, const json_t *root)
     SL_TRY(tk_load_added(l, added));
     SL_TRY(load_key(l, root, "pre_tokenizer", read_pretokenizer));
     SL_TRY(load_key(l, root, "post_processor", tk_load_postprocessor));
+    l->t->lossless = is_lossless(l->t);
     return load_key(l, root, "decoder", read_decoder);
 }
 

@@ -13,6 +13,14 @@
 #include "model/tokenizer_impl.h"
 #include "model/tokenizer_utf8.h"
 
+enum {
+    FIRST_STACK = 1024, /* entries: what each thread takes without asking */
+    STACK_GROWTH = 4,
+    STACK_ENTRY_BYTES = 40,
+    SEARCHES_PER_LOOK = 1024,
+    PIECES_PER_LOOK = 1024
+};
+
 static pthread_once_t onig_once = PTHREAD_ONCE_INIT;
 
 static void onig_start(void)
@@ -79,16 +87,53 @@ static sl_status regex_failed(tk_work *w, int rc)
                    "the pre-tokenizer's regex failed on the text: %.*s", n, (const char *)text);
 }
 
+/*
+ * Oniguruma stacks an entry for each character to which it may come back, so that a run of letters or of spaces takes
+ * forty times its bytes while it is matched. A search begins with a small stack, and is repeated with one of four times
+ * the size, taken from the guard, when that is full; later searches of the text begin with the size that was needed.
+ */
+static sl_status larger_stack(tk_work *w)
+{
+    uint64_t entries = w->stack_entries ? STACK_GROWTH * w->stack_entries : FIRST_STACK;
+    if (w->stack_entries)
+        SL_TRY(sl_guard_take(w->guard, (entries - w->stack_entries) * STACK_ENTRY_BYTES, w->err));
+    if (!w->match_param) {
+        w->match_param = onig_new_match_param();
+        if (!w->match_param)
+            return SL_ERR_NO_MEMORY;
+        onig_initialize_match_param(w->match_param);
+    }
+    w->stack_entries = entries;
+    onig_set_match_stack_limit_size_of_match_param(w->match_param, (unsigned)entries);
+    return SL_OK;
+}
+
+/* *rc: where the match begins, or ONIG_MISMATCH. */
+static sl_status search(tk_work *w, regex_t *regex, const OnigUChar *base, const OnigUChar *end,
+                        const OnigUChar *at, int *rc)
+{
+    if (!w->stack_entries)
+        SL_TRY(larger_stack(w));
+    if (++w->searches % SEARCHES_PER_LOOK == 0)
+        SL_TRY(sl_guard_check(w->guard, w->err));
+    do {
+        *rc = onig_search_with_param(regex, base, end, at, end, w->region, ONIG_OPTION_NONE, w->match_param);
+        if (*rc != ONIGERR_MATCH_STACK_LIMIT_OVER)
+            return *rc >= 0 || *rc == ONIG_MISMATCH ? SL_OK : regex_failed(w, *rc);
+        SL_TRY(sl_guard_check(w->guard, w->err));
+        SL_TRY(larger_stack(w));
+    } while (true);
+}
+
 static sl_status find_regex(tk_work *w, const tk_step *step, const char *text, tk_span piece, uint32_t *prev)
 {
     const OnigUChar *base = (const OnigUChar *)text + piece.start, *end = (const OnigUChar *)text + piece.end;
     const OnigUChar *at = base, *last_match_end = NULL;
     while (at <= end) {
-        int rc = onig_search(step->regex, base, end, at, end, w->region, ONIG_OPTION_NONE);
+        int rc;
+        SL_TRY(search(w, step->regex, base, end, at, &rc));
         if (rc == ONIG_MISMATCH)
             return SL_OK;
-        if (rc < 0)
-            return regex_failed(w, rc);
         const OnigUChar *s = base + w->region->beg[0], *e = base + w->region->end[0];
         if (s == e && e == last_match_end) {
             size_t len = 1;
@@ -180,13 +225,8 @@ static sl_status prefix_spaces(tk_work *w, const char **text)
         need += w->a.v[i].end - w->a.v[i].start + 1u;
     if (need > UINT32_MAX)
         return sl_fail(w->err, SL_ERR_TOO_LARGE, "text is too long");
-    if (need > w->cap2) {
-        char *p = realloc(w->buf2, need);
-        if (!p)
-            return SL_ERR_NO_MEMORY;
-        w->buf2 = p;
-        w->cap2 = need;
-    }
+    if (sl_guard_grow(w->guard, (void **)&w->buf2, &w->cap2, need, 1, NULL))
+        return SL_ERR_NO_MEMORY;
     uint32_t at = 0;
     for (size_t i = 0; i < w->a.n; i++) {
         tk_span *s = &w->a.v[i];
@@ -223,9 +263,11 @@ sl_status tk_pretokenize(tk_work *w, const char *text, size_t len)
     }
     for (size_t i = 0; i < w->a.n; i++) {
         tk_span s = w->a.v[i];
-        sl_status st = tk_bpe_piece(w, text + s.start, s.end - s.start);
-        if (st != SL_OK)
-            return st;
+        if (w->ids.n > w->max_ids)
+            return SL_OK; /* refused by the caller */
+        if (i % PIECES_PER_LOOK == 0)
+            SL_TRY(sl_guard_check(w->guard, w->err));
+        SL_TRY(tk_bpe_piece(w, text + s.start, s.end - s.start));
     }
     return SL_OK;
 }

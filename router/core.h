@@ -86,6 +86,21 @@ typedef struct sl_output {
 typedef void sl_output_sink(void *arg, sl_group *group, const sl_output *out);
 
 /*
+ * A call that wants to become requests, before its prompts are known: a client whose account is empty, whose requests fill
+ * its limit of concurrency or its part of the queue, is refused before its body is read (sl_call_check(), when the headers
+ * are there) and before its text is tokenized (sl_call_begin(), when the body is). bytes: of the body. begin takes one
+ * request of the account, and the call counts as one in work until sl_call_end(). Errors: EXHAUSTED, with the seconds
+ * until a retry; INVALID: more than the account ever has; PEER: draining.
+ */
+sl_status sl_call_check(sl_router *r, const char *client, uint32_t *retry_s, sl_err *err);
+sl_status sl_call_begin(sl_router *r, const char *client, size_t bytes, uint32_t *retry_s, sl_err *err);
+/* The call becomes requests now (the request that was taken is given back, for sl_group_submit() takes it again), or it has
+ * failed. */
+void sl_call_end(sl_router *r, const char *client, bool submits);
+/* The longest prompt in tokens that could be served now; 0: not known. */
+size_t sl_call_max_tokens(const sl_router *r);
+
+/*
  * Checks the call against the model and the limits and queues its requests. Errors, with the field in err: INVALID
  * (also more requests than the queue ever takes), TOO_LARGE (longer than the context), EXHAUSTED (queue full, or the
  * share of this client), PEER (draining, or no worker has joined).

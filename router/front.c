@@ -76,12 +76,25 @@ void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX])
 
 /* ---- budget ---- */
 
+enum {
+    REQUEST_BYTES = 2048, /* of a request without its lists */
+    TOKEN_BYTES = 5,      /* with the key of its page */
+    STOP_COPIES = 4,      /* the string, and its table of two bytes each */
+    BIAS_COPIES = 2       /* the list, and the message to the workers */
+};
+
+uint64_t sl_front_most(const sl_router_opts *o)
+{
+    return o->max_request_bytes - o->max_request_bytes / 8;
+}
+
 bool sl_front_hold(sl_router *r, uint64_t *held, uint64_t bytes)
 {
-    uint64_t *all = &sl_router_shared(r)->held, most = sl_router_options(r)->max_request_bytes;
+    const sl_router_opts *o = sl_router_options(r);
+    uint64_t *all = &sl_router_shared(r)->held, most = o->max_request_bytes;
     sl_gauge *gauge = sl_router_get_stats(r)->request_bytes;
     if (bytes > SL_FRONT_SMALL)
-        most -= most / 8;
+        most = sl_front_most(o);
     uint64_t now = __atomic_load_n(all, __ATOMIC_RELAXED), next;
     do {
         next = now - *held + bytes;
@@ -93,87 +106,26 @@ bool sl_front_hold(sl_router *r, uint64_t *held, uint64_t bytes)
     return true;
 }
 
+bool sl_front_hold_spec(sl_router *r, uint64_t *held, uint64_t bytes, const sl_request_spec *s,
+                        sl_guard *from)
+{
+    uint64_t ids = 0;
+    for (size_t i = 0; i < s->n_prompts; i++)
+        ids += s->prompts[i].n * sizeof(int32_t);
+    sl_guard_give(from, ids); /* the same memory, of another owner */
+    return sl_front_hold(r, held, bytes + sl_front_spec_bytes(s));
+}
+
 uint64_t sl_front_spec_bytes(const sl_request_spec *s)
 {
-    uint64_t tokens = 0;
+    uint64_t tokens = 0, stops = 0;
     for (size_t i = 0; i < s->n_prompts; i++)
         tokens += s->prompts[i].n;
-    return tokens * sizeof(int32_t) * s->n;
-}
-
-/* ---- pool ---- */
-
-enum { MAX_JOBS = 1024 };
-
-static void on_work(uv_work_t *w)
-{
-    sl_front_job *j = w->data;
-    j->run(j);
-}
-
-static void on_done(uv_work_t *w, int status)
-{
-    sl_front_job *j = w->data;
-    sl_front_shared *s = sl_router_shared(j->r);
-    s->jobs--;
-    s->job_bytes -= j->bytes;
-    j->done(j, status == 0);
-}
-
-sl_status sl_front_job_start(sl_router *r, uv_loop_t *loop, sl_front_job *j, size_t bytes, sl_err *err)
-{
-    sl_front_shared *s = sl_router_shared(r);
-    uint64_t most = sl_router_options(r)->max_request_bytes / 2;
-    if (s->jobs >= MAX_JOBS || (s->jobs && s->job_bytes + bytes > most))
-        return sl_fail(err, SL_ERR_EXHAUSTED, "too many requests wait to be tokenized; try again later");
-    j->work.data = j;
-    j->r = r;
-    j->bytes = bytes;
-    if (uv_queue_work(loop, &j->work, on_work, on_done))
-        return sl_fail(err, SL_ERR_INTERNAL, "cannot queue work");
-    s->jobs++;
-    s->job_bytes += bytes;
-    return SL_OK;
-}
-
-void sl_front_job_post(sl_router *r, uv_loop_t *loop, sl_front_job *j)
-{
-    sl_front_shared *s = sl_router_shared(r);
-    j->work.data = j;
-    j->r = r;
-    j->bytes = 0;
-    s->jobs++;
-    SL_CHECK(!uv_queue_work(loop, &j->work, on_work, on_done), "uv_queue_work refuses a callback");
-}
-
-typedef struct drop_job {
-    sl_front_job job;
-    void (*drop)(void *p);
-    void *p;
-} drop_job;
-
-static void drop_run(sl_front_job *j)
-{
-    drop_job *d = (drop_job *)j;
-    d->drop(d->p);
-}
-
-static void drop_done(sl_front_job *j, bool ran)
-{
-    if (!ran)
-        drop_run(j);
-    free(j);
-}
-
-void sl_front_drop(sl_router *r, uv_loop_t *loop, void (*drop)(void *p), void *p)
-{
-    drop_job *d = calloc(1, sizeof *d);
-    if (!d) {
-        drop(p);
-        return;
-    }
-    *d = (drop_job){.job.run = drop_run, .job.done = drop_done, .drop = drop, .p = p};
-    sl_front_job_post(r, loop, &d->job);
+    for (size_t i = 0; i < s->n_stops; i++)
+        stops += strlen(s->stops[i]);
+    uint64_t each =
+        REQUEST_BYTES + STOP_COPIES * stops + BIAS_COPIES * sizeof(sl_logit_bias) * s->sampling.n_bias;
+    return (tokens * TOKEN_BYTES + each * s->n_prompts) * s->n;
 }
 
 uint32_t sl_front_per_address(const sl_router_opts *o)

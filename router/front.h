@@ -6,7 +6,7 @@
  * with an sl_front. It owns its sockets and its groups and must release every group in destroy().
  *
  * Also here: what the fronts share among themselves, so that every protocol enforces the same limits: the budget of
- * bytes, the backlog of the pool, connections per address, the keys of clients.
+ * bytes, connections per address, the keys of clients.
  *
  * Threads: the loop's thread only.
  */
@@ -16,6 +16,7 @@
 #include <uv.h>
 
 #include "router/core.h"
+#include "router/pool.h"
 #include "router/tls.h"
 
 typedef struct sl_front_class sl_front_class;
@@ -54,38 +55,19 @@ enum { SL_FRONT_SMALL = 64 << 10 };
  * requests out. Giving back always succeeds. Any thread.
  */
 bool sl_front_hold(sl_router *r, uint64_t *held, uint64_t bytes);
+/* That a holder of more than SL_FRONT_SMALL bytes may ever have. */
+uint64_t sl_front_most(const sl_router_opts *o);
 
-/* What the requests of a call hold while they run: a copy of its prompt for each. */
+/* Holds what the requests of a call take, and bytes more. The ids of the prompts were taken by the job that made them. */
+bool sl_front_hold_spec(sl_router *r, uint64_t *held, uint64_t bytes, const sl_request_spec *s,
+                        sl_guard *from);
+/* What the requests of a call hold while they run: a copy of its prompt and of its lists for each. */
 uint64_t sl_front_spec_bytes(const sl_request_spec *s);
-
-/* ---- work that is too long for the loop ---- */
-
-/* Embedded in the owner's object, which lives until done. */
-typedef struct sl_front_job {
-    uv_work_t work;
-    sl_router *r;
-    size_t bytes;
-    void (*run)(struct sl_front_job *j);            /* on a thread of the pool */
-    void (*done)(struct sl_front_job *j, bool ran); /* in the loop */
-} sl_front_job;
-
-/* Input up to this size is handled in the loop at once; larger input goes to the pool. */
-enum { SL_FRONT_POOL_BYTES = 4096 };
-
-/* Starts run on the pool. bytes: of its input. EXHAUSTED: too many jobs, or bytes of jobs, wait already; nothing is
- * called then. */
-sl_status sl_front_job_start(sl_router *r, uv_loop_t *loop, sl_front_job *j, size_t bytes, sl_err *err);
-
-/* Starts run on the pool, however many jobs wait: for the end of work that was admitted, whose bytes are in the
- * budget. */
-void sl_front_job_post(sl_router *r, uv_loop_t *loop, sl_front_job *j);
-/* Calls drop(p) on the pool, for objects that take long to free; here when there is no memory for a job. */
-void sl_front_drop(sl_router *r, uv_loop_t *loop, void (*drop)(void *p), void *p);
 
 /* The state of budget and pool; one per router, zero at start. */
 typedef struct sl_front_shared {
     uint64_t held; /* atomic */
-    size_t jobs, job_bytes;
+    sl_pool pool;
 } sl_front_shared;
 sl_front_shared *sl_router_shared(sl_router *r);
 

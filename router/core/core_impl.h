@@ -182,6 +182,7 @@ struct sl_lane {
     uint32_t groups;    /* calls that have not been freed; the lane lives at least as long */
     uint32_t length;    /* queued requests of the client, those that start again included */
     uint32_t active;    /* requests that have not ended */
+    uint32_t reading;   /* calls whose body is being read or tokenized, before they are requests */
     double served;      /* tokens divided by the weight */
     sl_account account; /* of a tenant */
     sl_counter *prompt_tokens, *output_tokens; /* of a tenant, else NULL */

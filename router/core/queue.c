@@ -38,7 +38,8 @@ sl_lane *sl_queue_lane(sl_router *r, const char *client, uint32_t weight)
         l->next = u->lanes;
         u->lanes = l;
     }
-    l->weight = weight ? weight : 1;
+    if (weight || !l->weight)
+        l->weight = weight ? weight : 1;
     return l;
 }
 
@@ -64,7 +65,7 @@ void sl_queue_sweep(sl_router *r)
     uint64_t now = sl_now_ns();
     for (sl_lane **p = &u->lanes; *p;) {
         sl_lane *l = *p;
-        if (l->groups || in_debt(l, now) || (l->served > u->served && r->requests.active)) {
+        if (l->groups || l->reading || in_debt(l, now) || (l->served > u->served && r->requests.active)) {
             p = &l->next;
             continue;
         }

@@ -183,15 +183,10 @@ static double wait_s(double have, double want, uint32_t per_minute)
     return !per_minute || have >= want ? 0 : (want - have) * 60 / per_minute;
 }
 
-sl_status sl_account_take(sl_account *a, const sl_tenant *t, uint32_t n, uint64_t tokens, uint32_t active,
-                          uint64_t now_ns, uint32_t *retry_s, sl_err *err)
+/* Whether the account has n requests and these tokens now, and room for the requests. */
+static sl_status has(const sl_account *a, const sl_tenant *t, uint32_t n, uint64_t tokens, uint32_t active,
+                     uint32_t *retry_s, sl_err *err)
 {
-    if ((t->concurrency && n > t->concurrency) || (t->requests_per_minute && n > t->requests_per_minute))
-        return sl_fail(err, SL_ERR_INVALID, "n: %u requests are more than this key may ever send at once", n);
-    if (t->tokens_per_minute && tokens > t->tokens_per_minute)
-        return sl_fail(err, SL_ERR_INVALID, "prompt: %lu tokens are more than the %u a minute of this key",
-                       (unsigned long)tokens, t->tokens_per_minute);
-    fill(a, t, now_ns);
     double r = wait_s(a->requests, n, t->requests_per_minute),
            k = wait_s(a->tokens, (double)tokens, t->tokens_per_minute), s = r > k ? r : k;
     *retry_s = s < 1 ? 1 : s < 3600 ? (uint32_t)s + 1 : 3600;
@@ -201,7 +196,38 @@ sl_status sl_account_take(sl_account *a, const sl_tenant *t, uint32_t n, uint64_
     if (t->concurrency && active + n > t->concurrency)
         return sl_fail(err, SL_ERR_EXHAUSTED, "%u requests of this key are running, of at most %u", active,
                        t->concurrency);
+    return SL_OK;
+}
+
+sl_status sl_account_take(sl_account *a, const sl_tenant *t, uint32_t n, uint64_t tokens, uint32_t active,
+                          uint64_t now_ns, uint32_t *retry_s, sl_err *err)
+{
+    if ((t->concurrency && n > t->concurrency) || (t->requests_per_minute && n > t->requests_per_minute))
+        return sl_fail(err, SL_ERR_INVALID, "n: %u requests are more than this key may ever send at once", n);
+    if (t->tokens_per_minute && tokens > t->tokens_per_minute)
+        return sl_fail(err, SL_ERR_INVALID, "prompt: %lu tokens are more than the %u a minute of this key",
+                       (unsigned long)tokens, t->tokens_per_minute);
+    fill(a, t, now_ns);
+    SL_TRY(has(a, t, n, tokens, active, retry_s, err));
     a->requests -= t->requests_per_minute ? n : 0;
     a->tokens -= t->tokens_per_minute ? (double)tokens : 0;
     return SL_OK;
+}
+
+sl_status sl_account_begin(sl_account *a, const sl_tenant *t, uint64_t tokens, uint32_t active, bool take,
+                           uint64_t now_ns, uint32_t *retry_s, sl_err *err)
+{
+    if (t->tokens_per_minute && tokens > t->tokens_per_minute)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "body: counts as %lu tokens at least, more than the %u a minute of this key",
+                       (unsigned long)tokens, t->tokens_per_minute);
+    fill(a, t, now_ns);
+    SL_TRY(has(a, t, 1, tokens, active, retry_s, err));
+    a->requests -= take && t->requests_per_minute ? 1 : 0;
+    return SL_OK;
+}
+
+void sl_account_give_back(sl_account *a, const sl_tenant *t)
+{
+    a->requests += t->requests_per_minute ? 1 : 0;
 }

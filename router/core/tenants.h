@@ -62,4 +62,13 @@ typedef struct sl_account {
 sl_status sl_account_take(sl_account *a, const sl_tenant *t, uint32_t n, uint64_t tokens, uint32_t active,
                           uint64_t now_ns, uint32_t *retry_s, sl_err *err);
 
+/*
+ * Whether a call may begin whose requests and tokens are not counted yet: at least one request, `tokens` at least. take:
+ * one request is taken at once; sl_account_give_back() returns it before sl_account_take() takes them all. Errors as of
+ * sl_account_take().
+ */
+sl_status sl_account_begin(sl_account *a, const sl_tenant *t, uint64_t tokens, uint32_t active, bool take,
+                           uint64_t now_ns, uint32_t *retry_s, sl_err *err);
+void sl_account_give_back(sl_account *a, const sl_tenant *t);
+
 #endif

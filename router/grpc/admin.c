@@ -1,8 +1,6 @@
 /*
- * The scheduler protocol's unary questions: health, model, server, loads, flushing the caches, the tokenizer
- * files.
+ * The scheduler protocol's unary questions: health, model, server, loads, flushing the caches.
  */
-#include <openssl/sha.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -16,10 +14,7 @@
 #define S(name) Sglang__Grpc__Scheduler__##name
 #define C(name) Smg__Grpc__Common__##name
 
-enum { ZIP_CHUNK = 256 << 10 };
-
-/* Reads a request without fields: its bytes must still be a valid message. */
-static bool read_empty(rpc_call *c, const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t n)
+bool rpc_read_empty(rpc_call *c, const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t n)
 {
     ProtobufCMessage *m = rpc_unpack(c, d, data, n);
     if (m)
@@ -29,7 +24,7 @@ static bool read_empty(rpc_call *c, const ProtobufCMessageDescriptor *d, const u
 
 void rpc_health_check(rpc_call *c, const uint8_t *data, size_t n)
 {
-    if (!read_empty(c, &sglang__grpc__scheduler__health_check_request__descriptor, data, n))
+    if (!rpc_read_empty(c, &sglang__grpc__scheduler__health_check_request__descriptor, data, n))
         return;
     S(HealthCheckResponse) a = SGLANG__GRPC__SCHEDULER__HEALTH_CHECK_RESPONSE__INIT;
     sl_cluster_info k;
@@ -41,14 +36,14 @@ void rpc_health_check(rpc_call *c, const uint8_t *data, size_t n)
 
 void rpc_model_info(rpc_call *c, const uint8_t *data, size_t n)
 {
-    if (!read_empty(c, &sglang__grpc__scheduler__get_model_info_request__descriptor, data, n))
+    if (!rpc_read_empty(c, &sglang__grpc__scheduler__get_model_info_request__descriptor, data, n))
         return;
     const sl_served_model *m = sl_router_model(c->r);
     const sl_router_opts *o = c->g->o;
     sl_cluster_info k;
     sl_cluster_get_info(c->r, &k);
     S(GetModelInfoResponse) a = SGLANG__GRPC__SCHEDULER__GET_MODEL_INFO_RESPONSE__INIT;
-    a.model_path = a.tokenizer_path = (char *)(o->model_path ? o->model_path : "");
+    a.model_path = a.tokenizer_path = (char *)o->served_name; /* where the files are is nobody's business */
     a.is_generation = true;
     a.served_model_name = (char *)o->served_name;
     a.max_context_length = k.max_context;
@@ -99,7 +94,7 @@ static void set_field(field *f, Google__Protobuf__Struct__FieldsEntry **slot, co
 
 void rpc_server_info(rpc_call *c, const uint8_t *data, size_t n)
 {
-    if (!read_empty(c, &sglang__grpc__scheduler__get_server_info_request__descriptor, data, n))
+    if (!rpc_read_empty(c, &sglang__grpc__scheduler__get_server_info_request__descriptor, data, n))
         return;
     const sl_router_opts *o = c->g->o;
     sl_cluster_info k;
@@ -261,109 +256,4 @@ void rpc_flush_cache(rpc_call *c, const uint8_t *data, size_t n)
     *deadline = now + (uint64_t)(wait * 1e9);
     c->user = deadline;
     rpc_flush_tick(c, now);
-}
-
-/* ---- GetTokenizer ---- */
-
-static void hex_sha256(const uint8_t *data, size_t n, char out[65])
-{
-    unsigned char md[SHA256_DIGEST_LENGTH];
-    SHA256(data, n, md);
-    for (int i = 0; i < SHA256_DIGEST_LENGTH; i++)
-        snprintf(out + 2 * i, 3, "%02x", md[i]);
-}
-
-/* One GetTokenizer call: `user` of its rpc_call. The archive is made on the pool and sent part by part. */
-typedef struct archive {
-    sl_front_job job; /* first: an sl_front_job pointer is an archive pointer */
-    rpc_call *call;   /* NULL: the client has gone */
-    bool working;
-    const char *dir;
-    uint8_t *zip;
-    size_t len, sent;
-    char sha[65];
-    sl_status st;
-    sl_err err;
-} archive;
-
-static void free_archive(archive *a)
-{
-    free(a->zip);
-    free(a);
-}
-
-static void make_archive(sl_front_job *j)
-{
-    static const char *const files[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                        "config.json", "generation_config.json"};
-    archive *a = (archive *)j;
-    a->st = rpc_zip(a->dir, files, SL_COUNT(files), &a->zip, &a->len, &a->err);
-    if (!a->st)
-        hex_sha256(a->zip, a->len, a->sha);
-}
-
-static void archive_made(sl_front_job *j, bool ran)
-{
-    archive *a = (archive *)j;
-    a->working = false;
-    if (!a->call)
-        free_archive(a);
-    else if (a->st || !ran)
-        rpc_finish(a->call, ran ? rpc_code_of(a->st) : RPC_CANCELLED, a->err.text);
-    else
-        rpc_tokenizer_more(a->call);
-}
-
-void rpc_tokenizer_more(rpc_call *c)
-{
-    archive *a = c->user;
-    bool ok = true;
-    while (a && !a->working && ok && a->sent < a->len && h2_stream_waiting(c->s) < RPC_ROOM_BYTES) {
-        C(GetTokenizerChunk) k = SMG__GRPC__COMMON__GET_TOKENIZER_CHUNK__INIT;
-        k.data.data = a->zip + a->sent;
-        k.data.len = a->len - a->sent < ZIP_CHUNK ? a->len - a->sent : ZIP_CHUNK;
-        a->sent += k.data.len;
-        if (a->sent == a->len)
-            k.sha256 = a->sha;
-        ok = rpc_send(c, &k.base);
-    }
-    if (a && ok && !a->working && a->sent == a->len)
-        rpc_finish(c, RPC_OK, NULL);
-}
-
-void rpc_tokenizer_gone(rpc_call *c)
-{
-    archive *a = c->user;
-    c->user = NULL;
-    if (a && a->working)
-        a->call = NULL;
-    else if (a)
-        free_archive(a);
-}
-
-void rpc_tokenizer(rpc_call *c, const uint8_t *data, size_t n)
-{
-    if (!read_empty(c, &smg__grpc__common__get_tokenizer_request__descriptor, data, n))
-        return;
-    if (!c->g->o->model_path || !*c->g->o->model_path) {
-        rpc_finish(c, RPC_NOT_FOUND, "this server has no tokenizer files");
-        return;
-    }
-    archive *a = calloc(1, sizeof *a);
-    if (!a) {
-        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
-        return;
-    }
-    c->user = a;
-    a->call = c;
-    a->dir = c->g->o->model_path;
-    a->job.run = make_archive;
-    a->job.done = archive_made;
-    a->working = true;
-    sl_err err = {""}; /* from here on the archive belongs to the pool, unless it was refused */
-    sl_status st = sl_front_job_start(c->r, c->g->loop, &a->job, n, &err);
-    if (st) {
-        a->working = false;
-        rpc_finish(c, rpc_code_of(st), err.text);
-    }
 }

@@ -59,12 +59,13 @@ static void on_output(void *arg, sl_group *grp, const sl_output *o)
 /* Reading a request: unpacking and tokenizing, in the loop when it is short, else on the pool. */
 typedef struct parse_job {
     sl_front_job job; /* first: an sl_front_job pointer is a parse_job pointer */
-    sl_router *r;
     uv_loop_t *loop;
     generation *g; /* NULL: the client has gone */
-    char *body;    /* with the frame's head of 5 bytes */
-    size_t n;      /* of the message */
-    uint64_t held; /* of the budget */
+    char client[SL_CLIENT_MAX];
+    bool begun; /* counted as a call of the client */
+    size_t max_tokens;
+    char *body; /* with the frame's head of 5 bytes */
+    size_t n;   /* of the message */
     S(GenerateRequest) * q;
     sl_request_spec spec;
     sl_status st;
@@ -76,12 +77,11 @@ static sl_status parse(parse_job *j)
     const uint8_t *data = (const uint8_t *)j->body + 5;
     uint64_t bytes;
     SL_TRY(rpc_scan(&D(generate_request), data, j->n, &bytes, &j->err));
-    if (!sl_front_hold(j->r, &j->held, bytes))
-        return sl_fail(&j->err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
+    SL_TRY(sl_guard_take(&j->job.guard, bytes, &j->err));
     j->q = sglang__grpc__scheduler__generate_request__unpack(NULL, j->n, data);
     if (!j->q)
         return sl_fail(&j->err, SL_ERR_INVALID, "the request is no valid %s", D(generate_request).name);
-    SL_TRY(generate_read(j->r, j->q, &j->spec, &j->err));
+    SL_TRY(generate_read(j->job.r, j->q, &j->spec, j->max_tokens, &j->job.guard, &j->err));
     if (j->spec.n < 1 || j->spec.n > 128)
         return sl_fail(&j->err, SL_ERR_INVALID, "n: must be 1 to 128");
     return SL_OK;
@@ -100,6 +100,7 @@ static void free_parse(void *job)
     if (j->q)
         protobuf_c_message_free_unpacked(&j->q->base, NULL);
     free(j->body);
+    sl_front_hold(j->job.r, &j->job.guard.held, 0);
     free(j);
 }
 
@@ -140,7 +141,7 @@ static void submit(generation *g, parse_job *j)
     memcpy(s->client, c->caller.client, sizeof s->client);
     s->tenant = c->caller.tenant;
     sl_status st = SL_OK;
-    if (!sl_front_hold(c->r, &c->held, RPC_CALL_BYTES + sl_front_spec_bytes(s)))
+    if (!sl_front_hold_spec(c->r, &c->held, RPC_CALL_BYTES, s, &j->job.guard))
         st = sl_fail(&j->err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
     if (!st)
         st = set_output(g, j->q, s);
@@ -157,21 +158,50 @@ static void parsed(sl_front_job *f, bool ran)
 {
     parse_job *j = (parse_job *)f;
     generation *g = j->g;
-    if (!ran)
-        j->st = SL_ERR_CANCELLED;
+    if (!ran || j->st == SL_ERR_CANCELLED) {
+        j->st = f->why;
+        sl_fail(&j->err, j->st, "%s",
+                f->why == SL_ERR_PEER ? "the server is shutting down" : "not read in time");
+    }
+    bool wanted = g && !g->call->finished;
+    if (j->begun)
+        sl_call_end(f->r, j->client, wanted && !j->st);
     if (g)
         g->job = NULL;
-    if (g && !g->call->finished && j->st) {
-        sl_front_count_refused(j->r, "generate", j->st);
+    if (wanted && j->st) {
+        sl_front_count_refused(f->r, "generate", j->st);
         generate_end(g, rpc_code_of(j->st), j->err.text);
-    } else if (g && !g->call->finished) {
+    } else if (wanted) {
         submit(g, j);
     }
-    sl_front_hold(j->r, &j->held, 0);
     if (j->n > SL_FRONT_POOL_BYTES)
-        sl_front_drop(j->r, j->loop, free_parse, j);
+        sl_front_drop(f->r, j->loop, free_parse, j);
     else
         free_parse(j);
+}
+
+/* The job owns the bytes of the message, and what they take of the budget. */
+static void take_message(rpc_call *c, parse_job *j, size_t n)
+{
+    j->loop = c->g->loop;
+    j->body = sl_sb_take(&c->in);
+    j->n = n;
+    memcpy(j->client, c->caller.client, sizeof j->client);
+    j->max_tokens = sl_call_max_tokens(c->r);
+    sl_front_job_init(c->r, &j->job);
+    j->job.run = run_parse;
+    j->job.done = parsed;
+    if (c->held > RPC_CALL_BYTES) {
+        j->job.guard.held = c->held - RPC_CALL_BYTES;
+        c->held = RPC_CALL_BYTES;
+    }
+    sl_request_spec_init(&j->spec);
+}
+
+static uint64_t deadline_of(const rpc_call *c)
+{
+    uint64_t ours = c->arrival_ns + c->g->o->request_timeout_ms * SL_MS;
+    return c->deadline_ns && c->deadline_ns < ours ? c->deadline_ns : ours;
 }
 
 void rpc_generate(rpc_call *c, const uint8_t *data, size_t n)
@@ -191,25 +221,20 @@ void rpc_generate(rpc_call *c, const uint8_t *data, size_t n)
     g->call = c;
     g->job = j;
     j->g = g;
-    j->r = c->r;
-    j->loop = c->g->loop;
-    j->body = sl_sb_take(&c->in);
-    j->n = n;
-    j->job.run = run_parse;
-    j->job.done = parsed;
-    sl_request_spec_init(&j->spec);
-    if (n <= SL_FRONT_POOL_BYTES) {
-        run_parse(&j->job);
-        parsed(&j->job, true);
-        return;
-    }
-    sl_err err = {""}; /* from here on the job belongs to the pool, unless it was refused */
-    sl_status st = sl_front_job_start(c->r, c->g->loop, &j->job, n, &err);
-    if (st) {
+    take_message(c, j, n);
+    j->st = sl_call_begin(c->r, j->client, n, &c->retry_after_s, &j->err);
+    j->begun = !j->st;
+    if (!j->st && n > SL_FRONT_POOL_BYTES) {
+        sl_err err = {""};
+        sl_status st = sl_front_job_start(c->r, c->g->loop, &j->job, j->client, n, deadline_of(c), &err);
+        if (!st)
+            return; /* the job belongs to the pool, which may have changed it already */
         j->st = st;
         j->err = err;
-        parsed(&j->job, true);
+    } else if (!j->st) {
+        run_parse(&j->job);
     }
+    parsed(&j->job, true);
 }
 
 void rpc_generate_gone(rpc_call *c)
@@ -218,8 +243,12 @@ void rpc_generate_gone(rpc_call *c)
     if (!g)
         return;
     c->user = NULL;
-    if (g->job)
-        g->job->g = NULL;
+    parse_job *j = g->job;
+    g->job = NULL;
+    if (j) {
+        j->g = NULL;
+        sl_front_job_cancel(&j->job, SL_ERR_CANCELLED);
+    }
     if (!c->finished)
         sl_counter_add(c->g->stats->disconnects, 1);
     let_go(g);

@@ -39,9 +39,10 @@ typedef struct generation {
     struct pack_job *pack; /* a long GenerateComplete, being packed or sent; nothing else is sent meanwhile */
 } generation;
 
-/* Reads everything of q into s, which was initialised. Any thread. Errors: INVALID, UNSUPPORTED, NO_MEMORY. */
+/* Reads everything of q into s, which was initialised. max_tokens: of the prompt, 0 = any number. Any thread. Errors:
+ * INVALID, UNSUPPORTED, NO_MEMORY, and those of the tokenizer. */
 sl_status generate_read(sl_router *r, const struct Sglang__Grpc__Scheduler__GenerateRequest *q,
-                        sl_request_spec *s, sl_err *err);
+                        sl_request_spec *s, size_t max_tokens, sl_guard *guard, sl_err *err);
 
 /* Keeps the tokens of an output. EXHAUSTED: the budget of bytes; NO_MEMORY. */
 sl_status generate_keep(generation *g, const sl_output *o);

@@ -157,13 +157,15 @@ static sl_status read_sampling(const S(SamplingParams) * p, sl_request_spec *s, 
     return read_custom(p->custom_params, s, err);
 }
 
-static sl_status read_prompt(sl_router *r, const S(TokenizedInput) * t, sl_request_spec *s, sl_err *err)
+static sl_status read_prompt(sl_router *r, const S(TokenizedInput) * t, sl_request_spec *s, size_t max_tokens,
+                             sl_guard *guard, sl_err *err)
 {
     s->prompts = calloc(1, sizeof *s->prompts);
     if (!s->prompts)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     s->n_prompts = 1;
     if (t && t->n_input_ids) {
+        SL_TRY(sl_guard_take(guard, t->n_input_ids * sizeof(int32_t), err));
         s->prompts->ids = malloc(t->n_input_ids * sizeof(int32_t));
         if (!s->prompts->ids)
             return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
@@ -175,11 +177,20 @@ static sl_status read_prompt(sl_router *r, const S(TokenizedInput) * t, sl_reque
     if (!t || !t->original_text || !*t->original_text)
         return sl_fail(err, SL_ERR_INVALID, "tokenized: input_ids is empty");
     const sl_tok_range all = {0, strlen(t->original_text)};
-    return sl_tokenizer_encode_mixed(sl_router_model(r)->tok, t->original_text, all.end, SL_TOK_ADD_SPECIAL,
-                                     &all, !s->parse_special, &s->prompts->ids, &s->prompts->n, err);
+    const sl_tok_input in = {.text = t->original_text,
+                             .len = all.end,
+                             .flags = SL_TOK_ADD_SPECIAL,
+                             .plain = &all,
+                             .n_plain = !s->parse_special,
+                             .max_ids = max_tokens ? max_tokens : SIZE_MAX,
+                             .guard = guard};
+    sl_status st =
+        sl_tokenizer_encode_input(sl_router_model(r)->tok, &in, &s->prompts->ids, &s->prompts->n, err);
+    return st ? sl_fail_in(err, st, "prompt") : SL_OK;
 }
 
-sl_status generate_read(sl_router *r, const S(GenerateRequest) * q, sl_request_spec *s, sl_err *err)
+sl_status generate_read(sl_router *r, const S(GenerateRequest) * q, sl_request_spec *s, size_t max_tokens,
+                        sl_guard *guard, sl_err *err)
 {
     if (q->request_id && strlen(q->request_id) >= sizeof s->id)
         return sl_fail(err, SL_ERR_INVALID, "request_id: longer than %zu bytes", sizeof s->id - 1);
@@ -194,5 +205,5 @@ sl_status generate_read(sl_router *r, const S(GenerateRequest) * q, sl_request_s
     s->parse_special = sl_router_options(r)->parse_special;
     SL_TRY(refuse_unsupported(q, err));
     SL_TRY(read_sampling(q->sampling_params, s, err));
-    return read_prompt(r, q->tokenized, s, err);
+    return read_prompt(r, q->tokenized, s, max_tokens, guard, err);
 }

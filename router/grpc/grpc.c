@@ -101,6 +101,7 @@ static void grpc_destroy(sl_front *f)
 {
     sl_grpc *g = (sl_grpc *)f;
     h2_server_destroy(g->h2);
+    rpc_archive_drop(g);
     free(g);
 }
 

@@ -225,6 +225,17 @@ static uint64_t parse_timeout(const char *t)
     }
 }
 
+/* A client who may not have another request is told so before its message is read. */
+static void check_account(rpc_call *c)
+{
+    sl_err err = {""};
+    sl_status st = sl_call_check(c->r, c->caller.client, &c->retry_after_s, &err);
+    if (!st)
+        return;
+    sl_router_stats_request(c->g->stats, "generate", sl_router_stats_outcome(st));
+    rpc_finish(c, rpc_code_of(st), err.text);
+}
+
 static void check_headers(rpc_call *c, const h2_headers *h)
 {
     for (size_t i = 0; i < SL_COUNT(methods); i++) {
@@ -243,6 +254,8 @@ static void check_headers(rpc_call *c, const h2_headers *h)
         rpc_finish(c, RPC_INVALID_ARGUMENT, "grpc-timeout is malformed");
     else if (timeout)
         c->deadline_ns = c->arrival_ns + timeout;
+    if (!c->finished && c->m->message == rpc_generate)
+        check_account(c);
 }
 
 static void on_begin(void *arg, h2_stream *s, const h2_headers *h)
@@ -289,8 +302,9 @@ static void too_large(rpc_call *c)
 /* Forgets the bytes that were received. */
 static void drop_body(rpc_call *c)
 {
+    size_t n = c->in.len;
     sl_sb_free(&c->in);
-    sl_front_hold(c->r, &c->held, c->held < RPC_CALL_BYTES ? c->held : RPC_CALL_BYTES);
+    sl_front_hold(c->r, &c->held, c->held > n ? c->held - n : 0);
 }
 
 /* Hands over every complete message; bidi methods at once, others are checked in on_end. */

@@ -31,6 +31,7 @@ typedef enum {
 
 typedef struct sl_grpc sl_grpc;
 typedef struct rpc_call rpc_call;
+typedef struct rpc_archive rpc_archive;
 
 typedef struct rpc_method {
     const char *path; /* "/package.Service/Method" */
@@ -72,7 +73,8 @@ struct sl_grpc {
     sl_router_stats *stats;
     h2_server *h2;
     rpc_call *calls;
-    uint32_t generating; /* Generate calls that have not finished */
+    rpc_archive *archive; /* of the tokenizer's files; NULL: nobody has asked for it */
+    uint32_t generating;  /* Generate calls that have not finished */
     bool was_ready;
 };
 
@@ -109,6 +111,9 @@ void rpc_front_init(sl_grpc *g, sl_router *r);
 void rpc_callbacks(sl_grpc *g, h2_callbacks *out);
 void rpc_tick(sl_grpc *g, uint64_t now);
 
+/* Reads a request without fields: its bytes must still be a valid message; else the call is finished. */
+bool rpc_read_empty(rpc_call *c, const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t n);
+
 /* Methods, by file. */
 void rpc_generate(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_generate_gone(rpc_call *c);
@@ -124,6 +129,8 @@ void rpc_flush_tick(rpc_call *c, uint64_t now);
 void rpc_tokenizer(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_tokenizer_gone(rpc_call *c);
 void rpc_tokenizer_more(rpc_call *c);
+/* The front is destroyed. */
+void rpc_archive_drop(sl_grpc *g);
 void rpc_kv_events(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_kv_events_gone(rpc_call *c);
 /* Sends the batches that the call has not had, as far as its stream takes them. */

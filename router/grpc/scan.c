@@ -20,6 +20,7 @@ enum {
 typedef struct level {
     const ProtobufCMessageDescriptor *d;
     const uint8_t *end;
+    uint64_t seen; /* bit i: field i of d, a message that is not repeated, has occurred */
 } level;
 
 static bool read_varint(const uint8_t **p, const uint8_t *end, uint64_t *out)
@@ -44,8 +45,15 @@ static size_t element_bytes(const ProtobufCFieldDescriptor *f)
     case PROTOBUF_C_TYPE_BYTES:
     case PROTOBUF_C_TYPE_MESSAGE:
         return 0;
-    default:
+    case PROTOBUF_C_TYPE_UINT64:
+    case PROTOBUF_C_TYPE_INT64:
+    case PROTOBUF_C_TYPE_SINT64:
+    case PROTOBUF_C_TYPE_FIXED64:
+    case PROTOBUF_C_TYPE_SFIXED64:
+    case PROTOBUF_C_TYPE_DOUBLE:
         return 8;
+    default:
+        return 4;
     }
 }
 
@@ -62,6 +70,17 @@ static bool skip_scalar(unsigned wire, const uint8_t **p, const uint8_t *end)
     return true;
 }
 
+/* protobuf-c joins the occurrences of a message by copying both, so that a message of many occurrences takes the square of
+ * its bytes. No client sends a field twice. */
+static bool occurs_again(level *at, const ProtobufCFieldDescriptor *f)
+{
+    size_t i = (size_t)(f - at->d->fields);
+    uint64_t bit = i < 64 ? 1ull << i : 1ull << 63;
+    bool again = f->label != PROTOBUF_C_LABEL_REPEATED && at->seen & bit;
+    at->seen |= bit;
+    return again;
+}
+
 static sl_status malformed(sl_err *err)
 {
     return sl_fail(err, SL_ERR_INVALID, "the message is no valid protobuf");
@@ -74,9 +93,9 @@ sl_status rpc_scan(const ProtobufCMessageDescriptor *d, const uint8_t *data, siz
     size_t depth = 0;
     const uint8_t *p = data;
     uint64_t total = d->sizeof_message + ALLOC_BYTES;
-    stack[0] = (level){d, data + n};
+    stack[0] = (level){d, data + n, 0};
     for (;;) {
-        const level *at = &stack[depth];
+        level *at = &stack[depth];
         if (p == at->end) {
             if (!depth--)
                 break;
@@ -100,8 +119,10 @@ sl_status rpc_scan(const ProtobufCMessageDescriptor *d, const uint8_t *data, siz
             const ProtobufCMessageDescriptor *sub = f->descriptor;
             if (depth + 1 == MAX_DEPTH)
                 return sl_fail(err, SL_ERR_INVALID, "the message is nested deeper than %d levels", MAX_DEPTH);
+            if (occurs_again(at, f))
+                return sl_fail(err, SL_ERR_INVALID, "%s: occurs more than once", f->name);
             total += sub->sizeof_message + ALLOC_BYTES;
-            stack[++depth] = (level){sub, p + len};
+            stack[++depth] = (level){sub, p + len, 0};
             continue;
         }
         total += f && element_bytes(f) ? len * element_bytes(f) : len + ALLOC_BYTES;

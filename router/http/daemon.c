@@ -166,8 +166,10 @@ static sl_status http_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_e
     h->loop = loop;
     h->o = o;
     h->stats = sl_router_get_stats(r);
-    h->env =
-        (sl_oai_env){sl_router_model(r)->tok, sl_router_model(r)->chat, o->served_name, o->parse_special};
+    h->env = (sl_oai_env){.tok = sl_router_model(r)->tok,
+                          .chat = sl_router_model(r)->chat,
+                          .served_name = o->served_name,
+                          .parse_special = o->parse_special};
     sl_status st = open_http(h, err);
     if (st) {
         http_destroy(&h->front);

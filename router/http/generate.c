@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "router/http/http_impl.h"
 
@@ -135,10 +136,10 @@ bool http_hold_answer(http_req *q)
 
 typedef struct http_job {
     sl_front_job job; /* first: an sl_front_job pointer is an http_job pointer */
-    sl_router *r;
     uv_loop_t *loop;
-    http_req *q;   /* NULL: the client has gone */
-    uint64_t held; /* of the budget, while the body is parsed */
+    http_req *q; /* NULL: the client has gone */
+    char client[SL_CLIENT_MAX];
+    bool begun; /* counted as a call of the client */
     sl_oai_env env;
     bool chat;
     char *body;
@@ -148,6 +149,12 @@ typedef struct http_job {
     sl_err err;
     uint64_t begin_ns;
 } http_job;
+
+/* What the tools of a request take, which its answer keeps. */
+static uint64_t tools_bytes(const http_job *j)
+{
+    return j->out.tools ? sl_json_measure(j->body, j->len).bytes : 0;
+}
 
 static void submit(http_req *q, http_job *j)
 {
@@ -162,7 +169,7 @@ static void submit(http_req *q, http_job *j)
     uint32_t n = p->spec.n, choices = (uint32_t)(p->spec.n_prompts * n);
     sl_err err = {""};
     sl_status st = SL_OK;
-    if (!sl_front_hold(r, &q->held, sl_front_spec_bytes(&p->spec)))
+    if (!sl_front_hold_spec(r, &q->held, tools_bytes(j), &p->spec, &j->job.guard))
         st = sl_fail(&err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
     if (!st) /* checks everything before anything is made for each choice */
         st = sl_group_submit(r, &p->spec, on_output, q, &q->group, &err);
@@ -185,11 +192,7 @@ static void submit(http_req *q, http_job *j)
 static void job_run(sl_front_job *f)
 {
     http_job *j = (http_job *)f;
-    sl_oai_cost cost = sl_oai_measure(j->body, j->len);
-    if (!sl_front_hold(j->r, &j->held, cost.bytes))
-        j->st = sl_fail(&j->err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
-    else
-        j->st = sl_oai_parse(&j->env, j->chat, j->body, j->len, cost, &j->out, &j->err);
+    j->st = sl_oai_parse(&j->env, j->chat, j->body, j->len, &j->out, &j->err);
 }
 
 static void free_job(void *job)
@@ -198,73 +201,113 @@ static void free_job(void *job)
     if (!j->st)
         sl_oai_request_free(&j->out);
     free(j->body);
+    sl_front_hold(j->job.r, &j->job.guard.held, 0);
     free(j);
+}
+
+/* The status of a job that nobody waited for any more. */
+static void set_stopped(http_job *j)
+{
+    static const struct {
+        sl_status why;
+        const char *text;
+    } texts[] = {{SL_ERR_DEADLINE, "the request was not read within router.request_timeout_ms"},
+                 {SL_ERR_PEER, "the server is shutting down"}};
+    j->st = j->job.why;
+    for (size_t i = 0; i < SL_COUNT(texts); i++) {
+        if (texts[i].why == j->st)
+            sl_fail(&j->err, j->st, "%s", texts[i].text);
+    }
+}
+
+static void refuse(http_req *q, http_job *j)
+{
+    sl_front_count_refused(q->h->r, j->chat ? "chat" : "completions", j->st);
+    sl_log(SL_LOG_INFO, "http", "request_invalid", "path=%s status=%s reason=\"%s\"", q->path,
+           sl_status_name(j->st), j->err.text);
+    http_reply_status(q, j->st, j->err.text);
 }
 
 static void job_done(sl_front_job *f, bool ran)
 {
     http_job *j = (http_job *)f;
     http_req *q = j->q;
-    if (!ran)
-        j->st = SL_ERR_CANCELLED;
-    sl_front_hold(j->r, &j->held, 0);
+    sl_router *r = f->r;
+    if (!ran || j->st == SL_ERR_CANCELLED)
+        set_stopped(j);
+    if (j->begun)
+        sl_call_end(r, j->client, q && !j->st);
     if (q) {
         q->job = NULL;
         sl_histogram_observe(q->h->stats->stage_tokenize, (double)(sl_now_ns() - j->begin_ns) / 1e9);
-        if (j->st) {
-            sl_front_count_refused(j->r, j->chat ? "chat" : "completions", j->st);
-            sl_log(SL_LOG_INFO, "http", "request_invalid", "path=%s status=%s reason=\"%s\"", q->path,
-                   sl_status_name(j->st), j->err.text);
-            http_reply_status(q, j->st, j->err.text);
-        } else {
+        if (j->st)
+            refuse(q, j);
+        else
             submit(q, j);
-        }
         http_wake(q);
     }
     if (j->len > SL_FRONT_POOL_BYTES)
-        sl_front_drop(j->r, j->loop, free_job, j);
+        sl_front_drop(r, j->loop, free_job, j);
     else
         free_job(j);
+}
+
+static http_job *new_job(http_req *q)
+{
+    sl_http *h = q->h;
+    http_job *j = calloc(1, sizeof *j);
+    if (!j)
+        return NULL;
+    sl_front_job_init(h->r, &j->job);
+    j->job.run = job_run;
+    j->job.done = job_done;
+    j->loop = h->loop;
+    j->q = q;
+    memcpy(j->client, q->caller.client, sizeof j->client);
+    j->env = h->env;
+    j->env.guard = &j->job.guard;
+    j->env.max_ids = sl_call_max_tokens(h->r);
+    j->chat = !strcmp(q->route->path, "/v1/chat/completions");
+    j->len = q->body.len;
+    j->body = sl_sb_take(&q->body);
+    j->job.guard.held = q->held; /* the body, which the job owns now */
+    q->held = 0;
+    j->begin_ns = q->arrival_ns = sl_now_ns();
+    return j;
 }
 
 void http_generate(http_req *q)
 {
     sl_http *h = q->h;
-    http_job *j = calloc(1, sizeof *j);
-    if (!j || q->body.bad) {
-        free(j);
+    http_job *j = q->body.bad ? NULL : new_job(q);
+    if (!j) {
         http_reply_status(q, SL_ERR_NO_MEMORY, "out of memory");
         return;
     }
-    j->job.run = job_run;
-    j->job.done = job_done;
-    j->r = h->r;
-    j->loop = h->loop;
-    j->q = q;
-    j->env = h->env;
-    j->chat = !strcmp(q->route->path, "/v1/chat/completions");
-    j->len = q->body.len;
     q->heavy = j->len > SL_FRONT_POOL_BYTES;
-    j->body = sl_sb_take(&q->body);
-    j->begin_ns = q->arrival_ns = sl_now_ns();
     q->job = j;
-    if (j->len <= SL_FRONT_POOL_BYTES) {
-        job_run(&j->job);
-        job_done(&j->job, true);
-        return;
-    }
-    sl_err err = {""}; /* from here on the job belongs to the pool, unless it was refused */
-    sl_status st = sl_front_job_start(h->r, h->loop, &j->job, j->len, &err);
-    if (st) {
+    j->st = sl_call_begin(h->r, j->client, j->len, &q->retry_after_s, &j->err);
+    j->begun = !j->st;
+    if (!j->st && j->len > SL_FRONT_POOL_BYTES) {
+        uint64_t deadline = q->arrival_ns + h->o->request_timeout_ms * SL_MS;
+        sl_err err = {""};
+        sl_status st = sl_front_job_start(h->r, h->loop, &j->job, j->client, j->len, deadline, &err);
+        if (!st)
+            return; /* the job belongs to the pool, which may have changed it already */
         j->st = st;
         j->err = err;
-        job_done(&j->job, true);
+    } else if (!j->st) {
+        job_run(&j->job);
     }
+    job_done(&j->job, true);
 }
 
 void http_drop_job(http_req *q)
 {
-    if (q->job)
-        q->job->q = NULL;
+    http_job *j = q->job;
     q->job = NULL;
+    if (!j)
+        return;
+    j->q = NULL;
+    sl_front_job_cancel(&j->job, SL_ERR_CANCELLED);
 }

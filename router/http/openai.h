@@ -20,6 +20,9 @@ typedef struct sl_oai_env {
     sl_chat_format chat;
     const char *served_name;
     bool parse_special; /* router.parse_special: unless the request says otherwise */
+    /* of one request; not used after it was parsed */
+    size_t max_ids;  /* of a prompt; 0: any number */
+    sl_guard *guard; /* may be NULL */
 } sl_oai_env;
 
 typedef struct sl_oai_request {
@@ -32,17 +35,12 @@ typedef struct sl_oai_request {
     sl_request_spec spec;
 } sl_oai_request;
 
-/* How deeply a body is nested, and about how many bytes it takes while it is parsed: one pass, no memory. */
-typedef struct sl_oai_cost {
-    uint64_t bytes;
-    unsigned depth;
-} sl_oai_cost;
-sl_oai_cost sl_oai_measure(const char *body, size_t len);
-
-/* Parses, renders and tokenizes one body. cost: what sl_oai_measure() said about it. err reads "field: reason". Errors:
- * INVALID, NOT_FOUND (model), TOO_LARGE, UNSUPPORTED. */
-sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_cost cost,
-                       sl_oai_request *out, sl_err *err);
+/*
+ * Parses, renders and tokenizes one body. err reads "field: reason". What it takes is taken from env->guard and stays
+ * taken. Errors: INVALID, NOT_FOUND (model), TOO_LARGE, UNSUPPORTED, EXHAUSTED (the guard has no room), CANCELLED.
+ */
+sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_request *out,
+                       sl_err *err);
 void sl_oai_request_free(sl_oai_request *q);
 
 typedef struct sl_oai_answer sl_oai_answer;

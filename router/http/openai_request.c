@@ -12,15 +12,6 @@
 
 #define W "body"
 
-enum {
-    /* Levels of arrays and objects: jansson, and what walks its values, recurse once a level. */
-    MAX_DEPTH = 128,
-    /* Memory of jansson for a value in an array, for a container, and for a member of an object. */
-    VALUE_BYTES = 48,
-    CONTAINER_BYTES = 160,
-    MEMBER_BYTES = 112
-};
-
 static sl_status opt_float(const json_t *o, const char *key, double min, double max, float *out, sl_err *err)
 {
     double v = *out;
@@ -82,12 +73,13 @@ static sl_status parse_bias(const json_t *o, sl_sampling *s, sl_err *err)
     return st;
 }
 
-static sl_status parse_ids(const json_t *a, const char *what, size_t max, int32_t **out, size_t *n,
-                           sl_err *err)
+static sl_status parse_ids(sl_guard *g, const json_t *a, const char *what, size_t max, int32_t **out,
+                           size_t *n, sl_err *err)
 {
     size_t count = json_array_size(a);
     if (count > max)
         return sl_fail(err, SL_ERR_INVALID, W ".%s: %zu entries, at most %zu", what, count, max);
+    SL_TRY(sl_guard_take(g, (count + 1) * sizeof(int32_t), err));
     int32_t *ids = malloc((count + 1) * sizeof *ids);
     if (!ids)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
@@ -112,7 +104,7 @@ static sl_status parse_stop_ids(const json_t *o, sl_sampling *s, sl_err *err)
     sl_status st = sl_json_opt_array(o, W, "stop_token_ids", &a, err);
     if (st || !a)
         return st;
-    st = parse_ids(a, "stop_token_ids", SL_STOP_IDS_MAX, &ids, &n, err);
+    st = parse_ids(NULL, a, "stop_token_ids", SL_STOP_IDS_MAX, &ids, &n, err);
     if (!st)
         st = sl_sampling_set_stop_ids(s, ids, (uint32_t)n);
     free(ids);
@@ -310,14 +302,26 @@ static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_req
 
 /* ---- prompts ---- */
 
+static sl_status encode(const sl_tok_input *in, const sl_oai_env *env, sl_prompt *p, sl_err *err)
+{
+    sl_status st = sl_tokenizer_encode_input(env->tok, in, &p->ids, &p->n, err);
+    return st ? sl_fail_in(err, st, "prompt") : SL_OK;
+}
+
 /* Text that the client wrote. It contains no special tokens, unless the request sets parse_special. */
 static sl_status encode_text(const sl_oai_env *env, const sl_oai_request *q, const json_t *v, sl_prompt *p,
                              sl_err *err)
 {
     size_t len = json_string_length(v);
     const sl_tok_range all = {0, len};
-    return sl_tokenizer_encode_mixed(env->tok, json_string_value(v), len, SL_TOK_ADD_SPECIAL, &all,
-                                     !q->parse_special, &p->ids, &p->n, err);
+    const sl_tok_input in = {.text = json_string_value(v),
+                             .len = len,
+                             .flags = SL_TOK_ADD_SPECIAL,
+                             .plain = &all,
+                             .n_plain = !q->parse_special,
+                             .max_ids = env->max_ids ? env->max_ids : SIZE_MAX,
+                             .guard = env->guard};
+    return encode(&in, env, p, err);
 }
 
 static sl_status add_prompt(const sl_oai_env *env, const json_t *v, sl_oai_request *q, sl_err *err)
@@ -328,7 +332,7 @@ static sl_status add_prompt(const sl_oai_env *env, const json_t *v, sl_oai_reque
     if (json_is_string(v))
         st = encode_text(env, q, v, p, err);
     else if (json_is_array(v))
-        st = parse_ids(v, "prompt", SL_MSG_MAX_TOKENS, &p->ids, &p->n, err);
+        st = parse_ids(env->guard, v, "prompt", SL_MSG_MAX_TOKENS, &p->ids, &p->n, err);
     else
         st = sl_fail(err, SL_ERR_INVALID, W ".prompt: want a string, token ids, or an array of these");
     if (!st)
@@ -399,8 +403,13 @@ static sl_status encode_chat(const sl_oai_env *env, const sl_chat_prompt *p, sl_
     if (!s->prompts)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     size_t n = q->parse_special ? 0 : p->n_client;
-    SL_TRY(sl_tokenizer_encode_mixed(env->tok, p->text, p->len, 0, p->client, n, &s->prompts->ids,
-                                     &s->prompts->n, err));
+    const sl_tok_input in = {.text = p->text,
+                             .len = p->len,
+                             .plain = p->client,
+                             .n_plain = n,
+                             .max_ids = env->max_ids ? env->max_ids : SIZE_MAX,
+                             .guard = env->guard};
+    SL_TRY(encode(&in, env, s->prompts, err));
     s->n_prompts = 1;
     return SL_OK;
 }
@@ -417,8 +426,11 @@ static sl_status render(const sl_oai_env *env, const json_t *o, sl_oai_request *
     if (json_is_null(choice))
         choice = NULL;
     keep_tools(tools, choice, q);
-    sl_chat_request cr = {
-        .messages = messages, .tools = q->tools, .tool_choice = choice, .thinking = q->thinking};
+    sl_chat_request cr = {.messages = messages,
+                          .tools = q->tools,
+                          .tool_choice = choice,
+                          .thinking = q->thinking,
+                          .guard = env->guard};
     sl_chat_prompt p;
     SL_TRY(add_turn_ends(env, &q->spec.sampling, err));
     SL_TRY(sl_chat_render(env->chat, &cr, &p, err));
@@ -435,39 +447,14 @@ static sl_status parse_object(const sl_oai_env *env, const json_t *o, sl_oai_req
     return q->chat ? render(env, o, q, err) : parse_prompt(env, o, q, err);
 }
 
-sl_oai_cost sl_oai_measure(const char *body, size_t len)
-{
-    sl_oai_cost c = {.bytes = len};
-    unsigned depth = 0;
-    bool text = false;
-    for (size_t i = 0; i < len; i++) {
-        char ch = body[i];
-        if (text) {
-            i += ch == '\\';
-            text = ch != '"';
-        } else if (ch == '"') {
-            text = true;
-        } else if (ch == '[' || ch == '{') {
-            depth++;
-            c.depth = depth > c.depth ? depth : c.depth;
-            c.bytes += CONTAINER_BYTES;
-        } else if (ch == ']' || ch == '}') {
-            depth -= depth > 0;
-        } else if (ch == ',') {
-            c.bytes += VALUE_BYTES;
-        } else if (ch == ':') {
-            c.bytes += MEMBER_BYTES;
-        }
-    }
-    return c;
-}
-
-sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_cost cost,
-                       sl_oai_request *out, sl_err *err)
+sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_request *out,
+                       sl_err *err)
 {
     json_t *o = NULL;
-    if (cost.depth > MAX_DEPTH)
-        return sl_fail(err, SL_ERR_INVALID, W ": is nested deeper than %d levels", MAX_DEPTH);
+    sl_json_cost cost = sl_json_measure(body, len);
+    if (cost.depth > SL_JSON_DEPTH_MAX)
+        return sl_fail(err, SL_ERR_INVALID, W ": is nested deeper than %d levels", SL_JSON_DEPTH_MAX);
+    SL_TRY(sl_guard_take(env->guard, cost.bytes, err));
     SL_TRY(sl_json_parse(body, len, W, &o, err));
     sl_oai_request q = {.chat = chat, .parse_special = env->parse_special};
     sl_request_spec_init(&q.spec);

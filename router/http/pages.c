@@ -237,5 +237,12 @@ void http_route_request(http_req *q, const char *url, const char *method)
     } else if (q->route->admin && !q->caller.admin) {
         http_reply_error(q, 403, "this key has no admin rights (router.keys_file)", "invalid_request_error",
                          "admin_required");
+    } else if (q->route->run == http_generate) {
+        sl_err err = {""};
+        sl_status st = sl_call_check(q->h->r, q->caller.client, &q->retry_after_s, &err);
+        if (st) {
+            sl_router_stats_request(q->h->stats, "completions", sl_router_stats_outcome(st));
+            http_reply_status(q, st, err.text);
+        }
     }
 }

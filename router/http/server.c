@@ -66,6 +66,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
     if (q->group || q->job)
         sl_counter_add(q->h->stats->disconnects, 1);
     http_let_go(q);
+    http_drop_job(q);
     http_wake(q);
 }
 

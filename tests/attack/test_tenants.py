@@ -56,7 +56,8 @@ def test_rates_and_rights(cluster):
         assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert dict(e.value.trailing_metadata())["grpc-retry-pushback-ms"] == "-1"
         with pytest.raises(grpc.RpcError) as e:        # errors that a retry does not mend say nothing
-            list(c.stub(channel).Generate(c.request(real.prompt("tenant", 600), 4), timeout=60, metadata=small))
+            admin = (("authorization", f"Bearer {ADMIN}"),)
+            list(c.stub(channel).Generate(c.request(real.prompt("tenant", 40000), 4), timeout=60, metadata=admin))
         assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert "grpc-retry-pushback-ms" not in dict(e.value.trailing_metadata())
     bearer = {"Authorization": f"Bearer {CHAT}"}

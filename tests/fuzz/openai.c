@@ -46,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     sl_oai_request q;
     sl_err err = {""};
     const char *body = (const char *)data + 1;
-    sl_status st = sl_oai_parse(&env, data[0] & 1, body, n - 1, sl_oai_measure(body, n - 1), &q, &err);
+    sl_status st = sl_oai_parse(&env, data[0] & 1, body, n - 1, &q, &err);
     if (st) {
         int code;
         char *text = sl_oai_error_json(st, err.text, &code);

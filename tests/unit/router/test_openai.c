@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "router/http/openai.h"
 #include "bench/mock/mock.h"
 #include "tests/unit/run_suite.h"
@@ -27,7 +28,7 @@ static void teardown(void)
 
 static sl_status parse(bool chat, const char *body, sl_oai_request *q, sl_err *err)
 {
-    return sl_oai_parse(&env, chat, body, strlen(body), sl_oai_measure(body, strlen(body)), q, err);
+    return sl_oai_parse(&env, chat, body, strlen(body), q, err);
 }
 
 START_TEST(every_field_arrives)
@@ -215,7 +216,7 @@ START_TEST(depth_is_limited_and_measured)
     memset(body + n, '[', 200);
     memset(body + n + 200, ']', 200);
     body[n + 400] = '}';
-    sl_oai_cost c = sl_oai_measure(body, strlen(body));
+    sl_json_cost c = sl_json_measure(body, strlen(body));
     ck_assert_uint_eq(c.depth, 201);
     ck_assert_uint_gt(c.bytes, 200 * 100);
     sl_oai_request q;
@@ -223,7 +224,7 @@ START_TEST(depth_is_limited_and_measured)
     ck_assert_int_eq(parse(false, body, &q, &err), SL_ERR_INVALID);
     ck_assert_msg(strstr(err.text, "nested") != NULL, "%s", err.text);
     const char *quoted = "{\"a\":\"[[[[\\\"[[\",\"b\":[1]}";
-    ck_assert_uint_eq(sl_oai_measure(quoted, strlen(quoted)).depth, 2);
+    ck_assert_uint_eq(sl_json_measure(quoted, strlen(quoted)).depth, 2);
 }
 END_TEST
 
