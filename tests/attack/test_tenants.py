@@ -64,7 +64,7 @@ def test_rates_and_rights(cluster):
     assert requests.get(c.http + "/workers", headers=bearer, timeout=30).status_code == 403
     assert c.get("/workers").status_code == 200
     text = c.get("/metrics").text
-    assert real.metric(text, "sluice_tenant_calls_total", 'tenant="small",result="refused"') == 5
+    assert real.metric(text, "sluice_tenant_calls_total", 'tenant="small",result="refused"') == 4
     assert real.metric(text, "sluice_tenant_tokens_total", 'tenant="small",kind="output"') == 8
     _, _, common = clients.protocol()
     with c.channel() as channel:
