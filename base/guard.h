@@ -21,9 +21,9 @@ struct sl_guard {
      * no room. Less than before always succeeds. NULL: there is always room. */
     bool (*hold)(sl_guard *g, uint64_t bytes);
     uint64_t held;
-    uint64_t most; /* that could ever be held; 0: not known */
+    uint64_t most;    /* that could ever be held; 0: not known */
     uint64_t refused; /* what would have been held by the take that was refused last; 0: none was */
-    bool stop; /* atomic */
+    bool stop;        /* atomic */
 };
 
 /* Takes bytes more. EXHAUSTED: there is no room now. TOO_LARGE: there never is. */

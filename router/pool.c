@@ -26,7 +26,7 @@ struct sl_pool_lane {
     double served; /* bytes of its jobs, as in the queue: a client that returns has no claim */
     size_t bytes;  /* of its jobs that wait or run */
     uint32_t waiting, running;
-    sl_front_job *head, *tail;  /* that wait */
+    sl_front_job *head, *tail; /* that wait */
     sl_front_job *at_work[SLOTS];
 };
 

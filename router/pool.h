@@ -25,7 +25,7 @@ typedef struct sl_pool_lane sl_pool_lane;
 struct sl_front_job {
     uv_work_t work;
     sl_router *r;
-    sl_guard guard; /* of the budget of bytes; the owner gives back what is held */
+    sl_guard guard;                          /* of the budget of bytes; the owner gives back what is held */
     void (*run)(sl_front_job *j);            /* on a thread of the pool */
     void (*done)(sl_front_job *j, bool ran); /* in the loop; ran: false: it never ran */
     sl_status why; /* of a job that was stopped, or never ran: CANCELLED, DEADLINE, or PEER for a drain */

@@ -42,7 +42,8 @@ static text repeated(const char *begin, const char *const *parts, size_t n_parts
 {
     size_t e = strlen(end);
     text t = {malloc(n + strlen(begin) + e + 512), 0};
-    t.n = (size_t)sprintf(t.p, "%s", begin);
+    t.n = strlen(begin);
+    memcpy(t.p, begin, t.n);
     for (size_t i = 0; t.n < n; i++) {
         const char *part = parts[i % n_parts];
         size_t k = strlen(part);
@@ -122,8 +123,8 @@ static void check_cost(const char *what, const kind *k, job *run, const void *ar
     if (b > MEASURABLE_S && b > MOST * a) /* once more, in case something else delayed it */
         b = cost(run, arg, &many, ROUNDS);
     if (b > MEASURABLE_S && b > MOST * a)
-        ck_abort_msg("%s, %s: %zu bytes take %.1f ms, %zu bytes %.1f ms", what, k->name, few.n, a * 1e3, many.n,
-                     b * 1e3);
+        ck_abort_msg("%s, %s: %zu bytes take %.1f ms, %zu bytes %.1f ms", what, k->name, few.n, a * 1e3,
+                     many.n, b * 1e3);
     free(few.p);
     free(many.p);
 }
@@ -142,7 +143,8 @@ static void encode(const void *tokenizer, const text *t)
         int32_t *ids = NULL;
         size_t n = 0;
         sl_err err = {""};
-        sl_status st = sl_tokenizer_encode_mixed(tokenizer, t->p, t->n, 0, &all, (size_t)plain, &ids, &n, &err);
+        sl_status st =
+            sl_tokenizer_encode_mixed(tokenizer, t->p, t->n, 0, &all, (size_t)plain, &ids, &n, &err);
         ck_assert_msg(st == SL_OK, "%s", err.text);
         char *back;
         size_t len;
@@ -203,10 +205,11 @@ START_TEST(test_json_keys)
     double took[2];
     for (int i = 0; i < 2; i++) {
         size_t n = i ? 8 * 4000 : 4000;
-        text t = {malloc(n * 24 + 16), 0};
-        t.n = (size_t)sprintf(t.p, "{");
+        size_t cap = n * 24 + 16;
+        text t = {malloc(cap), 1};
+        t.p[0] = '{';
         for (size_t k = 0; k < n; k++)
-            t.n += (size_t)sprintf(t.p + t.n, "\"k%zu\":%zu%s", k, k, k + 1 < n ? "," : "}");
+            t.n += (size_t)snprintf(t.p + t.n, cap - t.n, "\"k%zu\":%zu%s", k, k, k + 1 < n ? "," : "}");
         took[i] = cost(parse_json, NULL, &t, ROUNDS);
         free(t.p);
     }
@@ -218,26 +221,47 @@ static const kind conversations[] = {
     {"one long text", "[{\"role\":\"user\",\"content\":\"", {"ab "}, "\"}]"},
     {"one text of marks", "[{\"role\":\"user\",\"content\":\"", {"\u0301\u0316"}, "\"}]"},
     {"line breaks around a text", "[{\"role\":\"user\",\"content\":\"", {"\\n "}, "\"}]"},
-    {"many messages", "[", {"{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},"},
+    {"many messages",
+     "[",
+     {"{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},"},
      "{\"role\":\"user\",\"content\":\"a\"}]"},
-    {"many system messages", "[", {"{\"role\":\"system\",\"content\":\"a\"},"}, "{\"role\":\"user\",\"content\":\"a\"}]"},
-    {"many assistants", "[", {"{\"role\":\"assistant\",\"content\":\"<think>a</think>b\",\"reasoning_content\":\"c\"},"},
+    {"many system messages",
+     "[",
+     {"{\"role\":\"system\",\"content\":\"a\"},"},
      "{\"role\":\"user\",\"content\":\"a\"}]"},
-    {"many parts", "[{\"role\":\"user\",\"content\":[", {"{\"type\":\"text\",\"text\":\"a\"},"},
+    {"many assistants",
+     "[",
+     {"{\"role\":\"assistant\",\"content\":\"<think>a</think>b\",\"reasoning_content\":\"c\"},"},
+     "{\"role\":\"user\",\"content\":\"a\"}]"},
+    {"many parts",
+     "[{\"role\":\"user\",\"content\":[",
+     {"{\"type\":\"text\",\"text\":\"a\"},"},
      "{\"type\":\"text\",\"text\":\"a\"}]}]"},
-    {"ends of reasoning", "[{\"role\":\"assistant\",\"content\":\"", {"</think>"}, "\"},{\"role\":\"user\",\"content\":\"a\"}]"},
-    {"begins of reasoning", "[{\"role\":\"assistant\",\"content\":\"", {"<think>"}, "</think>\"},{\"role\":\"user\",\"content\":\"a\"}]"},
-    {"many calls of a message", "[{\"role\":\"assistant\",\"tool_calls\":[",
+    {"ends of reasoning",
+     "[{\"role\":\"assistant\",\"content\":\"",
+     {"</think>"},
+     "\"},{\"role\":\"user\",\"content\":\"a\"}]"},
+    {"begins of reasoning",
+     "[{\"role\":\"assistant\",\"content\":\"",
+     {"<think>"},
+     "</think>\"},{\"role\":\"user\",\"content\":\"a\"}]"},
+    {"many calls of a message",
+     "[{\"role\":\"assistant\",\"tool_calls\":[",
      {"{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[1,0.5]}\"}},"},
      "{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"user\",\"content\":\"a\"}]"},
-    {"many messages with a call", "[",
+    {"many messages with a call",
+     "[",
      {"{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"a\":\"b\"}}}]},",
       "{\"role\":\"tool\",\"content\":\"c\"},"},
      "{\"role\":\"user\",\"content\":\"a\"}]"},
-    {"many tool results", "[{\"role\":\"user\",\"content\":\"a\"},", {"{\"role\":\"tool\",\"content\":\"c\"},"},
+    {"many tool results",
+     "[{\"role\":\"user\",\"content\":\"a\"},",
+     {"{\"role\":\"tool\",\"content\":\"c\"},"},
      "{\"role\":\"user\",\"content\":\"a\"}]"},
-    {"arguments of many members", "[{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"a\":[",
-     {"{\"b\":0.3},"}, "1]}}}]},{\"role\":\"user\",\"content\":\"a\"}]"},
+    {"arguments of many members",
+     "[{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"a\":[",
+     {"{\"b\":0.3},"},
+     "1]}}}]},{\"role\":\"user\",\"content\":\"a\"}]"},
 };
 
 typedef struct render_arg {
@@ -268,15 +292,20 @@ START_TEST(test_templates)
 END_TEST
 
 static const kind tool_lists[] = {
-    {"many tools", "[", {"{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"dddddddddddddddddddddddddddddd\"}},"},
+    {"many tools",
+     "[",
+     {"{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"dddddddddddddddddddddddddddddd\"}},"},
      "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"},
-    {"one tool of many properties", "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"a\":[",
-     {"{\"b\":[1,2]},"}, "1]}}}]"},
+    {"one tool of many properties",
+     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"a\":[",
+     {"{\"b\":[1,2]},"},
+     "1]}}}]"},
 };
 
 static void render_tools(const void *arg, const text *t)
 {
-    json_t *tools = json_loadb(t->p, t->n, 0, NULL), *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "x");
+    json_t *tools = json_loadb(t->p, t->n, 0, NULL),
+           *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "x");
     sl_chat_request q = {.messages = messages, .tools = tools};
     sl_chat_prompt p;
     if (sl_chat_render(*(const sl_chat_format *)arg, &q, &p, NULL) == SL_OK)
@@ -304,19 +333,32 @@ static const kind answers[] = {
     {"spaces in a call", "</think><tool_call>", {" "}, NULL},
     {"an object that does not end", "</think><tool_call>{\"type\":\"", {"a"}, NULL},
     {"open brackets", "</think><tool_call>{\"type\":", {"["}, NULL},
-    {"open brackets in an argument", "</think><tool_call>{\"name\":\"f\",\"arguments\":{\"a\":", {"[{\"a\":"}, NULL},
-    {"a string that does not end", "</think><tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"", {"b\\\\", "\\u00"}, NULL},
+    {"open brackets in an argument",
+     "</think><tool_call>{\"name\":\"f\",\"arguments\":{\"a\":",
+     {"[{\"a\":"},
+     NULL},
+    {"a string that does not end",
+     "</think><tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"",
+     {"b\\\\", "\\u00"},
+     NULL},
     {"many members", "</think><tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1", {",\"b\":2"}, NULL},
     {"digits", "</think><tool_call>{\"name\":\"f\",\"arguments\":{\"a\":", {"1234"}, NULL},
     {"many calls", "</think>", {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>\n"}, NULL},
     {"bare calls", NULL, {"{\"name\":\"f\",\"parameters\":{\"a\":1}};"}, NULL},
-    {"tagged calls", "</think>", {"<tool_call>f\n<arg_key>a</arg_key><arg_value>[1]</arg_value></tool_call>"}, NULL},
-    {"a tagged value that does not end", "</think><tool_call>f<arg_key>a</arg_key><arg_value>", {"[1,", "</arg_valu"}, NULL},
+    {"tagged calls",
+     "</think>",
+     {"<tool_call>f\n<arg_key>a</arg_key><arg_value>[1]</arg_value></tool_call>"},
+     NULL},
+    {"a tagged value that does not end",
+     "</think><tool_call>f<arg_key>a</arg_key><arg_value>",
+     {"[1,", "</arg_valu"},
+     NULL},
     {"many tagged arguments", "</think><tool_call>f", {"<arg_key>a</arg_key><arg_value>1</arg_value>"}, NULL},
     {"a tag that does not end", "</think><tool_call>f<arg_key>", {"a"}, NULL},
     {"a block that does not end",
      "</think><\uFF5CDSML\uFF5Cfunction_calls><\uFF5CDSML\uFF5Cinvoke name=\"f\"><\uFF5CDSML\uFF5Cparameter name=\"a\" string=\"false\">",
-     {"[", "</\uFF5CDSML\uFF5Cparamete"}, NULL},
+     {"[", "</\uFF5CDSML\uFF5Cparamete"},
+     NULL},
 };
 
 typedef struct answer_arg {
@@ -426,7 +468,8 @@ static size_t put(char *out, uint32_t c)
 /* Marks, what they compose with, Hangul, compatibility characters, anything. */
 static uint32_t character(void)
 {
-    static const uint32_t bases[] = {'a', 'e', 0xE9, 0x1EA5, 0x0915, 0x1100, 0x1161, 0x11A8, 0xAC00, 0xFDFA, 0x212B, 0x0344};
+    static const uint32_t bases[] = {'a',    'e',    0xE9,   0x1EA5, 0x0915, 0x1100,
+                                     0x1161, 0x11A8, 0xAC00, 0xFDFA, 0x212B, 0x0344};
     switch (next(6)) {
     case 0:
         return bases[next((uint32_t)SL_COUNT(bases))];
@@ -463,7 +506,8 @@ START_TEST(test_the_form_is_that_of_the_reference)
         ck_assert_int_ge(k, 0);
         int32_t *ids[2] = {NULL, NULL};
         ck_assert_int_eq(sl_tokenizer_encode(t, in, n, SL_TOK_NO_SPECIAL, &ids[0], &m[0], NULL), SL_OK);
-        ck_assert_int_eq(sl_tokenizer_encode(t, (char *)form, (size_t)k, SL_TOK_NO_SPECIAL, &ids[1], &m[1], NULL), SL_OK);
+        ck_assert_int_eq(
+            sl_tokenizer_encode(t, (char *)form, (size_t)k, SL_TOK_NO_SPECIAL, &ids[1], &m[1], NULL), SL_OK);
         ck_assert_uint_eq(m[0], m[1]);
         ck_assert(memcmp(ids[0], ids[1], m[0] * sizeof *ids[0]) == 0);
         free(ids[0]);
@@ -603,7 +647,8 @@ START_TEST(test_templates_take_from_the_guard)
         sl_chat_request q = {.messages = messages, .guard = &c.g};
         sl_chat_prompt p;
         sl_err err = {""};
-        ck_assert_msg(sl_chat_render(SL_CHAT_QWEN3, &q, &p, &err) == SL_ERR_EXHAUSTED, "%zu: %s", i, err.text);
+        ck_assert_msg(sl_chat_render(SL_CHAT_QWEN3, &q, &p, &err) == SL_ERR_EXHAUSTED, "%zu: %s", i,
+                      err.text);
         json_decref(messages);
     }
 }
@@ -616,8 +661,9 @@ START_TEST(test_arguments_have_the_depth_of_a_body)
     memset(args + 300, ']', 300);
     char object[1100];
     snprintf(object, sizeof object, "{\"a\":%s}", args);
-    json_t *messages = json_pack("[{s:s,s:[{s:s,s:{s:s,s:s}}]},{s:s,s:s}]", "role", "assistant", "tool_calls", "type",
-                                 "function", "function", "name", "f", "arguments", object, "role", "user", "content", "x");
+    json_t *messages =
+        json_pack("[{s:s,s:[{s:s,s:{s:s,s:s}}]},{s:s,s:s}]", "role", "assistant", "tool_calls", "type",
+                  "function", "function", "name", "f", "arguments", object, "role", "user", "content", "x");
     sl_chat_request q = {.messages = messages};
     sl_chat_prompt p;
     sl_err err = {""};
