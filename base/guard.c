@@ -46,7 +46,7 @@ void sl_guard_give(sl_guard *g, uint64_t bytes)
 sl_status sl_guard_check(const sl_guard *g, sl_err *err)
 {
     return g && __atomic_load_n(&g->stop, __ATOMIC_RELAXED)
-               ? sl_fail(err, SL_ERR_CANCELLED, "nobody waits for the result any more")
+               ? sl_fail(err, SL_ERR_CANCELLED, "no caller waits for the result any more")
                : SL_OK;
 }
 

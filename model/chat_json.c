@@ -56,7 +56,7 @@ void ct_escaped(ct_buf *b, const char *text, size_t len)
 static int shortest(double x, char *digits, int *point)
 {
     char text[40];
-    /* Of a normal number, the form of 15 digits is the shortest one with zeros behind it, if any form of up to 15 digits
+    /* Of a normal number, the form of 15 digits is the shortest one followed by zeros, if any form of up to 15 digits
      * reads back as it. */
     for (int precision = x < DBL_MIN ? 0 : DBL_DIG - 1; precision < 17; precision++) {
         snprintf(text, sizeof text, "%.*e", precision, x);

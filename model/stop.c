@@ -14,7 +14,7 @@ struct sl_stop {
     size_t n;
     char *text[SL_STOP_MAX];
     size_t len[SL_STOP_MAX];
-    uint16_t *table[SL_STOP_MAX];  /* where a search goes on after a byte that does not fit */
+    uint16_t *table[SL_STOP_MAX];  /* where a search continues after a byte that does not fit */
     uint16_t matched[SL_STOP_MAX]; /* bytes at the end of the text so far that text[i] begins with */
     bool include, done;
     char *buf; /* [0, emitted) was returned by the last call, [emitted, used) is held back */

@@ -20,7 +20,7 @@
 
 enum {
     PIECE = 4096, /* characters, and what follows until a piece can end */
-    /* Characters that the longest decomposition of one character has, and some to spare: utf8proc writes beyond none of
+    /* Characters that the longest decomposition of one character has, and some more: utf8proc writes beyond none of
      * them. */
     DECOMPOSED = 32,
     CLASSES = 256,
@@ -165,7 +165,7 @@ static sl_status normalize(tk_work *w, normal *o, const char *text, size_t len)
             SL_TRY(add_form(w, o, text, len, options));
             continue;
         }
-        size_t n = o->n - begin; /* the form before, behind which the next one is made */
+        size_t n = o->n - begin; /* the form before, from which the next one is made */
         SL_TRY(sl_guard_take(w->guard, n, w->err));
         char *before = malloc(n + 1);
         if (!before)

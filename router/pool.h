@@ -48,7 +48,7 @@ enum { SL_FRONT_POOL_BYTES = 4096 };
  * many jobs, or bytes of jobs, wait already, of all or of this client; nothing is called then. */
 sl_status sl_front_job_start(sl_router *r, uv_loop_t *loop, sl_front_job *j, const char *client, size_t bytes,
                              uint64_t deadline_ns, sl_err *err);
-/* Nobody waits for the job any more. One that waits is done at once, before this returns. */
+/* No caller waits for the job any more. One that waits is done at once, before this returns. */
 void sl_front_job_cancel(sl_front_job *j, sl_status why);
 
 /* Starts run on the pool, however many jobs wait: for the end of work that was admitted, whose bytes are in the

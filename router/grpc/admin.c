@@ -43,7 +43,7 @@ void rpc_model_info(rpc_call *c, const uint8_t *data, size_t n)
     sl_cluster_info k;
     sl_cluster_get_info(c->r, &k);
     S(GetModelInfoResponse) a = SGLANG__GRPC__SCHEDULER__GET_MODEL_INFO_RESPONSE__INIT;
-    a.model_path = a.tokenizer_path = (char *)o->served_name; /* where the files are is nobody's business */
+    a.model_path = a.tokenizer_path = (char *)o->served_name; /* clients need not know where the files are */
     a.is_generation = true;
     a.served_model_name = (char *)o->served_name;
     a.max_context_length = k.max_context;

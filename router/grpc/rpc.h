@@ -73,7 +73,7 @@ struct sl_grpc {
     sl_router_stats *stats;
     h2_server *h2;
     rpc_call *calls;
-    rpc_archive *archive; /* of the tokenizer's files; NULL: nobody has asked for it */
+    rpc_archive *archive; /* of the tokenizer's files; NULL: no call has asked for it */
     uint32_t generating;  /* Generate calls that have not finished */
     bool was_ready;
 };

@@ -205,7 +205,7 @@ static void free_job(void *job)
     free(j);
 }
 
-/* The status of a job that nobody waited for any more. */
+/* The status of a job that no caller waited for any more. */
 static void set_stopped(http_job *j)
 {
     static const struct {
