@@ -27,6 +27,24 @@ sl_key sl_hash_chain(sl_key prev, const void *bytes, size_t n)
     return (sl_key){.lo = h.low64, .hi = h.high64};
 }
 
+static uint64_t secret; /* atomic; 0: not chosen yet */
+
+void sl_key_secret(uint64_t value)
+{
+    __atomic_store_n(&secret, value, __ATOMIC_RELAXED);
+}
+
+uint64_t sl_key_place(sl_key key)
+{
+    uint64_t s = __atomic_load_n(&secret, __ATOMIC_RELAXED);
+    if (!s) {
+        uint64_t mine = sl_random_u64() | 1;
+        if (__atomic_compare_exchange_n(&secret, &s, mine, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            s = mine;
+    }
+    return XXH3_64bits_withSeed(&key, sizeof key, s);
+}
+
 uint32_t sl_crc32c(uint32_t crc, const void *bytes, size_t n)
 {
     /* The library takes the length as an int, and does not invert the value before and after, which CRC32C requires. */

@@ -51,7 +51,7 @@ void sl_disk_index_free(sl_disk_index *ix)
 
 int64_t sl_disk_index_find(const sl_disk_index *ix, sl_key key)
 {
-    int32_t s = ix->buckets[key.lo & ix->mask];
+    int32_t s = ix->buckets[sl_key_place(key) & ix->mask];
     while (s >= 0 && !sl_key_eq(ix->slots[s].key, key))
         s = ix->slots[s].chain;
     return s;
@@ -68,7 +68,7 @@ void sl_disk_index_touch(sl_disk_index *ix, int64_t slot)
 
 bool sl_disk_index_admit(sl_disk_index *ix, sl_key key)
 {
-    uint64_t *ghost = &ix->ghosts[key.lo & ix->mask];
+    uint64_t *ghost = &ix->ghosts[sl_key_place(key) & ix->mask];
     bool known = *ghost == (key.hi | 1); /* an unused one is 0 */
     *ghost = known ? 0 : key.hi | 1;
     return known;
@@ -76,7 +76,7 @@ bool sl_disk_index_admit(sl_disk_index *ix, sl_key key)
 
 static void link_slot(sl_disk_index *ix, int64_t slot, sl_key key)
 {
-    int32_t *bucket = &ix->buckets[key.lo & ix->mask];
+    int32_t *bucket = &ix->buckets[sl_key_place(key) & ix->mask];
     ix->slots[slot].key = key;
     ix->slots[slot].chain = *bucket;
     *bucket = (int32_t)slot;
@@ -114,7 +114,7 @@ void sl_disk_index_publish(sl_disk_index *ix, int64_t slot)
 void sl_disk_index_drop(sl_disk_index *ix, int64_t slot)
 {
     sl_disk_slot *s = &ix->slots[slot];
-    int32_t *at = &ix->buckets[s->key.lo & ix->mask];
+    int32_t *at = &ix->buckets[sl_key_place(s->key) & ix->mask];
     if (s->state == SL_SLOT_EMPTY)
         return;
     while (*at != slot)

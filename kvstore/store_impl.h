@@ -96,7 +96,7 @@ struct sl_lease {
 /* Where the search for a key begins in the hash table. */
 static inline uint32_t sl_store_slot(const sl_store *s, sl_key k)
 {
-    return (uint32_t)(k.lo ^ (k.hi << 1)) & s->mask;
+    return (uint32_t)sl_key_place(k) & s->mask;
 }
 
 /*

@@ -36,7 +36,7 @@ typedef struct memory_tier {
 
 static entry **slot(memory_tier *t, sl_key k)
 {
-    entry **at = &t->buckets[k.lo & t->mask];
+    entry **at = &t->buckets[sl_key_place(k) & t->mask];
     while (*at && !sl_key_eq((*at)->key, k))
         at = &(*at)->chain;
     return at;

@@ -111,8 +111,9 @@ sl_status sl_group_submit(sl_router *r, sl_request_spec *spec, sl_output_sink *s
 void sl_group_release(sl_group *g);
 /* Ends every unfinished request with finish ABORT and status CANCELLED; the sink is told before the loop sleeps. */
 void sl_group_abort(sl_group *g);
-/* The group with this client id, or NULL (for Abort). */
-sl_group *sl_group_find(sl_router *r, const char *id);
+/* The group of this client with this id, or NULL; ids of different clients have nothing to do with each other. client NULL:
+ * of any. */
+sl_group *sl_group_find(sl_router *r, const char *client, const char *id);
 const char *sl_group_id(const sl_group *g);
 /* spec.client of the call. */
 const char *sl_group_client(const sl_group *g);
@@ -134,8 +135,12 @@ typedef struct sl_served_model {
 const sl_served_model *sl_router_model(const sl_router *r);
 const sl_router_opts *sl_router_options(const sl_router *r);
 sl_router_stats *sl_router_get_stats(sl_router *r);
-/* The metrics as text, with the gauges brought up to date; malloc'ed, NULL when out of memory. */
-char *sl_router_metrics_text(sl_router *r);
+/* The number of this turn of the loop, and for how long it has run. */
+uint64_t sl_router_turn(const sl_router *r);
+uint64_t sl_router_turn_ns(const sl_router *r);
+/* The metrics as text, with the gauges brought up to date; malloc'ed, NULL when out of memory. tenants: with the series
+ * of tenants. */
+char *sl_router_metrics_text(sl_router *r, bool tenants);
 
 /* ---- the cluster ---- */
 

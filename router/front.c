@@ -34,10 +34,12 @@ bool sl_front_caller(sl_router *r, const char *authorization, const struct socka
 {
     const sl_router_opts *o = sl_router_options(r);
     bool has_file = o->keys_file && *o->keys_file, has_key = o->api_key && *o->api_key;
-    *out = (sl_caller){.admin = true};
+    *out = (sl_caller){0};
     sl_front_client(peer, out->client);
-    if ((has_key || !has_file) && sl_front_key_ok(authorization, o->api_key))
+    if ((has_key || !has_file) && sl_front_key_ok(authorization, o->api_key)) {
+        out->admin = true;
         return true;
+    }
     if (!has_file || !authorization || strncasecmp(authorization, "Bearer ", 7))
         return false;
     const char *name = sl_router_tenant(r, authorization + 7, &out->admin);
@@ -77,6 +79,7 @@ void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX])
 /* ---- budget ---- */
 
 enum {
+    KEYLESS_PART = 16,
     REQUEST_BYTES = 2048, /* of a request without its lists */
     TOKEN_BYTES = 5,      /* with the key of its page */
     STOP_COPIES = 4,      /* the string, and its table of two bytes each */
@@ -114,6 +117,17 @@ bool sl_front_hold_spec(sl_router *r, uint64_t *held, uint64_t bytes, const sl_r
         ids += s->prompts[i].n * sizeof(int32_t);
     sl_guard_give(from, ids); /* the same memory, of another owner */
     return sl_front_hold(r, held, bytes + sl_front_spec_bytes(s));
+}
+
+bool sl_front_hold_keyless(sl_router *r, uint64_t *held, uint64_t bytes)
+{
+    uint64_t *all = &sl_router_shared(r)->keyless, before = *held;
+    if (bytes > before && *all - before + bytes > sl_router_options(r)->max_request_bytes / KEYLESS_PART)
+        return false;
+    if (!sl_front_hold(r, held, bytes))
+        return false;
+    *all += *held - before;
+    return true;
 }
 
 uint64_t sl_front_spec_bytes(const sl_request_spec *s)

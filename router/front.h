@@ -55,6 +55,9 @@ enum { SL_FRONT_SMALL = 64 << 10 };
  * requests out. Giving back always succeeds. Any thread.
  */
 bool sl_front_hold(sl_router *r, uint64_t *held, uint64_t bytes);
+/* The same for a caller without a key, all of whom have a sixteenth of the budget together: the rest is for callers with
+ * a key. The loop's thread. */
+bool sl_front_hold_keyless(sl_router *r, uint64_t *held, uint64_t bytes);
 /* That a holder of more than SL_FRONT_SMALL bytes may ever have. */
 uint64_t sl_front_most(const sl_router_opts *o);
 
@@ -66,7 +69,8 @@ uint64_t sl_front_spec_bytes(const sl_request_spec *s);
 
 /* The state of budget and pool; one per router, zero at start. */
 typedef struct sl_front_shared {
-    uint64_t held; /* atomic */
+    uint64_t held;    /* atomic */
+    uint64_t keyless; /* by callers without a key, counted in held too */
     sl_pool pool;
 } sl_front_shared;
 sl_front_shared *sl_router_shared(sl_router *r);

@@ -17,6 +17,7 @@
 enum {
     SETTLE_ROUNDS = 16,
     CPU_READ_NS = 1000000,
+    TURN_NS = 20000000,  /* after which a turn ends as soon as it can */
     LAST_WORDS_MS = 1000 /* for the errors of requests that a drain cut off */
 };
 
@@ -111,6 +112,19 @@ static uint64_t thread_cpu_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+uint64_t sl_router_turn(const sl_router *r)
+{
+    return r->life.turns;
+}
+
+uint64_t sl_router_turn_ns(const sl_router *r)
+{
+    const sl_router_life *l = &r->life;
+    uint64_t past = sl_now_ns() - l->turn_ns,
+             slept = uv_metrics_idle_time((uv_loop_t *)&r->loop) - l->turn_idle_ns;
+    return l->turn_ns && past > slept ? past - slept : 0;
+}
+
 /*
  * The time of a turn is the time since the last call, less what the loop slept meanwhile. Reading the thread's CPU time is
  * a system call, so it is read at most once in CPU_READ_NS: a turn in between was shorter than that and counts with its
@@ -135,6 +149,7 @@ static void observe_turn(sl_router *r)
     }
     l->turn_ns = now;
     l->turn_idle_ns = idle;
+    l->turns++;
 }
 
 /*
@@ -152,6 +167,8 @@ static void settle(sl_router *r)
         sl_groups_sweep(r);
         if (!more && !r->link.posted)
             return;
+        if (sl_router_turn_ns(r) >= TURN_NS)
+            break; /* the rest in the next turn, after what has arrived meanwhile */
     }
     sl_router_link_stay_awake(r);
 }

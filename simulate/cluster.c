@@ -490,6 +490,7 @@ static double real_seconds(void)
 sl_status sl_simulate(const sl_sim_opts *o, sl_sim_result *out, sl_err *err)
 {
     double began = real_seconds();
+    sl_key_secret(1); /* equal runs */
     sl_sim *s = malloc(sizeof *s);
     if (!s)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");

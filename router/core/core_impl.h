@@ -234,7 +234,7 @@ typedef struct sl_router_life {
     bool cutting; /* the drain timeout has passed: requests were ended with an error */
     uint32_t cut; /* the number of these requests */
     /* End of the last iteration of the loop, and the time that the loop had slept until then. */
-    uint64_t turn_ns, turn_idle_ns;
+    uint64_t turn_ns, turn_idle_ns, turns;
     uint64_t turn_cpu_ns, cpu_read_ns; /* CPU time of the thread, and when it was read */
 } sl_router_life;
 

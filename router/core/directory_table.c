@@ -17,9 +17,10 @@ enum { FIRST_CAP = 16 };
 
 /* ---- one shard ---- */
 
+/* The keys are those of clients' prompts: see sl_key_place(). */
 static uint64_t mix(sl_key key)
 {
-    return (key.lo ^ (key.hi << 32 | key.hi >> 32)) * 0x9e3779b97f4a7c15u;
+    return sl_key_place(key);
 }
 
 sl_dir_shard *sl_directory_shard(const sl_directory *d, sl_key key)

@@ -2,6 +2,7 @@
  * The queries of core.h about the model, the cluster and the metrics: copies and counts of the router's state.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "router/core/core_impl.h"
 
@@ -148,8 +149,28 @@ void sl_router_stats_tick(sl_router *r)
     s->seen_sent = t.messages_sent;
 }
 
-char *sl_router_metrics_text(sl_router *r)
+/* Removes the families whose names begin so, in place. */
+static void remove_families(char *text, const char *prefix)
+{
+    char *to = text;
+    size_t n = strlen(prefix);
+    for (const char *line = text, *end; *line; line = end) {
+        end = strchr(line, '\n');
+        end = end ? end + 1 : line + strlen(line);
+        bool comment = !strncmp(line, "# HELP ", 7) || !strncmp(line, "# TYPE ", 7);
+        if (!strncmp(comment ? line + 7 : line, prefix, n))
+            continue;
+        memmove(to, line, (size_t)(end - line));
+        to += end - line;
+    }
+    *to = 0;
+}
+
+char *sl_router_metrics_text(sl_router *r, bool tenants)
 {
     sl_router_stats_tick(r);
-    return sl_metrics_text(r->stats.m);
+    char *text = sl_metrics_text(r->stats.m);
+    if (text && !tenants)
+        remove_families(text, "sluice_tenant_");
+    return text;
 }

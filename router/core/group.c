@@ -280,10 +280,10 @@ void sl_groups_free_all(sl_router *r)
 
 /* ---- looking up, events for many ---- */
 
-sl_group *sl_group_find(sl_router *r, const char *id)
+sl_group *sl_group_find(sl_router *r, const char *client, const char *id)
 {
     for (sl_group *g = r->requests.groups; g; g = g->next) {
-        if (!g->released && !strcmp(g->id, id))
+        if (!g->released && !strcmp(g->id, id) && (!client || !strcmp(g->lane->client, client)))
             return g;
     }
     return NULL;

@@ -49,7 +49,7 @@ void sl_keyset_destroy(sl_keyset *s)
 
 static size_t find(const sl_keyset *s, sl_key key)
 {
-    size_t i = (size_t)key.lo & (s->cap - 1);
+    size_t i = (size_t)sl_key_place(key) & (s->cap - 1);
     while (!empty(s->slot[i]) && !sl_key_eq(s->slot[i], key))
         i = (i + 1) & (s->cap - 1);
     return i;
@@ -83,7 +83,7 @@ void sl_keyset_remove(sl_keyset *s, sl_key key)
         i = (i + 1) & (s->cap - 1);
         if (empty(s->slot[i]))
             break;
-        size_t home = (size_t)s->slot[i].lo & (s->cap - 1);
+        size_t home = (size_t)sl_key_place(s->slot[i]) & (s->cap - 1);
         if (((i - home) & (s->cap - 1)) >= ((i - hole) & (s->cap - 1))) {
             s->slot[hole] = s->slot[i];
             hole = i;

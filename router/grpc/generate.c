@@ -132,7 +132,7 @@ static void submit(generation *g, parse_job *j)
 {
     rpc_call *c = g->call;
     sl_request_spec *s = &j->spec;
-    if (sl_group_find(c->r, s->id)) {
+    if (sl_group_find(c->r, c->caller.client, s->id)) {
         sl_router_stats_request(c->g->stats, "generate", "invalid");
         generate_end(g, RPC_ALREADY_EXISTS, "request_id: is in use");
         return;
@@ -266,9 +266,10 @@ void rpc_abort(rpc_call *c, const uint8_t *data, size_t n)
     S(AbortRequest) *q = rpc_unpack(c, &D(abort_request), data, n);
     if (!q)
         return;
-    sl_group *grp = sl_group_find(c->r, q->request_id ? q->request_id : "");
-    if (grp && !c->caller.admin && strcmp(sl_group_client(grp), c->caller.client))
-        grp = NULL; /* another tenant's: it does not exist for this one */
+    const char *id = q->request_id ? q->request_id : "";
+    sl_group *grp = sl_group_find(c->r, c->caller.client, id);
+    if (!grp && c->caller.admin) /* those of others exist for admins only */
+        grp = sl_group_find(c->r, NULL, id);
     if (grp) {
         sl_log(SL_LOG_INFO, "grpc", "abort", "id=%s reason=\"%.100s\"", sl_group_id(grp),
                q->reason ? q->reason : "");

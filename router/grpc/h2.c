@@ -43,6 +43,7 @@ static void free_stream(h2_stream *s)
         s->conn->streams = s->next;
     if (s->next)
         s->next->prev = s->prev;
+    s->conn->keyless_streams -= s->keyless;
     if (!s->conn->streams)
         s->conn->since_ns = sl_now_ns();
     sl_sb_free(&s->out);
@@ -268,7 +269,9 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *f, void *user
 /* The answer is sent and the peer still sends its request, which is not read any more. */
 static int on_frame_sent(nghttp2_session *session, const nghttp2_frame *f, void *user)
 {
-    (void)user;
+    h2_conn *c = user;
+    if (f->hd.type == NGHTTP2_DATA)
+        h2_bucket_take(&c->control, -CONTROL_PER_ANSWER, CONTROL_BURST, CONTROL_RATE);
     bool last = f->hd.flags & NGHTTP2_FLAG_END_STREAM;
     if (!last || (f->hd.type != NGHTTP2_HEADERS && f->hd.type != NGHTTP2_DATA))
         return 0;
@@ -320,6 +323,9 @@ sl_status h2_open_session(h2_conn *c)
     nghttp2_session_callbacks_set_on_stream_close_callback(cb, on_stream_close);
     nghttp2_option_set_stream_reset_rate_limit(opt, RESET_BURST, RESET_RATE);
     nghttp2_option_set_max_send_header_block_length(opt, HEADER_LIST_BYTES);
+    c->frames = (h2_frames){.skip = PREFACE_BYTES};
+    c->control = (h2_bucket){CONTROL_BURST, 0};
+    c->keyless = (h2_bucket){KEYLESS_BURST, 0};
     int e = nghttp2_session_server_new2(&c->session, cb, c, opt);
     nghttp2_option_del(opt);
     nghttp2_session_callbacks_del(cb);
@@ -327,7 +333,8 @@ sl_status h2_open_session(h2_conn *c)
         return SL_ERR_NO_MEMORY;
     nghttp2_settings_entry iv[] = {{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, c->server->o.max_streams},
                                    {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, WINDOW_BYTES},
-                                   {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, HEADER_LIST_BYTES}};
+                                   {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, HEADER_LIST_BYTES},
+                                   {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1}};
     nghttp2_submit_settings(c->session, NGHTTP2_FLAG_NONE, iv, SL_COUNT(iv));
     nghttp2_session_set_local_window_size(c->session, NGHTTP2_FLAG_NONE, 0, 4 * WINDOW_BYTES);
     return SL_OK;
@@ -345,11 +352,93 @@ void h2_drop_streams(h2_conn *c)
     }
 }
 
+/* ---- rates ---- */
+
+bool h2_bucket_take(h2_bucket *b, double n, double most, double rate)
+{
+    uint64_t now = sl_now_ns();
+    b->left += b->filled_ns && now > b->filled_ns ? (double)(now - b->filled_ns) / 1e9 * rate : 0;
+    b->filled_ns = now;
+    b->left -= n;
+    if (b->left > most)
+        b->left = most;
+    return b->left >= 0;
+}
+
+void h2_abuse(h2_conn *c)
+{
+    if (c->abusive)
+        return;
+    c->abusive = c->broken = true; /* the next flush sends the reason and closes */
+    const h2_callbacks *cb = c->server ? &c->server->o.cb : NULL;
+    if (cb && cb->ended)
+        cb->ended(cb->arg, "rate");
+    nghttp2_session_terminate_session(c->session, NGHTTP2_ENHANCE_YOUR_CALM);
+    h2_mark(c);
+}
+
+bool h2_stream_keyless(h2_stream *s)
+{
+    h2_conn *c = s->conn;
+    s->keyless = true;
+    c->keyless_streams++;
+    bool ok =
+        h2_bucket_take(&c->keyless, 1, KEYLESS_BURST, KEYLESS_RATE) && c->keyless_streams <= KEYLESS_STREAMS;
+    if (!ok)
+        h2_abuse(c);
+    return ok;
+}
+
+bool h2_same_connection(const h2_stream *a, const h2_stream *b)
+{
+    return a->conn == b->conn;
+}
+
+/* What a frame takes of the rate of those that carry no request; negative: it gives. */
+static int control_of(const uint8_t head[FRAME_HEAD])
+{
+    enum { DATA = 0, HEADERS = 1, END_STREAM = 1, SMALL_DATA = 64 };
+    bool small = !head[0] && !head[1] && head[2] < SMALL_DATA; /* it may be padding only */
+    if (head[3] == HEADERS)
+        return -CONTROL_PER_REQUEST;
+    return head[3] == DATA && (!small || head[4] & END_STREAM) ? 0 : 1;
+}
+
+/* Counts the frames in the bytes of the peer, of every type, also of those that the library does not report. Returns what
+ * they take of the rate. */
+static int count_frames(h2_frames *f, const uint8_t *p, size_t n)
+{
+    int taken = 0;
+    while (n) {
+        if (f->skip) {
+            size_t k = f->skip < n ? f->skip : n;
+            f->skip -= (uint32_t)k;
+            p += k;
+            n -= k;
+            continue;
+        }
+        f->head[f->n_head++] = *p++;
+        n--;
+        if (f->n_head < FRAME_HEAD)
+            continue;
+        f->n_head = 0;
+        f->skip = (uint32_t)f->head[0] << 16 | (uint32_t)f->head[1] << 8 | f->head[2];
+        taken += control_of(f->head);
+    }
+    return taken;
+}
+
 bool h2_feed_session(h2_conn *c, const uint8_t *p, size_t n)
 {
+    if (c->abusive)
+        return false;
+    if (!h2_bucket_take(&c->control, count_frames(&c->frames, p, n), CONTROL_BURST, CONTROL_RATE)) {
+        h2_abuse(c);
+        return false;
+    }
     ssize_t used = nghttp2_session_mem_recv(c->session, p, n);
     h2_mark(c);
-    return used == (ssize_t)n;
+    return used == (ssize_t)n && !c->abusive;
 }
 
 void h2_feed(const h2_callbacks *cb, const uint8_t *bytes, size_t n)

@@ -7,6 +7,8 @@
  * when a stream has nothing left to send, so that long answers are made part by part. Limits against hostile
  * peers: concurrent streams, header bytes, the library's stream reset rate limit, connections (in all and of
  * one address), time for the handshake, time without a stream, time without progress of a stream's output.
+ * Frames without a request, and calls without a key, have a rate; a connection that exceeds it is closed. What is read
+ * and sent in one turn of the loop is bounded, for each connection and for all.
  * A stream that is answered before its client has sent everything is reset after the answer. Loop thread only.
  */
 #ifndef SL_ROUTER_GRPC_H2_H
@@ -36,7 +38,10 @@ typedef struct h2_callbacks {
     void (*connections)(void *arg, int change);
     /* Nothing waits to be sent: may write more, or finish. NULL: unused. */
     void (*drained)(void *arg, h2_stream *s);
-    /* The server ended a connection or a stream: "limit", "handshake", "idle", "unread". NULL: unused. */
+    /* Nanoseconds for which the loop's turn has run. NULL: unused, nothing is bounded. */
+    uint64_t (*turn_ns)(void *arg);
+    /* The server ended a connection or a stream: "limit", "handshake", "idle", "unread", "rate".
+     * NULL: unused. */
     void (*ended)(void *arg, const char *reason);
 } h2_callbacks;
 
@@ -68,6 +73,10 @@ void *h2_stream_user(const h2_stream *s);
 /* The peer's address, as it was when it connected. Valid as long as the stream. */
 const struct sockaddr *h2_stream_peer(const h2_stream *s);
 void h2_stream_set_user(h2_stream *s, void *user);
+/* The call has no key: one of the few that the connection may have at once, and of those in a second. False: it has too
+ * many, and the connection ends. */
+bool h2_stream_keyless(h2_stream *s);
+bool h2_same_connection(const h2_stream *a, const h2_stream *b);
 /* Begins the response with status 200 and this content type. */
 void h2_stream_respond(h2_stream *s, const char *content_type);
 /* Response without a body (plain HTTP error). */

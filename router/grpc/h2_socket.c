@@ -31,6 +31,13 @@ static void close_conn(h2_conn *c)
         if (*p)
             *p = c->dirty_next;
     }
+    if (c->is_paused) {
+        h2_conn **p = &sv->paused;
+        while (*p && *p != c)
+            p = &(*p)->paused_next;
+        if (*p)
+            *p = c->paused_next;
+    }
     if (c->prev)
         c->prev->next = c->next;
     else
@@ -144,13 +151,35 @@ static bool feed_tls(h2_conn *c, const uint8_t *p, size_t n)
     }
 }
 
+static uint64_t turn_ns(const h2_server *sv)
+{
+    return sv->o.cb.turn_ns ? sv->o.cb.turn_ns(sv->o.cb.arg) : 0;
+}
+
+/* No buffer for a connection that was read enough in this turn, or when the turn was long enough: on_read() is told. */
 static void on_alloc(uv_handle_t *h, size_t hint, uv_buf_t *buf)
 {
-    (void)h;
     (void)hint;
     /* a read callback is done with it before the next allocation */
     static _Thread_local char space[READ_BYTES];
-    *buf = uv_buf_init(space, sizeof space);
+    h2_conn *c = h->data;
+    if (c->turn != c->server->turn) {
+        c->turn = c->server->turn;
+        c->turn_bytes = 0;
+    }
+    bool enough = c->turn_bytes >= TURN_BYTES || turn_ns(c->server) >= READ_NS;
+    *buf = uv_buf_init(space, enough ? 0 : sizeof space);
+}
+
+/* The connection is read again in the next turn. */
+static void pause_reading(h2_conn *c)
+{
+    if (c->is_paused)
+        return;
+    uv_read_stop((uv_stream_t *)&c->tcp);
+    c->is_paused = true;
+    c->paused_next = c->server->paused;
+    c->server->paused = c;
 }
 
 static void on_read(uv_stream_t *st, ssize_t n, const uv_buf_t *buf)
@@ -158,15 +187,32 @@ static void on_read(uv_stream_t *st, ssize_t n, const uv_buf_t *buf)
     h2_conn *c = st->data;
     if (n == 0 || c->closing)
         return;
+    if (n == UV_ENOBUFS) {
+        pause_reading(c);
+        return;
+    }
     if (n < 0) {
         close_conn(c);
         return;
     }
+    c->turn_bytes += (size_t)n;
     bool ok = c->ssl ? feed_tls(c, (const uint8_t *)buf->base, (size_t)n)
                      : h2_feed_session(c, (const uint8_t *)buf->base, (size_t)n);
     if (!ok) {
         send_pending(c); /* sends the GOAWAY with the reason */
         close_conn(c);
+    }
+}
+
+static void resume_reading(h2_server *sv)
+{
+    h2_conn *list = sv->paused;
+    sv->paused = NULL;
+    while (list) {
+        h2_conn *c = list;
+        list = c->paused_next;
+        c->is_paused = false;
+        uv_read_start((uv_stream_t *)&c->tcp, on_alloc, on_read);
     }
 }
 
@@ -329,14 +375,23 @@ int h2_server_port(const h2_server *s)
 
 bool h2_server_flush(h2_server *s)
 {
+    s->turn++;
+    resume_reading(s);
     h2_conn *list = s->dirty;
     s->dirty = NULL;
     bool any = list != NULL;
-    while (list) {
+    uint64_t most = turn_ns(s) + SEND_NS;
+    while (list && (!s->o.cb.turn_ns || turn_ns(s) < most)) {
         h2_conn *c = list;
         list = c->dirty_next;
         c->is_dirty = false;
         send_pending(c); /* may close c, never another */
+    }
+    while (list) { /* first of the next flush */
+        h2_conn *c = list;
+        list = c->dirty_next;
+        c->dirty_next = s->dirty;
+        s->dirty = c;
     }
     return any;
 }

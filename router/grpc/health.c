@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "grpc/health.pb-c.h"
 #include "router/grpc/rpc.h"
 
@@ -70,11 +71,29 @@ void rpc_std_list(rpc_call *c, const uint8_t *data, size_t n)
 typedef struct watch {
     bool unknown;
     serving last;
+    uint64_t since_ns; /* it began, or was told something */
 } watch;
+
+/* Streams of Watch without a key: the most of a connection and of an address, and how long one lasts without news. A
+ * client asks again when its stream ends. */
+enum { CONNECTION_WATCHES = 4, ADDRESS_WATCHES = 64, WATCH_S = 600 };
+
+static bool may_watch(const rpc_call *c)
+{
+    uint32_t own = 0, address = 0;
+    for (const rpc_call *k = c->g->calls; k; k = k->next) {
+        if (k == c || !k->keyless || k->finished || !k->user || k->m->message != rpc_std_watch)
+            continue;
+        own += h2_same_connection(k->s, c->s);
+        address += !strcmp(k->caller.client, c->caller.client);
+    }
+    return own < CONNECTION_WATCHES && address < ADDRESS_WATCHES;
+}
 
 static void send_status(rpc_call *c, watch *w, serving s)
 {
     w->last = s;
+    w->since_ns = sl_now_ns();
     H(HealthCheckResponse) a = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
     a.status = s;
     rpc_send(c, &a.base);
@@ -85,8 +104,10 @@ void rpc_std_watch(rpc_call *c, const uint8_t *data, size_t n)
     H(HealthCheckRequest) *q = rpc_unpack(c, &grpc__health__v1__health_check_request__descriptor, data, n);
     if (!q)
         return;
-    watch *w = calloc(1, sizeof *w);
-    if (!w) {
+    watch *w = NULL;
+    if (c->keyless && !may_watch(c)) {
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "too many streams of Watch without a key");
+    } else if (!(w = calloc(1, sizeof *w))) {
         rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
     } else {
         c->user = w;
@@ -102,6 +123,13 @@ void rpc_std_watch_gone(rpc_call *c)
 {
     free(c->user);
     c->user = NULL;
+}
+
+void rpc_std_watch_tick(rpc_call *c, uint64_t now)
+{
+    const watch *w = c->user;
+    if (w && c->keyless && now > w->since_ns && now - w->since_ns >= WATCH_S * 1000 * SL_MS)
+        rpc_finish(c, RPC_UNAVAILABLE, "nothing has changed for a long time: ask again");
 }
 
 void rpc_std_changed(sl_grpc *g)

@@ -187,6 +187,11 @@ void *rpc_unpack(rpc_call *c, const ProtobufCMessageDescriptor *d, const uint8_t
     return m;
 }
 
+bool rpc_hold(rpc_call *c, uint64_t bytes)
+{
+    return c->keyless ? sl_front_hold_keyless(c->r, &c->held, bytes) : sl_front_hold(c->r, &c->held, bytes);
+}
+
 /* ---- receiving ---- */
 
 /* v units, at most ten years, so that a deadline never overflows. */
@@ -244,6 +249,7 @@ static void check_headers(rpc_call *c, const h2_headers *h)
     }
     uint64_t timeout = parse_timeout(h->timeout);
     bool known = sl_front_caller(c->r, h->authorization, h2_stream_peer(c->s), &c->caller);
+    c->keyless = !known || !c->m || (c->m->open && !*h->authorization);
     if (!c->m)
         rpc_finish(c, RPC_UNIMPLEMENTED, "no such method");
     else if (!c->m->open && !known)
@@ -262,6 +268,7 @@ static void on_begin(void *arg, h2_stream *s, const h2_headers *h)
 {
     sl_grpc *g = arg;
     if (strcmp(h->method, "POST") || strncmp(h->content_type, "application/grpc", 16)) {
+        h2_stream_keyless(s);
         h2_stream_refuse(s, strcmp(h->method, "POST") ? "405" : "415");
         return;
     }
@@ -280,7 +287,9 @@ static void on_begin(void *arg, h2_stream *s, const h2_headers *h)
     g->calls = c;
     h2_stream_set_user(s, c);
     check_headers(c, h);
-    if (!c->finished && !sl_front_hold(c->r, &c->held, RPC_CALL_BYTES))
+    if (c->keyless && !h2_stream_keyless(s))
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "too many calls without a key");
+    else if (!c->finished && !rpc_hold(c, RPC_CALL_BYTES))
         rpc_finish(c, RPC_RESOURCE_EXHAUSTED, SL_FRONT_NO_ROOM);
 }
 
@@ -304,7 +313,7 @@ static void drop_body(rpc_call *c)
 {
     size_t n = c->in.len;
     sl_sb_free(&c->in);
-    sl_front_hold(c->r, &c->held, c->held > n ? c->held - n : 0);
+    rpc_hold(c, c->held > n ? c->held - n : 0);
 }
 
 /* Hands over every complete message; bidi methods at once, others are checked in on_end. */
@@ -339,7 +348,7 @@ static void on_data(void *arg, h2_stream *s, const uint8_t *p, size_t n)
         return;
     if (c->in.len + n > max_message(c) + 5) {
         too_large(c);
-    } else if (!sl_front_hold(c->r, &c->held, RPC_CALL_BYTES + c->in.len + n)) {
+    } else if (!rpc_hold(c, RPC_CALL_BYTES + c->in.len + n)) {
         rpc_finish(c, RPC_RESOURCE_EXHAUSTED, SL_FRONT_NO_ROOM);
     } else {
         sl_sb_append(&c->in, (const char *)p, n);
@@ -392,7 +401,7 @@ static void on_closed(void *arg, h2_stream *s, bool clean)
     if (c->next)
         c->next->prev = c->prev;
     sl_sb_free(&c->in);
-    sl_front_hold(c->r, &c->held, 0);
+    rpc_hold(c, 0);
     free(c);
 }
 
@@ -410,6 +419,11 @@ static void on_drained(void *arg, h2_stream *s)
         c->m->more(c);
 }
 
+static uint64_t on_turn_ns(void *arg)
+{
+    return sl_router_turn_ns(((sl_grpc *)arg)->r);
+}
+
 static void on_ended(void *arg, const char *reason)
 {
     sl_router_stats_closed(((sl_grpc *)arg)->stats, "grpc", reason);
@@ -417,7 +431,15 @@ static void on_ended(void *arg, const char *reason)
 
 void rpc_callbacks(sl_grpc *g, h2_callbacks *out)
 {
-    *out = (h2_callbacks){g, on_begin, on_data, on_end, on_closed, on_connections, on_drained, on_ended};
+    *out = (h2_callbacks){.arg = g,
+                          .begin = on_begin,
+                          .data = on_data,
+                          .end = on_end,
+                          .closed = on_closed,
+                          .connections = on_connections,
+                          .drained = on_drained,
+                          .turn_ns = on_turn_ns,
+                          .ended = on_ended};
 }
 
 void rpc_tick(sl_grpc *g, uint64_t now)
@@ -436,6 +458,8 @@ void rpc_tick(sl_grpc *g, uint64_t now)
             rpc_finish(c, RPC_DEADLINE_EXCEEDED,
                        "the request did not arrive within router.receive_timeout_ms");
             drop_body(c);
+        } else if (c->m->message == rpc_std_watch) {
+            rpc_std_watch_tick(c, now);
         } else if (c->m && c->m->message == rpc_flush_cache) {
             rpc_flush_tick(c, now);
         } else if (c->m && c->m->message == rpc_kv_events) {

@@ -58,9 +58,10 @@ struct rpc_call {
     sl_strbuf in;
     sl_caller caller;
     uint64_t deadline_ns, arrival_ns;
-    uint64_t held;                 /* of the budget */
-    uint32_t retry_after_s;        /* of a refusal; 0: an estimate */
-    bool hopeless;                 /* the same call would be refused again: the client is told not to retry */
+    uint64_t held;          /* of the budget */
+    uint32_t retry_after_s; /* of a refusal; 0: an estimate */
+    bool hopeless;          /* the same call would be refused again: the client is told not to retry */
+    bool keyless; /* the method needs no key, or there is none: held from what such calls may have */
     bool finished, counted, whole; /* whole: the client has sent everything */
     void *user;                    /* of the method */
 };
@@ -93,6 +94,8 @@ bool rpc_send(rpc_call *c, const ProtobufCMessage *m);
 uint8_t *rpc_pack(const ProtobufCMessage *m, size_t *n);
 /* Sends a part of a packed message; false when the client does not read (the call is finished then). */
 bool rpc_send_bytes(rpc_call *c, const uint8_t *bytes, size_t n);
+/* Changes what the call holds of the budget; false when it does not fit. */
+bool rpc_hold(rpc_call *c, uint64_t bytes);
 /* Ends the call. text may be NULL. RESOURCE_EXHAUSTED and UNAVAILABLE carry grpc-retry-pushback-ms: when to try again,
  * or -1 when a retry cannot succeed. */
 void rpc_finish(rpc_call *c, rpc_code code, const char *text);
@@ -140,6 +143,7 @@ void rpc_std_check(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_std_list(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_std_watch(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_std_watch_gone(rpc_call *c);
+void rpc_std_watch_tick(rpc_call *c, uint64_t now);
 void rpc_std_changed(sl_grpc *g);
 void rpc_reflection(rpc_call *c, const uint8_t *data, size_t n);
 

@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "router/http/http_impl.h"
 
-enum { RUN_ROUNDS = 8 };
+enum { RUN_ROUNDS = 8, ROUNDS_NS = 12000000 };
 
 static void on_ready(uv_poll_t *p, int status, int events)
 {
@@ -32,20 +32,27 @@ static void on_timer(uv_timer_t *t)
     h->dirty = true;
 }
 
+/* One round serves every connection that is ready; several do what the round before has made possible, while the turn is
+ * short. */
 static bool http_flush(sl_front *f)
 {
     sl_http *h = (sl_http *)f;
+    if (h->turn != sl_router_turn(h->r)) {
+        h->turn = sl_router_turn(h->r);
+        http_begin_postponed(h);
+    }
     if (!h->dirty)
-        return false;
+        return h->postponed != NULL;
     MHD_UNSIGNED_LONG_LONG ms = 0;
     for (int i = 0; i < RUN_ROUNDS; i++) {
         h->dirty = false;
         MHD_run(h->daemon);
         if (MHD_get_timeout(h->daemon, &ms) != MHD_YES)
             ms = 1000;
-        if (ms && !h->dirty)
+        if ((ms && !h->dirty) || sl_router_turn_ns(h->r) >= ROUNDS_NS)
             break;
     }
+    h->dirty |= !ms;
     uv_timer_start(h->timer, on_timer, ms, 0);
     return true;
 }
@@ -101,6 +108,14 @@ static int no_certificate(gnutls_session_t session, const gnutls_datum_t *reques
     return -1;
 }
 
+/* Levels of strictness: 0 leaves to strict.c what 1 would end without an answer; later versions have 3, "whatever the
+ * standard forbids". */
+#if MHD_VERSION < 0x00097701
+#define STRICT MHD_OPTION_STRICT_FOR_CLIENT, 0
+#else
+#define STRICT MHD_OPTION_CLIENT_DISCIPLINE_LVL, 3
+#endif
+
 static sl_status start_daemon(sl_http *h, int fd, sl_err *err)
 {
     const sl_router_opts *o = h->o;
@@ -110,14 +125,14 @@ static sl_status start_daemon(sl_http *h, int fd, sl_err *err)
                                      {MHD_OPTION_END, 0, NULL}};
     struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (tls ? MHD_USE_TLS : 0);
-    h->daemon =
-        MHD_start_daemon(flags, 0, NULL, NULL, http_on_access, h, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL,
-                         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, h,
-                         MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
-                         (unsigned)o->max_connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-                         (unsigned)sl_front_per_address(o), MHD_OPTION_CONNECTION_TIMEOUT,
-                         (unsigned)((o->idle_timeout_ms + 999) / 1000), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                         (size_t)64 * 1024, MHD_OPTION_ARRAY, tls ? https : none, MHD_OPTION_END);
+    h->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, http_on_access, h, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, h,
+        MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)o->max_connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)sl_front_per_address(o),
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)((o->idle_timeout_ms + 999) / 1000),
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024, MHD_OPTION_URI_LOG_CALLBACK, http_on_uri, h,
+        STRICT, MHD_OPTION_ARRAY, tls ? https : none, MHD_OPTION_END);
     if (!h->daemon)
         return sl_fail(err, SL_ERR_INTERNAL, "cannot start the HTTP server");
     return SL_OK;
@@ -233,6 +248,7 @@ static void http_destroy(sl_front *f)
     close_owned((uv_handle_t *)h->poll);
     close_owned((uv_handle_t *)h->timer);
     http_free_closed(h);
+    http_kept_free(h);
     free(h);
 }
 

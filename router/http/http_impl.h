@@ -24,6 +24,7 @@ typedef struct http_route {
     bool key;                 /* needs a key */
     void (*run)(http_req *q); /* sets a reply, or starts work */
     bool admin;               /* the key must have admin rights */
+    bool kept;                /* one answer serves all callers for a short time (kept.c) */
 } http_route;
 
 /* What a connection does, for its timeouts: libmicrohttpd only knows one, between bytes. */
@@ -53,6 +54,10 @@ typedef struct sl_http {
     http_req *reqs;
     uint32_t started; /* requests in work */
     sl_oai_env env;
+    struct http_kept *kept;
+    uint64_t turn;          /* of the loop, in which turn_requests were counted */
+    uint32_t turn_requests; /* that were begun in this turn of the loop */
+    http_req *postponed, *postponed_last;
 } sl_http;
 
 typedef struct http_watch {
@@ -73,6 +78,11 @@ struct http_req {
     uint64_t dropped; /* bytes of a body that is refused */
     uint64_t held;    /* of the budget */
     bool started, suspended, dead, queued, stream_done;
+    bool postponed; /* in the list; begins in a later turn of the loop */
+    bool close;     /* the connection ends with the answer */
+    bool no_body;   /* the path takes none: what is sent is not kept */
+    http_req *postponed_next;
+    struct MHD_Response *shared; /* the reply, of all who ask for it in this moment; a reference */
     sl_caller caller;
     uint32_t retry_after_s; /* of a refusal, 0 = an estimate */
     int code;               /* of the reply that is ready, 0 none */
@@ -99,6 +109,19 @@ void http_reply_error(http_req *q, int code, const char *message, const char *ty
 
 /* Finds the route; on failure sets an error reply (404, 405, 401). */
 void http_route_request(http_req *q, const char *url, const char *method);
+/* strict.c: what is wrong with the head, or NULL; whether the body is chunked. method and version: as libmicrohttpd gives
+ * them, which are where they were received. */
+const char *http_head_wrong(struct MHD_Connection *c, const char *method, const char *version, bool *chunked);
+/* Of the path as it was sent. */
+bool http_path_is_plain(const char *uri);
+
+/* kept.c: answers that are made a few times in a tenth of a second at most, however often they are asked for. Finds one for this request;
+ * true: it is q->shared. */
+bool http_kept_find(http_req *q);
+/* The reply of q becomes q->shared, and that of others. */
+void http_kept_add(http_req *q);
+void http_kept_free(sl_http *h);
+
 /* POST /v1/completions and /v1/chat/completions (generate.c). */
 void http_generate(http_req *q);
 /* The client has gone: what the pool works on is dropped when it is done; the answer is freed. */
@@ -118,9 +141,14 @@ void http_cache_job(http_req *q);
 void http_wake(http_req *q);
 void http_let_go(http_req *q);
 
+/* Begins requests that had to wait for another turn of the loop. */
+void http_begin_postponed(sl_http *h);
+
 /* libmicrohttpd's callbacks (server.c, connections.c); cls is the sl_http. */
 enum MHD_Result http_on_access(void *cls, struct MHD_Connection *c, const char *url, const char *method,
                                const char *version, const char *data, size_t *n, void **state);
+/* Looks at the path as it was sent. */
+void *http_on_uri(void *cls, const char *uri, struct MHD_Connection *c);
 void http_on_completed(void *cls, struct MHD_Connection *c, void **state,
                        enum MHD_RequestTerminationCode why);
 void http_on_connection(void *cls, struct MHD_Connection *c, void **ctx,

@@ -60,7 +60,8 @@ static void page_live(http_req *q)
 
 static void page_metrics(http_req *q)
 {
-    http_reply(q, 200, SL_METRICS_CONTENT_TYPE, sl_router_metrics_text(q->h->r));
+    /* What each tenant does is for admins. */
+    http_reply(q, 200, SL_METRICS_CONTENT_TYPE, sl_router_metrics_text(q->h->r, q->caller.admin));
 }
 
 static json_t *model_json(const http_req *q)
@@ -183,20 +184,20 @@ static void page_flush(http_req *q)
 }
 
 static const http_route routes[] = {
-    {"/v1/chat/completions", "POST", true, http_generate, false},
-    {"/v1/completions", "POST", true, http_generate, false},
-    {"/v1/models", "GET", true, page_models, false},
-    {"/v1/models/", "GET", true, page_model, false},
-    {"/health", "GET", false, page_health, false},
-    {"/health/live", "GET", false, page_live, false},
-    {"/health/ready", "GET", false, page_health, false},
-    {"/metrics", "GET", false, page_metrics, false},
-    {"/workers", "GET", true, page_workers, true},
-    {"/flush_cache", "POST", true, page_flush, true},
-    {"/cache/pages", "POST", true, http_cache_pages, true},
-    {"/cache/verify", "POST", true, http_cache_verify, true},
-    {"/cache/drop", "POST", true, http_cache_drop, true},
-    {"/cache/job", "POST", true, http_cache_job, true},
+    {"/v1/chat/completions", "POST", true, http_generate, false, false},
+    {"/v1/completions", "POST", true, http_generate, false, false},
+    {"/v1/models", "GET", true, page_models, false, true},
+    {"/v1/models/", "GET", true, page_model, false, false},
+    {"/health", "GET", false, page_health, false, true},
+    {"/health/live", "GET", false, page_live, false, true},
+    {"/health/ready", "GET", false, page_health, false, true},
+    {"/metrics", "GET", false, page_metrics, false, true},
+    {"/workers", "GET", true, page_workers, true, true},
+    {"/flush_cache", "POST", true, page_flush, true, false},
+    {"/cache/pages", "POST", true, http_cache_pages, true, false},
+    {"/cache/verify", "POST", true, http_cache_verify, true, false},
+    {"/cache/drop", "POST", true, http_cache_drop, true, false},
+    {"/cache/job", "POST", true, http_cache_job, true, false},
 };
 
 static const http_route *find_route(const char *url)

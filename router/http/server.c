@@ -16,6 +16,9 @@
 #include "router/http/http_impl.h"
 
 enum {
+    /* Of one turn of the loop: requests that begin, and CPU time after which no more begin. Others wait for a later one. */
+    TURN_REQUESTS = 64,
+    BEGIN_NS = 12000000,
     DRAIN_BYTES = 16 << 20, /* of a body over the limit that are read before the connection is closed */
     STREAM_BLOCK = 16384
 };
@@ -117,7 +120,7 @@ static void add_headers(http_req *q, struct MHD_Response *res, const char *type)
         MHD_add_response_header(res, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (q->code == 429 || q->code == 503)
         add_retry_after(q, res);
-    if (q->code == 413)
+    if (q->code == 413 || q->close)
         MHD_add_response_header(res, MHD_HTTP_HEADER_CONNECTION, "close");
 }
 
@@ -132,8 +135,18 @@ static enum MHD_Result queue(http_req *q, int code, struct MHD_Response *res)
     return ok;
 }
 
+/* A reply that others get too. */
+static enum MHD_Result queue_shared(http_req *q)
+{
+    q->queued = true;
+    sl_router_stats_http(q->h->stats, q->route->path, q->code);
+    return MHD_queue_response(q->c, (unsigned)q->code, q->shared);
+}
+
 static enum MHD_Result queue_reply(http_req *q)
 {
+    if (q->shared && !q->close)
+        return queue_shared(q);
     struct MHD_Response *res =
         MHD_create_response_from_buffer(q->reply_len, q->reply ? q->reply : (void *)"",
                                         q->reply ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
@@ -223,10 +236,26 @@ static void no_room(http_req *q)
     http_reply_status(q, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
 }
 
-static enum MHD_Result first_call(http_req *q, const char *url, const char *method)
+/* The path is not what it seems to be: the mark that http_on_uri() leaves until there is a request. */
+static char not_plain;
+
+void *http_on_uri(void *cls, const char *uri, struct MHD_Connection *c)
 {
-    http_enter_state(q->c, HTTP_CONN_RECEIVING);
-    http_route_request(q, url, method);
+    (void)cls, (void)c;
+    return http_path_is_plain(uri) ? NULL : &not_plain;
+}
+
+/* What another program could read differently ends here, with its connection. */
+static enum MHD_Result refuse_head(http_req *q, const char *wrong)
+{
+    q->close = true;
+    http_reply_error(q, 400, wrong, "invalid_request_error", "malformed_request");
+    return queue_reply(q);
+}
+
+/* A body that does not fit the budget now is refused before it is read. receive() holds the bytes that arrive. */
+static enum MHD_Result check_length(http_req *q)
+{
     const char *text = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
     uint64_t length = text ? strtoull(text, NULL, 10) : 0, limit = q->h->o->max_body_bytes, whole = 0;
     if (length > limit) {
@@ -234,8 +263,9 @@ static enum MHD_Result first_call(http_req *q, const char *url, const char *meth
         return length > limit + DRAIN_BYTES ? queue_reply(q)
                                             : MHD_YES; /* a reply now: the body is not read */
     }
-    /* A body that does not fit the budget now is refused before it is read. receive() holds the bytes that arrive. */
-    if (!q->code && !sl_front_hold(q->h->r, &whole, length)) {
+    if (q->code || q->no_body)
+        return MHD_YES;
+    if (!sl_front_hold(q->h->r, &whole, length)) {
         no_room(q);
         return queue_reply(q);
     }
@@ -243,15 +273,29 @@ static enum MHD_Result first_call(http_req *q, const char *url, const char *meth
     return MHD_YES;
 }
 
+static enum MHD_Result first_call(http_req *q, const char *url, const char *method, const char *version,
+                                  bool plain)
+{
+    http_enter_state(q->c, HTTP_CONN_RECEIVING);
+    const char *wrong = http_head_wrong(q->c, method, version, &q->close);
+    if (!wrong && !plain)
+        wrong = "the path contains a character that must be encoded, or a zero";
+    if (wrong)
+        return refuse_head(q, wrong);
+    http_route_request(q, url, method);
+    q->no_body = q->route && !strcmp(q->route->method, "GET");
+    return check_length(q);
+}
+
 static enum MHD_Result receive(http_req *q, const char *data, size_t *n)
 {
     size_t got = *n;
     *n = 0;
-    if (!q->code && q->body.len + got > q->h->o->max_body_bytes)
+    if (!q->code && !q->no_body && q->body.len + got > q->h->o->max_body_bytes)
         too_large(q);
-    else if (!q->code && !sl_front_hold(q->h->r, &q->held, q->body.len + got))
+    else if (!q->code && !q->no_body && !sl_front_hold(q->h->r, &q->held, q->body.len + got))
         no_room(q);
-    if (q->code) {
+    if (q->code || q->no_body) {
         q->dropped += got;
         sl_sb_free(&q->body);
         sl_front_hold(q->h->r, &q->held, 0);
@@ -261,37 +305,75 @@ static enum MHD_Result receive(http_req *q, const char *data, size_t *n)
     return MHD_YES;
 }
 
+/* ---- turns of the loop ---- */
+
+static bool turn_is_full(const sl_http *h)
+{
+    return h->turn_requests >= TURN_REQUESTS || sl_router_turn_ns(h->r) >= BEGIN_NS;
+}
+
+static enum MHD_Result postpone(http_req *q)
+{
+    sl_http *h = q->h;
+    q->postponed = q->suspended = true;
+    q->postponed_next = NULL;
+    *(h->postponed ? &h->postponed_last->postponed_next : &h->postponed) = q;
+    h->postponed_last = q;
+    MHD_suspend_connection(q->c);
+    return MHD_YES;
+}
+
+void http_begin_postponed(sl_http *h)
+{
+    h->turn_requests = 0;
+    for (int i = 0; i < TURN_REQUESTS && h->postponed; i++) {
+        http_req *q = h->postponed;
+        h->postponed = q->postponed_next;
+        http_wake(q);
+    }
+}
+
+static void begin(http_req *q)
+{
+    q->started = true;
+    q->h->started++;
+    q->h->turn_requests++;
+    http_enter_state(q->c, HTTP_CONN_BUSY);
+    if (q->code || (!q->close && http_kept_find(q)))
+        return;
+    q->route->run(q);
+    if (!q->close)
+        http_kept_add(q);
+}
+
 enum MHD_Result http_on_access(void *cls, struct MHD_Connection *c, const char *url, const char *method,
                                const char *version, const char *data, size_t *n, void **state)
 {
-    (void)version;
-    http_req *q = *state;
+    bool plain = *state != &not_plain;
+    http_req *q = plain ? *state : NULL;
     if (!q) {
         q = open_request(cls, c);
         *state = q;
-        return q ? first_call(q, url, method) : MHD_NO;
+        return q ? first_call(q, url, method, version, plain) : MHD_NO;
     }
     if (*n)
         return receive(q, data, n);
     if (q->dead)
         return MHD_NO;
-    if (!q->started) {
-        q->started = true;
-        q->h->started++;
-        http_enter_state(c, HTTP_CONN_BUSY);
-        if (!q->code)
-            q->route->run(q);
-    }
+    if (!q->started && !q->postponed && turn_is_full(q->h))
+        return postpone(q);
+    if (!q->started)
+        begin(q);
     return advance(q);
 }
 
 void http_on_completed(void *cls, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why)
 {
     sl_http *h = cls;
-    http_req *q = *state;
+    http_req *q = *state == &not_plain ? NULL : *state;
+    *state = NULL;
     if (!q)
         return;
-    *state = NULL;
     http_enter_state(c, HTTP_CONN_IDLE);
     stop_watch(q);
     if ((q->group || q->job) && why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !q->dead)
