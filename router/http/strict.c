@@ -86,23 +86,25 @@ static const char *field_wrong(head *h, const char *name, size_t n_name, const c
     if (!is_plain(value, n))
         return "a header contains a control character";
     trim(&value, &n);
-    if (name_is(name, n_name, "host"))
-        return h->hosts++ ? "there are two Host headers" : is_host(value, n) ? NULL : "Host is malformed";
-    if (name_is(name, n_name, "content-length"))
-        return h->lengths++            ? "there are two Content-Length headers"
-               : all_digits(value, n) ? NULL
-                                      : "Content-Length is no number";
-    if (name_is(name, n_name, "transfer-encoding"))
-        return h->codings++                  ? "there are two Transfer-Encoding headers"
-               : name_is(value, n, "chunked") ? NULL
-                                              : "only the transfer coding chunked is supported";
-    if (name_is(name, n_name, "authorization"))
-        return h->keys++ ? "there are two Authorization headers" : NULL;
+    if (name_is(name, n_name, "host") && h->hosts++)
+        return "there are two Host headers";
+    if (name_is(name, n_name, "content-length") && h->lengths++)
+        return "there are two Content-Length headers";
+    if (name_is(name, n_name, "transfer-encoding") && h->codings++)
+        return "there are two Transfer-Encoding headers";
+    if (name_is(name, n_name, "authorization") && h->keys++)
+        return "there are two Authorization headers";
+    if (name_is(name, n_name, "host") && !is_host(value, n))
+        return "Host is malformed";
+    if (name_is(name, n_name, "content-length") && !all_digits(value, n))
+        return "Content-Length is no number";
+    if (name_is(name, n_name, "transfer-encoding") && !name_is(value, n, "chunked"))
+        return "only the transfer coding chunked is supported";
     return NULL;
 }
 
-static enum MHD_Result look(void *cls, enum MHD_ValueKind kind, const char *name, size_t n_name, const char *value,
-                            size_t n)
+static enum MHD_Result look(void *cls, enum MHD_ValueKind kind, const char *name, size_t n_name,
+                            const char *value, size_t n)
 {
     (void)kind;
     head *h = cls;
@@ -124,7 +126,9 @@ static enum MHD_Result look(void *cls, enum MHD_ValueKind kind, const char *name
 
 static const char *version_wrong(const char *version)
 {
-    return strcmp(version, "HTTP/1.1") && strcmp(version, "HTTP/1.0") ? "the version of HTTP is not 1.0 or 1.1" : NULL;
+    return strcmp(version, "HTTP/1.1") && strcmp(version, "HTTP/1.0")
+               ? "the version of HTTP is not 1.0 or 1.1"
+               : NULL;
 }
 
 bool http_path_is_plain(const char *uri)
@@ -142,7 +146,8 @@ const char *http_head_wrong(struct MHD_Connection *c, const char *method, const 
     if (!h.wrong)
         MHD_get_connection_values_n(c, MHD_HEADER_KIND, look, &h);
 #if MHD_VERSION < 0x00097701
-    const union MHD_ConnectionInfo *size = MHD_get_connection_info(c, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    const union MHD_ConnectionInfo *size =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     if (!h.wrong && (!size || method + size->header_size != h.end + 4 || h.end[0] || h.end[1]))
         h.wrong = "the head does not end in CR LF";
 #endif
