@@ -263,6 +263,8 @@ static enum MHD_Result check_length(http_req *q)
         return length > limit + DRAIN_BYTES ? queue_reply(q)
                                             : MHD_YES; /* a reply now: the body is not read */
     }
+    if (q->code == 429 && length > SL_FRONT_SMALL)
+        return queue_reply(q);
     if (q->code || q->no_body)
         return MHD_YES;
     if (!sl_front_hold(q->h->r, &whole, length)) {
