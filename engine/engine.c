@@ -259,6 +259,7 @@ static sl_status make_parts(sl_engine *e, sl_err *err)
     SL_TRY(make_layers(e, err));
     SL_TRY(sl_seqs_init(e, err));
     SL_TRY(make_io(e, err));
+    SL_TRY(sl_choices_init(e, err));
     SL_TRY(make_events(e, err));
     SL_TRY(make_coord(e, err));
     SL_TRY(sl_graphs_init(e, err));
@@ -305,6 +306,7 @@ void sl_engine_destroy(sl_engine *e)
     for (int32_t l = 0; e->events && l < e->cfg->n_layers; l++)
         sl_event_destroy(e->events[l]);
     free(e->events);
+    sl_choices_fini(e);
     if (e->logits_host != e->logits_dev)
         sl_be_free(e->be, SL_MEM_HOST, e->logits_host);
     sl_be_free(e->be, SL_MEM_DEVICE, e->logits_dev);

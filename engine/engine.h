@@ -15,6 +15,7 @@
 
 #include "kvstore/arena.h"
 #include "model/model.h"
+#include "model/sampler.h"
 #include "sparse/sparse.h"
 
 typedef struct sl_engine sl_engine;
@@ -72,6 +73,7 @@ typedef struct sl_engine_opts {
     bool sequential; /* attention waits for all rows of a layer; otherwise for each block of rows */
     sl_graph_use graphs;
     int32_t max_graphs; /* graphs kept at once, of which the least recently used is replaced; 0: 64 */
+    int32_t list_bytes; /* for lists of changed logits of the requests that are sampled; 0: 32 KiB for each */
     bool poison;        /* testing: fill freed and unused device rows with NaN */
 } sl_engine_opts;
 
@@ -86,6 +88,8 @@ typedef struct sl_engine_stats { /* cumulative */
     uint64_t decode_ns, decode_host_ns;
     /* steps that were the launch of a graph; graphs captured so far */
     uint64_t graph_steps, graph_captures;
+    /* Tokens that were chosen; those of them that the host chose, because no memory for a list was free; lists sent to the device. */
+    uint64_t sampled, sampled_on_host, sample_lists;
     int64_t index_pages_free, row_pages_free, hot_slots_free;
     uint64_t device_bytes;
     /* Of device_bytes: index pages, row pages and hot slots; and the part of them that sequences hold. */
@@ -165,6 +169,13 @@ void *sl_engine_seq_user(const sl_seq *s);
 /* Swap-in counters of this sequence so far. */
 void sl_engine_seq_stats(const sl_engine *e, const sl_seq *s, sl_layer_stats *out);
 
+/* A token that a step is to choose. A fault of its logits or parameters is this item's alone. */
+typedef struct sl_step_sample {
+    const sl_sampling *sampling; /* of the request: the same in every step of a sequence */
+    sl_history history;          /* as many tokens as the sequence has after the step */
+    sl_sampled out;              /* out; see sl_sample_fault_status() */
+} sl_step_sample;
+
 /* One sequence's part of a step: these tokens are appended at its end. A hierarchical sequence takes at most
  * max_item_tokens. The bits of every token are those of steps of one token. */
 typedef struct sl_step_item {
@@ -174,6 +185,9 @@ typedef struct sl_step_item {
     int32_t want_logits; /* of this many of its last tokens, 0 .. n_tokens */
     const float
         *logits; /* out: [want_logits][vocab], host readable, valid until the next step; NULL if not wanted */
+    /* The token that follows the last one is chosen on the device, as sl_sample() would choose it, bit by bit; NULL: none
+     * is. Without want_logits no logits leave the device. Borrowed during the step. */
+    sl_step_sample *sample;
 } sl_step_item;
 
 typedef struct sl_step_hooks {

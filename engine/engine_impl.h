@@ -9,6 +9,7 @@
 #define SL_ENGINE_IMPL_H
 
 #include "engine/engine.h"
+#include "engine/sampling.h"
 #include "sparse/sparse.h"
 
 /* A stack of free numbers, filled so that low numbers are taken first. */
@@ -26,6 +27,7 @@ struct sl_seq {
     int32_t hot_slot;             /* -1: resident */
     int32_t dirty_from, dirty_to; /* page entries the device does not know yet */
     bool dirty_slot;
+    sl_seq_list list;
     void *user;
 };
 
@@ -79,8 +81,9 @@ struct sl_engine {
     sl_step_arrays in_host, in_dev;
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */
-    sl_event **events;               /* [n_layers], asynchronous backends */
-    int32_t item_tokens;             /* sl_engine_opts.max_item_tokens, at least 1 */
+    sl_choices choices;
+    sl_event **events;    /* [n_layers], asynchronous backends */
+    int32_t item_tokens;  /* sl_engine_opts.max_item_tokens, at least 1 */
     int32_t decode_cap;   /* most sequences of a decode step of one token; 0: decode steps are like others */
     bool graphs;          /* decode steps are captured as graphs */
     sl_step_graph *graph; /* [max_graphs] */
@@ -107,6 +110,24 @@ sl_status sl_seqs_init(sl_engine *e, sl_err *err);
 void sl_seqs_fini(sl_engine *e);
 /* Brings the device's tables up to date for one sequence. */
 sl_status sl_seq_upload(sl_seq *s, sl_err *err);
+
+/* The last tokens of an item for which rows of logits are computed. */
+static inline int32_t sl_item_rows(const sl_step_item *it)
+{
+    return it->sample && it->want_logits == 0 ? 1 : it->want_logits;
+}
+
+/* sampling.c: the tokens that a step chooses. prepare before the step is uploaded: with `per`, the rows of logits of item i
+ * begin at i * per and are those of all its tokens; with 0 those of sl_item_rows() follow each other. enqueue after the
+ * pass; then finish, when the device is done and the sequences have their new lengths, or abort. */
+sl_status sl_choices_init(sl_engine *e, sl_err *err);
+void sl_choices_fini(sl_engine *e);
+sl_status sl_choices_check(const sl_step_item *it, sl_err *err); /* of an item whose sequence is open */
+sl_status sl_choices_prepare(sl_engine *e, const sl_step_item *items, int32_t n_items, int32_t per,
+                             sl_err *err);
+sl_status sl_choices_enqueue(sl_engine *e, sl_err *err);
+void sl_choices_finish(sl_engine *e);
+void sl_choices_abort(sl_engine *e);
 
 /* step.c: enqueues one forward pass over what was uploaded; captured or not. */
 sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_err *err);

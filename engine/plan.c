@@ -1,6 +1,8 @@
 /* Arithmetic of the memory plan; see plan.h. The sizes come from the same functions that allocate. */
 #include "engine/plan.h"
 
+#include "engine/sampling.h"
+
 #include "base/strbuf.h"
 #include "engine/plan_group.h"
 #include "sparse/sparse.h"
@@ -66,7 +68,7 @@ static void add_tables(const sl_plan_in *in, int32_t max_seqs, sl_plan *p)
     p->max_seqs = max_seqs;
     p->logit_bytes = rows * (uint64_t)in->cfg->vocab_size * sizeof(float);
     p->fixed_bytes += 4 * (seqs * (3 * (uint64_t)sl_pages_for(p->max_context) + 1) + 3 * tokens + rows);
-    p->fixed_bytes += p->logit_bytes;
+    p->fixed_bytes += p->logit_bytes + sl_choices_bytes(rows);
 }
 
 static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)

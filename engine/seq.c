@@ -223,6 +223,7 @@ sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t
 {
     SL_TRY(check_open(e, residency, pages, n_pages, n_cached, err));
     sl_seq *s = &e->seqs[list_take(&e->free_seqs)];
+    s->list.bytes = 0;
     s->open = true, s->len = n_cached, s->n_pages = s->n_index = s->prompt = 0, s->user = user;
     s->hot_slot = residency == SL_HIERARCHICAL ? list_take(&e->free_hot) : -1;
     s->dirty_from = s->dirty_to = 0;
@@ -316,6 +317,7 @@ void sl_engine_seq_close(sl_engine *e, sl_seq *s)
         return;
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
     sl_coord_request_end(e->coord, s->row);
+    s->list.bytes = 0;
     release_all(s);
 }
 

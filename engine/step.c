@@ -29,7 +29,7 @@ static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *
         if (it->tokens[i] < 0 || it->tokens[i] >= e->cfg->vocab_size)
             return sl_fail(err, SL_ERR_INVALID, "step: token id %d is outside the vocabulary of %d",
                            it->tokens[i], e->cfg->vocab_size);
-    return SL_OK;
+    return sl_choices_check(it, err);
 }
 
 /* Checks the items; p receives their tokens and wanted logits in total, and the length of the longest sequence
@@ -45,10 +45,10 @@ static sl_status measure_step(sl_engine *e, const sl_step_item *items, int32_t n
         SL_TRY(check_item(e, it, err));
         if (it->n_tokens > e->o.max_step_tokens - p->tokens)
             return sl_fail(err, SL_ERR_TOO_LARGE, "step: more than %d tokens", e->o.max_step_tokens);
-        if (it->want_logits > e->max_logits - p->logits)
+        if (sl_item_rows(it) > e->max_logits - p->logits)
             return sl_fail(err, SL_ERR_TOO_LARGE, "step: logits of more than %d tokens", e->max_logits);
         e->runs[i] = (sl_coord_run){.seq = it->seq->row, .n = it->n_tokens};
-        p->tokens += it->n_tokens, p->logits += it->want_logits;
+        p->tokens += it->n_tokens, p->logits += sl_item_rows(it);
         p->per = it->n_tokens > p->per ? it->n_tokens : p->per;
         if (it->seq->len + it->n_tokens > p->context)
             p->context = it->seq->len + it->n_tokens;
@@ -94,7 +94,7 @@ static void fill_arrays(sl_engine *e, const sl_step_item *items, int32_t n_items
             a->token_seq[t] = it->seq->row;
             a->token_pos[t] = it->seq->len + k;
         }
-        for (int32_t k = it->want_logits; p->shape.tokens == 0 && k > 0; k--)
+        for (int32_t k = sl_item_rows(it); p->shape.tokens == 0 && k > 0; k--)
             a->logit_rows[g++] = t - k;
     }
     fill_padding(a, &t, p->tokens);
@@ -185,6 +185,7 @@ static sl_status enqueue(sl_engine *e, const step_plan *p, bool *fresh, sl_err *
 static sl_status start_step(sl_engine *e, const step_plan *p, int32_t rows, bool *fresh, sl_err *err)
 {
     SL_TRY(enqueue(e, p, fresh, err));
+    SL_TRY(sl_choices_enqueue(e, err));
     if (!e->unified && rows > 0)
         SL_TRY(sl_be_copy(e->be, e->logits_host, e->logits_dev,
                           (size_t)rows * (size_t)e->cfg->vocab_size * sizeof(float), err));
@@ -234,6 +235,7 @@ static void count_step(sl_engine *e, const step_plan *p, int32_t tokens, uint64_
 static sl_status upload_and_run(sl_engine *e, const sl_step_item *items, int32_t n_items, const step_plan *p,
                                 int32_t rows, sl_err *err)
 {
+    SL_TRY(sl_choices_prepare(e, items, n_items, p->shape.tokens ? p->shape.per : 0, err));
     SL_TRY(upload_step(e, items, n_items, p, err));
     return run_step(e, p, rows, err);
 }
@@ -265,16 +267,27 @@ static void shape_idle(sl_engine *e, step_plan *p)
     p->graph = e->graphs && e->comm && sl_graphs_together(e);
 }
 
-/* The rows of logits of each item, which are those of its last tokens. */
-static void give_results(const sl_engine *e, sl_step_item *items, int32_t n_items, const step_plan *p)
+/* Whether rows of logits are to be copied to the host. */
+static bool any_logits(const sl_step_item *items, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (items[i].want_logits)
+            return true;
+    return false;
+}
+
+/* The rows of logits of each item, which are those of its last tokens, and the tokens that were chosen. */
+static void give_results(sl_engine *e, sl_step_item *items, int32_t n_items, const step_plan *p)
 {
     int32_t g = 0;
     for (int32_t i = 0; i < n_items; i++) {
         sl_step_item *it = &items[i];
-        int32_t row = p->shape.tokens ? i * p->shape.per + it->n_tokens - it->want_logits : g;
-        g += it->want_logits;
+        int32_t row = p->shape.tokens ? i * p->shape.per + it->n_tokens - it->want_logits
+                                      : g + sl_item_rows(it) - it->want_logits;
+        g += sl_item_rows(it);
         it->logits = it->want_logits ? e->logits_host + (int64_t)row * e->cfg->vocab_size : NULL;
     }
+    sl_choices_finish(e);
 }
 
 /* *begun: whether the ranks of the group have met for this step. */
@@ -296,6 +309,8 @@ static sl_status step(sl_engine *e, sl_step_item *items, int32_t n_items, const 
     } else if (n_items == 0) {
         shape_idle(e, &p);
     }
+    if (!any_logits(items, n_items))
+        rows = 0;
     fill_arrays(e, items, n_items, &p);
     e->hooks = hooks;
     st = upload_and_run(e, items, n_items, &p, rows, err);
@@ -310,6 +325,7 @@ static sl_status step(sl_engine *e, sl_step_item *items, int32_t n_items, const 
         count_step(e, &p, tokens, sl_now_ns() - t0);
     return SL_OK;
 abort_step:
+    sl_choices_abort(e);
     sl_coord_step_abort(e->coord);
     return st;
 }

@@ -145,10 +145,9 @@ sl_sample_row sl_sampling_row(const sl_sampling *s, uint64_t position, size_t n_
                            .track = sl_sampling_penalises(s)};
 }
 
-sl_status sl_sample(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
-                    uint64_t position, sl_sampled *out, sl_err *err)
+void sl_sample_or_fault(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
+                        uint64_t position, sl_sampled *out)
 {
-    sl_sampled got;
     sl_sample_row row = sl_sampling_row(s, position, h->n_output);
     row.track = false;                     /* the list is made anew for each token */
     float *x = (float *)(uintptr_t)logits; /* changed only with a list, and then it is a copy */
@@ -156,8 +155,15 @@ sl_status sl_sample(sl_sampler *sp, const float *logits, const sl_sampling *s, c
         row.list = sp->list;
         x = memcpy(sp->logits, logits, (size_t)sp->vocab * sizeof *logits);
     }
-    sl_sample_on_host(&row, x, sp->vocab, sp->scratch, &got);
-    SL_TRY(sl_sample_fault_status(got.fault, row.position, err));
+    sl_sample_on_host(&row, x, sp->vocab, sp->scratch, out);
+}
+
+sl_status sl_sample(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
+                    uint64_t position, sl_sampled *out, sl_err *err)
+{
+    sl_sampled got;
+    sl_sample_or_fault(sp, logits, s, h, position, &got);
+    SL_TRY(sl_sample_fault_status(got.fault, (int32_t)position, err));
     *out = got;
     return SL_OK;
 }

@@ -91,6 +91,10 @@ void sl_sampler_destroy(sl_sampler *sp);
 sl_status sl_sample(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
                     uint64_t position, sl_sampled *out, sl_err *err);
 
+/* The same, with an error as a fault in *out (kernels/sample.h). */
+void sl_sample_or_fault(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
+                        uint64_t position, sl_sampled *out);
+
 /*
  * The parts of sl_sample(), for those who choose on a device. The row has no list; it counts the chosen token if the
  * request has penalties (track). The list has the changes to the logits of the next token and is valid until the sampler is

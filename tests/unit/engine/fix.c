@@ -80,6 +80,7 @@ void fix_open(fix *f, const fix_opts *o)
         .row_pages = o->row_pages ? o->row_pages : pages,
         .max_graphs = o->max_graphs,
         .groups = o->groups,
+        .list_bytes = o->list_bytes,
         .graphs = o->graphs,
         .poison = true,
     };

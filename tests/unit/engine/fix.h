@@ -27,7 +27,7 @@ typedef struct fix_opts {
     int32_t max_tokens;  /* of a step; 0 = 128 */
     int32_t item_tokens; /* of a sequence in a decode step; 0 = 1 */
     int32_t max_context; /* 0 = 1600 or the model's */
-    int32_t max_graphs, groups;
+    int32_t max_graphs, groups, list_bytes;
     sl_graph_use graphs;
     int32_t max_seqs, max_hot, hot_rows, tail_rows; /* hot_rows 0: index_topk */
     const int32_t *hot_rows_layer;                  /* NULL: all layers alike */

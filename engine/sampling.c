@@ -1,0 +1,214 @@
+/* See sampling.h. */
+#include "engine/sampling.h"
+
+#include <stdlib.h>
+
+#include "engine/engine_impl.h"
+
+enum { LIST_GROWS = 512 }; /* tokens for which a list has room when it is made */
+
+sl_status sl_choices_init(sl_engine *e, sl_err *err)
+{
+    sl_choices *c = &e->choices;
+    const sl_model_config *cfg = e->cfg;
+    size_t most = (size_t)e->max_logits;
+    c->most = e->max_logits;
+    SL_TRY(sl_sampler_create(cfg->vocab_size, cfg->eos_ids, (size_t)cfg->n_eos, &c->host));
+    c->of = calloc(most, sizeof *c->of);
+    if (!c->of)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
+    SL_TRY(sl_engine_alloc(e, most * sizeof *c->rows_dev, (void **)&c->rows_dev, err));
+    SL_TRY(sl_engine_alloc(e, most * sizeof *c->out_dev, (void **)&c->out_dev, err));
+    c->pool_bytes = e->o.list_bytes > 0 ? e->o.list_bytes : (int64_t)most * SL_LIST_POOL;
+    SL_TRY(sl_engine_alloc(e, (uint64_t)c->pool_bytes, (void **)&c->pool, err));
+    SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, most * sizeof *c->rows, (void **)&c->rows, err));
+    SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, most * sizeof *c->out, (void **)&c->out, err));
+    c->op = (sl_sample_params){.logits = e->logits_dev,
+                               .rows = c->rows_dev,
+                               .out = c->out_dev,
+                               .n_logits = c->most,
+                               .vocab = cfg->vocab_size,
+                               .ld = cfg->vocab_size};
+    c->device = sl_be_supports(e->be, SL_OP_SAMPLE, &c->op, NULL) == SL_OK;
+    return SL_OK;
+}
+
+void sl_choices_fini(sl_engine *e)
+{
+    sl_choices *c = &e->choices;
+    sl_sampler_destroy(c->host);
+    free(c->of);
+    sl_be_free(e->be, SL_MEM_DEVICE, c->rows_dev);
+    sl_be_free(e->be, SL_MEM_DEVICE, c->out_dev);
+    sl_be_free(e->be, SL_MEM_DEVICE, c->pool);
+    sl_be_free(e->be, SL_MEM_HOST, c->rows);
+    sl_be_free(e->be, SL_MEM_HOST, c->out);
+}
+
+/* ---- lists ---- */
+
+/* The first place of the pool that no list of an open sequence has. */
+static bool find_place(const sl_engine *e, int64_t bytes, int64_t *at)
+{
+    bool moved = true;
+    *at = 0;
+    while (moved) {
+        moved = false;
+        for (int32_t i = 0; i < e->o.max_seqs; i++) {
+            const sl_seq_list *l = &e->seqs[i].list;
+            if (l->bytes > 0 && *at < l->at + l->bytes && l->at < *at + bytes) {
+                *at = l->at + l->bytes;
+                moved = true;
+            }
+        }
+    }
+    return *at + bytes <= e->choices.pool_bytes;
+}
+
+/* Makes the list of a sequence from its history. SL_ERR_EXHAUSTED: the pool has no room for it. */
+static sl_status make_list(sl_engine *e, sl_seq *s, const sl_sample_list *from, bool grows, sl_err *err)
+{
+    sl_seq_list *l = &s->list;
+    int32_t room = from->n + (grows ? LIST_GROWS : 0);
+    int64_t bytes = ((int64_t)sl_sample_list_bytes(room) + 63) / 64 * 64, at;
+    sl_sample_list head = {.n = from->n, .room = room};
+    l->bytes = 0;
+    if (!find_place(e, bytes, &at))
+        return SL_ERR_EXHAUSTED;
+    e->stats.sample_lists++;
+    *l = (sl_seq_list){.at = at, .bytes = bytes, .n = from->n, .room = room};
+    uint8_t *to = e->choices.pool + at;
+    SL_TRY(sl_be_copy(e->be, to, &head, sizeof head, err));
+    return sl_be_copy(e->be, to + sizeof head, from->entry, (size_t)from->n * sizeof from->entry[0], err);
+}
+
+static bool has_changes(const sl_engine *e, const sl_sampling *s, const sl_history *h)
+{
+    bool held = h->n_output < (size_t)s->min_tokens && (s->n_stop_ids || (e->cfg->n_eos && !s->ignore_eos));
+    return s->n_bias > 0 || held || sl_sampling_penalises(s);
+}
+
+/* Whether the list has what the op counted in the last step, and the item adds just that to the sequence. */
+static bool fits(const sl_seq_list *l, const sl_step_item *it, bool grows)
+{
+    return l->bytes > 0 && it->n_tokens == 1 && l->length == it->seq->len + 1 && it->tokens[0] == l->last &&
+           (!grows || l->n < l->room);
+}
+
+/* Brings the list of an item's sequence up to date; *list NULL: it has none. */
+static sl_status current_list(sl_engine *e, const sl_step_item *it, sl_sample_list **list, sl_err *err)
+{
+    const sl_step_sample *w = it->sample;
+    sl_seq_list *l = &it->seq->list;
+    bool grows = sl_sampling_penalises(w->sampling);
+    *list = NULL;
+    if (!has_changes(e, w->sampling, &w->history)) {
+        l->bytes = 0;
+        return SL_OK;
+    }
+    if (!fits(l, it, grows))
+        SL_TRY(make_list(e, it->seq, sl_sampler_list(e->choices.host, w->sampling, &w->history), grows, err));
+    *list = (sl_sample_list *)(void *)(e->choices.pool + l->at);
+    return SL_OK;
+}
+
+/* ---- a step ---- */
+
+sl_status sl_choices_check(const sl_step_item *it, sl_err *err)
+{
+    const sl_step_sample *w = it->sample;
+    int32_t length = it->seq->len + it->n_tokens;
+    if (w && !w->sampling)
+        return sl_fail(err, SL_ERR_INVALID, "step: an item to sample has no parameters");
+    if (w && w->history.n_prompt + w->history.n_output != (size_t)length)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "step: a history of %zu and %zu tokens, the sequence will have %d",
+                       w->history.n_prompt, w->history.n_output, length);
+    return SL_OK;
+}
+
+sl_status sl_choices_prepare(sl_engine *e, const sl_step_item *items, int32_t n_items, int32_t per,
+                             sl_err *err)
+{
+    sl_choices *c = &e->choices;
+    int32_t row = 0;
+    c->n = c->n_host = 0;
+    for (int32_t i = 0; i < n_items; i++) {
+        const sl_step_item *it = &items[i];
+        int32_t length = it->seq->len + it->n_tokens;
+        row += sl_item_rows(it);
+        if (!it->sample)
+            continue;
+        sl_choice *o = &c->of[c->n];
+        *o = (sl_choice){.seq = it->seq, .sample = it->sample, .on_host = !c->device};
+        sl_sample_row *r = &c->rows[c->n++];
+        *r = sl_sampling_row(it->sample->sampling, (uint64_t)length, it->sample->history.n_output);
+        r->row = per ? i * per + it->n_tokens - 1 : row - 1;
+        sl_status st = o->on_host ? SL_OK : current_list(e, it, &r->list, err);
+        if (st != SL_OK && st != SL_ERR_EXHAUSTED)
+            return st;
+        o->on_host |= st == SL_ERR_EXHAUSTED;
+        c->n_host += o->on_host;
+    }
+    return SL_OK;
+}
+
+/* The rows of requests that the device chooses for are put first: ops have no gaps. */
+static int32_t gather_rows(const sl_choices *c)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < c->n; i++)
+        if (!c->of[i].on_host)
+            c->rows[n++] = c->rows[i];
+    return n;
+}
+
+sl_status sl_choices_enqueue(sl_engine *e, sl_err *err)
+{
+    sl_choices *c = &e->choices;
+    size_t vocab = (size_t)e->cfg->vocab_size;
+    for (int32_t i = 0; i < c->n && !e->unified; i++) {
+        size_t at = (size_t)c->rows[i].row * vocab;
+        if (c->of[i].on_host)
+            SL_TRY(sl_be_copy(e->be, e->logits_host + at, e->logits_dev + at, vocab * sizeof(float), err));
+    }
+    for (int32_t i = 0; i < c->n; i++)
+        c->of[i].row = c->rows[i].row;
+    c->op.n = gather_rows(c);
+    if (c->op.n == 0)
+        return SL_OK;
+    SL_TRY(sl_be_copy(e->be, c->rows_dev, c->rows, (size_t)c->op.n * sizeof *c->rows, err));
+    SL_TRY(sl_be_run(e->be, SL_OP_SAMPLE, &c->op, err));
+    return sl_be_copy(e->be, c->out, c->out_dev, (size_t)c->op.n * sizeof *c->out, err);
+}
+
+void sl_choices_finish(sl_engine *e)
+{
+    sl_choices *c = &e->choices;
+    int32_t k = 0;
+    for (int32_t i = 0; i < c->n; i++) {
+        sl_choice *o = &c->of[i];
+        sl_step_sample *w = o->sample;
+        sl_seq_list *l = &o->seq->list;
+        if (o->on_host) {
+            const float *row = e->logits_host + (size_t)o->row * (size_t)e->cfg->vocab_size;
+            uint64_t position = w->history.n_prompt + w->history.n_output;
+            sl_sample_or_fault(c->host, row, w->sampling, &w->history, position, &w->out);
+            e->stats.sampled_on_host++;
+        } else {
+            w->out = c->out[k++];
+            l->length = o->seq->len + 1;
+            l->last = w->out.id;
+            l->n++;
+        }
+        e->stats.sampled++;
+    }
+    c->n = 0;
+}
+
+void sl_choices_abort(sl_engine *e)
+{
+    for (int32_t i = 0; i < e->choices.n; i++)
+        e->choices.of[i].seq->list.bytes = 0;
+    e->choices.n = 0;
+}

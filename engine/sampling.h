@@ -1,0 +1,54 @@
+/*
+ * What an engine needs to choose tokens on its device: the rows and results of a step, and the lists of changes
+ * (kernels/sample.h) of the sequences that have bias, penalties or min_tokens. Internal to the engine.
+ *
+ * A list stays on the device while its sequence takes steps: the op counts each token that it chooses. It is made anew from
+ * the history when it does not fit the sequence's length (a first step, a step that failed) or when it has no more room.
+ * When the device has no memory for a list, or no such op, that request alone is sampled on the host, from its row of
+ * logits, with the same result bit by bit.
+ */
+#ifndef SL_ENGINE_SAMPLING_H
+#define SL_ENGINE_SAMPLING_H
+
+#include "kernels/backend.h"
+#include "model/sampler.h"
+
+struct sl_seq;
+
+/* The list of a sequence in the pool. */
+typedef struct sl_seq_list {
+    int64_t at, bytes; /* bytes 0: none */
+    int32_t length;    /* of the sequence whose next token the list is for */
+    int32_t last;      /* the token that it counted last */
+    int32_t n, room;   /* entries at most, and places */
+} sl_seq_list;
+
+/* One item of the running step that wants a token. */
+typedef struct sl_choice {
+    struct sl_seq *seq;
+    struct sl_step_sample *sample;
+    int32_t row; /* of the logits */
+    bool on_host;
+} sl_choice;
+
+typedef struct sl_choices {
+    bool device; /* the backend has the op */
+    sl_sampler *host;
+    sl_sample_row *rows, *rows_dev; /* [most] */
+    sl_sampled *out, *out_dev;      /* [most] */
+    uint8_t *pool;
+    int64_t pool_bytes;
+    sl_choice *of; /* [most] of the running step */
+    int32_t most, n, n_host;
+    sl_sample_params op;
+} sl_choices;
+
+enum { SL_LIST_POOL = 32 << 10 }; /* bytes of the pool for each row of logits */
+
+/* Device bytes for this number of rows. */
+static inline uint64_t sl_choices_bytes(uint64_t rows)
+{
+    return rows * (sizeof(sl_sample_row) + sizeof(sl_sampled) + SL_LIST_POOL);
+}
+
+#endif

@@ -1,0 +1,235 @@
+/*
+ * Tokens that a step chooses are compared with those of sl_sample() from the same logits: sequences with parameters of every kind, which
+ * join, pause, start again and are spilled; lists that stay on the device, grow, are made anew, or have no room there.
+ */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fix.h"
+#include "tests/unit/run_suite.h"
+
+enum { N = 7, PROMPT = 70, STEPS = 90 };
+
+static fix f;
+static fix_text text[N];
+static fix_run run[N];
+static sl_sampling how[N];
+static sl_step_sample want[N];
+static sl_sampler *host;
+
+static const fix_opts opts = {.dir = "tests/golden/model/ds-yarn",
+                              .max_seqs = N,
+                              .max_hot = N,
+                              .max_context = 768,
+                              .tail_rows = 8,
+                              .graphs = SL_GRAPHS_PAD};
+
+/* Greedy, plain, truncated, penalties, everything, min_tokens and bias, log-probabilities. */
+static void make_parameters(void)
+{
+    static const sl_logit_bias bias[] = {{3, 4.5f}, {7, -100}, {11, 2}};
+    static const int32_t stops[] = {5, 6};
+    for (int i = 0; i < N; i++) {
+        sl_sampling_default(&how[i]);
+        how[i].seed = 1000 + (uint64_t)i;
+        how[i].n_logprobs = i % 3 - 1;
+    }
+    how[0].temperature = 0;
+    how[2].top_p = 0.9f, how[2].top_k = 40, how[2].temperature = 0.7f;
+    how[3].frequency_penalty = 0.4f, how[3].presence_penalty = 0.3f;
+    how[4].repetition_penalty = 1.2f, how[4].top_p = 0.95f, how[4].min_p = 0.01f;
+    how[5].min_tokens = 20, how[5].temperature = 0;
+    ck_assert_int_eq(sl_sampling_set_bias(&how[5], bias, 3), SL_OK);
+    ck_assert_int_eq(sl_sampling_set_stop_ids(&how[5], stops, 2), SL_OK);
+    how[6].repetition_penalty = 1.3f, how[6].frequency_penalty = -0.2f, how[6].n_logprobs = SL_LOGPROBS_MAX;
+    ck_assert_int_eq(sl_sampling_set_bias(&how[6], bias, 3), SL_OK);
+}
+
+static sl_history history_of(int i)
+{
+    return (sl_history){text[i].ids, PROMPT, text[i].ids + PROMPT, (size_t)(text[i].n - PROMPT)};
+}
+
+static sl_step_item item_of(int i, int32_t from, bool logits)
+{
+    want[i] = (sl_step_sample){.sampling = &how[i], .history = history_of(i)};
+    memset(&want[i].out, 0x5a, sizeof want[i].out);
+    return (sl_step_item){.seq = run[i].seq,
+                          .tokens = text[i].ids + from,
+                          .n_tokens = text[i].n - from,
+                          .want_logits = logits,
+                          .sample = &want[i]};
+}
+
+/* What the step chose is what the host chooses from the same logits; it becomes the next token. */
+static void take(const sl_step_item *it, int i)
+{
+    sl_sampled out;
+    sl_history h = history_of(i);
+    MUST(it->want_logits == (it->logits != NULL));
+    MUST(want[i].out.fault == 0);
+    if (it->logits) {
+        sl_err err = {0};
+        ck_assert_msg(sl_sample(host, it->logits, &how[i], &h, (uint64_t)text[i].n, &out, &err) == SL_OK,
+                      "%s", err.text);
+        if (memcmp(&out, &want[i].out, sizeof out) != 0)
+            ck_abort_msg("sequence %d: token %d at %d, the host chooses %d", i, want[i].out.id, text[i].n,
+                         out.id);
+    }
+    text[i].ids[text[i].n++] = want[i].out.id;
+}
+
+static void step(sl_step_item *items, const int *who, int n)
+{
+    sl_err err = {0};
+    ck_assert_msg(sl_engine_step(f.engine, items, n, NULL, &err) == SL_OK, "%s", err.text);
+    for (int k = 0; k < n; k++)
+        take(&items[k], who[k]);
+}
+
+/* The prompt's last part gives the first token. cached: tokens whose rows are in the pages. */
+static void open_seq(int i, int32_t cached)
+{
+    fix_prompt_open(&f, &run[i], SL_RESIDENT, cached, text[i].n, PROMPT);
+    sl_step_item it = item_of(i, cached, true);
+    step(&it, &i, 1);
+}
+
+static void start(const fix_opts *o)
+{
+    fix_open(&f, o);
+    make_parameters();
+    ck_assert_int_eq(sl_sampler_create(f.cfg->vocab_size, f.cfg->eos_ids, (size_t)f.cfg->n_eos, &host),
+                     SL_OK);
+    memset(run, 0, sizeof run);
+    for (int i = 0; i < N; i++)
+        fix_prompt(&f, &text[i], PROMPT, 70 + (uint64_t)i);
+}
+
+static void stop(void)
+{
+    for (int i = 0; i < N; i++) {
+        if (run[i].seq)
+            fix_seq_close(&f, &run[i], false);
+        sl_sampling_free(&how[i]);
+    }
+    sl_sampler_destroy(host);
+    fix_close(&f);
+}
+
+/* Between two steps: a sequence is spilled, or closed and opened again. */
+static void shake(int s)
+{
+    int i = s % N;
+    if (s % 11 == 3 && run[i].seq)
+        ck_assert(sl_engine_seq_spill(f.engine, run[i].seq, NULL) == SL_OK || s > 14);
+    if (s % 13 == 5 && run[i].seq) {
+        int32_t rows = sl_engine_seq_len(run[i].seq);
+        fix_seq_close(&f, &run[i], true);
+        ck_assert_int_eq(rows, text[i].n - 1);
+        open_seq(i, rows);
+    }
+}
+
+START_TEST(tokens_are_those_of_the_host)
+{
+    start(&opts);
+    for (int s = 0; s < STEPS; s++) {
+        sl_step_item items[N];
+        int who[N], n = 0;
+        for (int i = 0; i < N; i++) {
+            if (!run[i].seq && s / 2 >= i)
+                open_seq(i, 0);
+            if (!run[i].seq || (s + i) % 6 == 0)
+                continue;
+            fix_grow(&f, &run[i], text[i].n);
+            who[n] = i;
+            items[n++] = item_of(i, text[i].n - 1, (s + i) % 4 != 0);
+        }
+        if (n)
+            step(items, who, n);
+        shake(s);
+    }
+    sl_engine_stats st;
+    sl_engine_stats_get(f.engine, &st);
+    ck_assert_uint_gt(st.sampled, N * STEPS / 2);
+    ck_assert_uint_eq(st.sampled_on_host, 0);
+    ck_assert_uint_lt(st.sample_lists,
+                      20); /* four sequences have lists, which pauses and spills do not end */
+    stop();
+}
+END_TEST
+
+/* A list that has counted a token which the sequence then did not get is not used; nor is one without room. */
+START_TEST(lists_are_made_anew)
+{
+    start(&opts);
+    open_seq(3, 0);
+    for (int s = 0; s < 600; s++) { /* more than a list has room for */
+        if (s == 20 || s == 70)     /* another token than the chosen one */
+            text[3].ids[text[3].n - 1] = (text[3].ids[text[3].n - 1] + 1) % f.cfg->vocab_size;
+        fix_grow(&f, &run[3], text[3].n);
+        sl_step_item it = item_of(3, text[3].n - 1, true);
+        step(&it, &(int){3}, 1);
+    }
+    sl_engine_stats st;
+    sl_engine_stats_get(f.engine, &st);
+    ck_assert_uint_eq(st.sample_lists, 1 + 2 + 1);
+    stop();
+}
+END_TEST
+
+/* Without memory for the list the host chooses, and only for that request. */
+START_TEST(a_list_without_room_is_the_hosts)
+{
+    fix_opts o = opts;
+    o.list_bytes = 10 << 10; /* for one of the two lists */
+    start(&o);
+    for (int i = 3; i <= 4; i++)
+        open_seq(i, 0);
+    for (int s = 0; s < 39; s++) {
+        sl_step_item items[2];
+        for (int i = 3; i <= 4; i++) {
+            fix_grow(&f, &run[i], text[i].n);
+            items[i - 3] = item_of(i, text[i].n - 1, s % 2 == 0);
+        }
+        step(items, (int[]){3, 4}, 2);
+    }
+    sl_engine_stats st;
+    sl_engine_stats_get(f.engine, &st);
+    ck_assert_uint_eq(st.sampled, 80);
+    ck_assert_uint_eq(st.sampled_on_host, 40);
+    stop();
+}
+END_TEST
+
+START_TEST(wrong_items_are_refused)
+{
+    start(&opts);
+    sl_err err = {0};
+    fix_prompt_open(&f, &run[0], SL_RESIDENT, 0, PROMPT, PROMPT);
+    sl_step_item it = item_of(0, 0, false);
+    want[0].history.n_prompt--;
+    ck_assert_int_eq(sl_engine_step(f.engine, &it, 1, NULL, &err), SL_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.text, "history"));
+    it = item_of(0, 0, false);
+    want[0].sampling = NULL;
+    ck_assert_int_eq(sl_engine_step(f.engine, &it, 1, NULL, &err), SL_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.text, "parameters"));
+    stop();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("engine/sampling");
+    TCase *c = tcase_create("sampling");
+    tcase_set_timeout(c, 120);
+    tcase_add_test(c, tokens_are_those_of_the_host);
+    tcase_add_test(c, lists_are_made_anew);
+    tcase_add_test(c, a_list_without_room_is_the_hosts);
+    tcase_add_test(c, wrong_items_are_refused);
+    suite_add_tcase(s, c);
+    return run_suite(s);
+}
