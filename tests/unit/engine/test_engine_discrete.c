@@ -602,6 +602,77 @@ START_TEST(graphs_have_the_bits_of_single_ops)
 }
 END_TEST
 
+/* Decode steps of 1 to 3 tokens of each sequence, of which the last ones may be wrong and are taken back: as graphs that
+ * are launched again with other runs, and with hot rows in groups. */
+START_TEST(graphs_of_several_tokens)
+{
+    enum { N = 4, FROM = 40, TO = 90, MOST = 3 };
+    static fix_text want[N];
+    fix_opts o = kind_of(_i);
+    const int32_t block = _i == 2 ? 16 : 1, spare = (MOST - 1 + block - 1) / block;
+    o.max_seqs = o.max_hot = N, o.tail_rows = (2 * spare + 1) * block, o.max_context = 700;
+    o.hot_rows = o.hot_rows == WHOLE ? o.max_context : o.hot_rows ? MOST * o.hot_rows : MOST * 16;
+    fix_open(&f, &o);
+    for (int i = 0; i < N; i++)
+        fix_reference(&f, &want[i], FROM + 3 * i, TO + 3 * i, 60 + (uint64_t)i);
+    fix_close(&f);
+
+    o.wrap = wrap, o.item_tokens = MOST, o.groups = _i == 1 ? 3 : 1;
+    fix_open(&f, &o);
+    fix_run r[N] = {0};
+    int again = 0; /* steps of several tokens of a sequence that were one launch */
+    launches = stream_waits = 0;
+    for (int i = 0; i < N; i++) {
+        text = want[i], text.n = 0;
+        fix_prompt_open(&f, &r[i], SL_RESIDENT, 0, FROM + 3 * i, FROM + 3 * i);
+        fix_feed(&f, &r[i], &text, FROM + 3 * i, 128);
+        if (i % 2 == 0)
+            ck_assert_int_eq(sl_engine_seq_spill(f.engine, r[i].seq, NULL), SL_OK);
+    }
+    for (int s = 0; s < 40; s++) {
+        sl_step_item items[N];
+        int32_t tokens[N][MOST], right[N];
+        int who[N], n = 0, before = launches;
+        for (int i = 0; i < N; i++) {
+            /* shapes of as many tokens: four sequences of one, and two of two */
+            const int32_t at = sl_engine_seq_len(r[i].seq),
+                          count = s % 4 > 1 ? 1 + (s / 2 + i) % MOST : 1 + s % 4;
+            if (at + count > TO + 3 * i || (s % 4 > 1 && (s + i) % 5 == 0) || (s % 4 == 1 && i > 1))
+                continue;
+            right[n] = (s + i) % 3 ? (count + 1) / 2 : count;
+            for (int32_t k = 0; k < count; k++)
+                tokens[n][k] = (want[i].ids[at + k] + (k < right[n] ? 0 : 1 + s)) % f.cfg->vocab_size;
+            fix_grow(&f, &r[i], at + count);
+            who[n] = i;
+            items[n] =
+                (sl_step_item){.seq = r[i].seq, .tokens = tokens[n], .n_tokens = count, .want_logits = count};
+            n++;
+        }
+        if (n == 0)
+            continue;
+        sl_err err = {0};
+        ck_assert_msg(sl_engine_step(f.engine, items, n, NULL, &err) == SL_OK, "%s", err.text);
+        bool several = false;
+        for (int k = 0; k < n; k++) {
+            const int32_t at = sl_engine_seq_len(r[who[k]].seq) - items[k].n_tokens;
+            several |= items[k].n_tokens > 1;
+            for (int32_t j = 0; j < right[k]; j++)
+                if (!sl_key_eq(fix_hash(&f, items[k].logits + (int64_t)j * f.cfg->vocab_size),
+                               want[who[k]].logits[at + j]))
+                    ck_abort_msg("sequence %d differs at %d, token %d of %d", who[k], at + j, j,
+                                 items[k].n_tokens);
+            ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r[who[k]].seq, at + right[k], NULL), SL_OK);
+        }
+        again += several && launches > before;
+    }
+    ck_assert_int_gt(again, 5);
+    ck_assert(_i == 1 ? stream_waits > 30 : stream_waits == 0);
+    for (int i = 0; i < N; i++)
+        fix_seq_close(&f, &r[i], false);
+    fix_close(&f);
+}
+END_TEST
+
 static void on_capture(void *ctx, int32_t n, int32_t of)
 {
     int32_t *seen = ctx;
@@ -675,6 +746,7 @@ int main(void)
     add_variants(c, same_bits_without_shared_memory, KINDS);
     tcase_add_test(c, layers_are_reported_in_order_when_done);
     add_variants(c, graphs_have_the_bits_of_single_ops, KINDS);
+    add_variants(c, graphs_of_several_tokens, KINDS);
     tcase_add_test(c, graphs_can_be_captured_ahead);
     suite_add_tcase(s, c);
     return run_suite(s);
