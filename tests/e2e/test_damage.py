@@ -1,0 +1,69 @@
+"""Memory of a decode worker that is damaged while requests run: a client gets the right tokens or the error DATA_LOSS, and no row that was
+computed from damaged rows comes back from a storage tier, also after a restart."""
+
+import os
+import re
+import threading
+
+import grpc
+import pytest
+
+import real
+from test_disk_tier import disk, keys, stored  # noqa: F401
+
+PROMPT, OUT = 200, 260
+
+
+def flip(pid, step=512):
+    """One bit in every `step` bytes of the store of the worker, whatever is there."""
+    with open(f"/proc/{pid}/maps") as f:
+        spans = [re.match(r"([0-9a-f]+)-([0-9a-f]+) rw", line) for line in f if "sluice-arena" in line]
+    assert spans, "the store is not found"
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+    for m in filter(None, spans):
+        begin, end = (int(x, 16) for x in m.groups())
+        data = bytearray(os.pread(memory, end - begin, begin))
+        for at in range(131, len(data), step):
+            data[at] ^= 0x10
+        os.pwrite(memory, bytes(data), begin)
+    os.close(memory)
+
+
+class Call(threading.Thread):
+    def __init__(self, c, ids, n):
+        super().__init__(daemon=True)
+        self.c, self.ids, self.n, self.tokens, self.so_far, self.error = c, ids, n, None, 0, None
+        self.start()
+
+    def run(self):
+        try:
+            self.tokens = self.c.streamed(self.ids, self.n, 240, on_token=lambda n: setattr(self, "so_far", n))
+        except grpc.RpcError as e:
+            self.error = e.code(), e.details()
+
+
+@pytest.mark.parametrize("at", [5, 70, 190])
+def test_rows_of_running_requests(start, disk, at):  # noqa: F811
+    """at: the tokens that the first request has when the store is damaged."""
+    options = keys(disk, **{"kvstore.bytes": "8MiB", "cluster.shipping": "direct"})
+    roles = ("router", "prefill", "decode")
+    c = start(roles=roles, **options)
+    prompts = [real.prompt(f"damage{at}.{i}", PROMPT + 40 * i) for i in range(3)]
+    want = [real.reference(ids, OUT) for ids in prompts]
+    calls = [Call(c, ids, OUT) for ids in prompts]
+    real.until("tokens", lambda: max(t.so_far for t in calls) >= at, 60, 0.001)
+    flip(c.pid("decode/0"))
+    for t in calls:
+        t.join(240)
+    c.logged("ev=page_damaged")
+    for i, t in enumerate(calls):
+        assert t.tokens == want[i] or (t.error and t.error[0] == grpc.StatusCode.DATA_LOSS), f"{i}: {t.error or 'wrong tokens'}"
+    c.idle()
+    turns = [ids + tokens + real.prompt(f"turn{i}", 30) for i, (ids, tokens) in enumerate(zip(prompts, want))]
+    answers = [real.reference(ids, 12) for ids in turns]
+    assert [c.tokens(ids, 12) for ids in turns] == answers
+    stored(lambda: c.metrics(2), 3)
+    assert c.close()
+    c = start(roles=roles, **options)
+    assert [c.tokens(ids, 12) for ids in turns] == answers
+    assert real.metric(c.metrics(2), "sluice_tier_hit_pages_total") > 0, "nothing came from the disk: the test shows nothing"
