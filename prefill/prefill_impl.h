@@ -110,13 +110,13 @@ struct sl_prefill_job {
         int32_t seq_pages; /* host pages that it was given */
         sl_queued_prompt prompt;
         uint64_t started_ns;
-        int checks;      /* number of checks that the checker holds; they read the own pages */
-        bool unverified; /* the pages of the own cache are not verified yet: FINISH waits */
-        bool ended;      /* END arrived while the checker held checks */
-        int32_t sealed;  /* number of own pages, from the first on, whose checksums are kept */
-        int32_t have;    /* PULLING: number of pages, from the first on, that are here and were compared */
-        int comparing;   /* chunks that the checker compares */
-        bool all_here;   /* PULLED has come */
+        int checks;     /* number of checks that the checker holds; they read the own pages */
+        int unverified; /* verifications in flight, of matched pages and of the whole prompt: FINISH waits */
+        bool ended;     /* END arrived while the checker held checks */
+        int32_t sealed; /* number of own pages, from the first on, whose checksums are kept */
+        int32_t have;   /* PULLING: number of pages, from the first on, that are here and were compared */
+        int comparing;  /* chunks that the checker compares */
+        bool all_here;  /* PULLED has come */
     } engine;
 
     /* set by the transport thread; read by the engine after PULLED */

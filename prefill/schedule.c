@@ -4,8 +4,9 @@
  * Every step divides prefill.chunk_tokens among the requests that have tokens to compute, the shortest first
  * (worker/prompt_queue.h), or fewer tokens if they would take longer than prefill.max_step_ms at the pace that earlier
  * steps had. One of the prefill.max_requests places is reserved for prompts of at most one chunk, so that long
- * prompts cannot use all places. Pages enter this worker's prefix tree as soon as they are full, and are sealed at
- * the same time (kvstore/seal.h). Pages that were pulled from a decode worker enter it when their checksums have
+ * prompts cannot use all places. Pages are sealed as soon as they are full (kvstore/seal.h). When the prompt is
+ * computed all its pages are verified; then they enter this worker's prefix tree, and COMMIT is sent: rows that were computed
+ * from rows that have been damaged meanwhile are neither shipped nor kept. Pages that were pulled from a decode worker enter it when their checksums have
  * been compared; those of a prefetch (prefetch.c) before the request comes, which does not begin while they arrive.
  * Pages of this tree that a request reuses are verified while the rest of its prompt is computed; FINISH, and with
  * it COMMIT and the first token, waits for the result.
@@ -144,7 +145,14 @@ static bool post_check(sl_prefill *p, sl_prefill_job *j, sl_check_what what, int
     return true;
 }
 
-bool sl_schedule_publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
+static void publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
+{
+    sl_lease_publish(j->engine.lease, j->msg->tokens,
+                     sl_runner_public(p->o.role.runner, (int32_t)j->msg->n_prompt, n_tokens));
+}
+
+/* Keeps the checksums of the pages that have become full. */
+static bool seal(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
 {
     int32_t full = n_tokens / PAGE;
     if (sl_checker_seals(&p->role.checker) && full > j->engine.sealed) {
@@ -154,9 +162,22 @@ bool sl_schedule_publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
         }
         j->engine.sealed = full;
     }
-    sl_lease_publish(j->engine.lease, j->msg->tokens,
-                     sl_runner_public(p->o.role.runner, (int32_t)j->msg->n_prompt, n_tokens));
     return true;
+}
+
+bool sl_schedule_publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
+{
+    if (!seal(p, j, n_tokens))
+        return false;
+    publish(p, j, n_tokens);
+    return true;
+}
+
+/* The prompt is computed and its pages were verified after that: they may be used by others, and COMMIT may be sent. */
+static void release_rows(sl_prefill *p, sl_prefill_job *j)
+{
+    publish(p, j, j->engine.prompt.pos);
+    post(p, &j->m_finish);
 }
 
 /* Removes the page, if j holds it, and everything that continues it from the cache. Returns the number of pages. */
@@ -197,9 +218,9 @@ void sl_schedule_checked(sl_prefill *p, sl_check *k)
     for (int32_t i = 0; k->what == SL_CHECK_VERIFY && i < k->n_damaged; i++)
         drop_page(p, k->damaged[i]);
     if (k->what == SL_CHECK_VERIFY && !k->n_damaged) {
-        j->engine.unverified = false;
-        if (j->engine.state == JOB_FINISHED)
-            post(p, &j->m_finish);
+        j->engine.unverified--;
+        if (j->engine.state == JOB_FINISHED && !j->engine.unverified)
+            release_rows(p, j);
     }
     sl_schedule_check_back(p, j);
     sl_check_free(k);
@@ -425,8 +446,16 @@ static void finish(sl_prefill *p, sl_prefill_job *j, const float *logits)
         sl_prefill_close_seq(p, j);
     j->engine.state = JOB_FINISHED;
     j->engine.prompt.ready = false;
+    int32_t full = j->engine.prompt.pos / PAGE;
+    if (sl_checker_seals(&p->role.checker) && full > j->engine.prompt.start / PAGE) {
+        if (!post_check(p, j, SL_CHECK_VERIFY, 0, full)) {
+            sl_schedule_fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
+            return;
+        }
+        j->engine.unverified++;
+    }
     if (!j->engine.unverified)
-        post(p, &j->m_finish);
+        release_rows(p, j);
 }
 
 static uint32_t measure(sl_prefill *p, const sl_prefill_step *s, uint64_t ns)
@@ -442,8 +471,10 @@ static void advance(sl_prefill *p, sl_prefill_step *s)
     for (int32_t i = 0; i < s->n; i++) {
         sl_prefill_job *j = s->item[i].job;
         j->engine.prompt.pos = s->item[i].end;
-        if (!sl_schedule_publish(p, j, j->engine.prompt.pos))
+        if (!seal(p, j, j->engine.prompt.pos))
             continue;
+        if (!sl_checker_seals(&p->role.checker))
+            publish(p, j, j->engine.prompt.pos);
         if (j->engine.prompt.pos == (int32_t)j->msg->n_tokens)
             finish(p, j, p->items[i].logits);
     }

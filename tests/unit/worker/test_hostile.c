@@ -170,6 +170,40 @@ START_TEST(writer_writes_elsewhere)
 }
 END_TEST
 
+static bool prompt_runs(cluster *k)
+{
+    return k->req[k->n_req - 1].state >= REQ_PREFILLING;
+}
+
+/* The prefill worker's store is damaged while it computes a prompt: what follows from the damaged rows is neither shipped nor
+ * kept, and the stream is right. */
+START_TEST(prompts_being_computed)
+{
+    cluster_opts o = cluster_defaults();
+    o.prefill_layer_us = 2000;
+    o.chunk_tokens = 64;
+    cluster_start(&c, &o);
+    int attempts = 0;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        cluster_make_prompt(prompt, 700, c.o.vocab, seed);
+        creq *r = cluster_request(&c, prompt, 700, 10);
+        cluster_until(&c, prompt_runs, 20, "the prompt is computed");
+        cluster_run_ms(&c, 20 + 8 * (int)seed);
+        flip_every_page(cluster_worker(&c, SL_ROLE_PREFILL, 0), true);
+        cluster_until(&c, cluster_idle, 20, "the request ends");
+        ck_assert_msg(r->state == REQ_DONE, "state %d, %s", r->state, r->reason);
+        cluster_check_stream(&c, r);
+        attempts += r->attempts;
+        flush(SL_ROLE_DECODE);
+        run(700, 10, seed); /* what the prefill worker has kept is right */
+    }
+    cluster_stop(&c);
+    ck_assert_int_gt(attempts, 0);
+    ck_assert_uint_ge(c.damaged_prefill, 1);
+    ck_assert_uint_eq(c.damaged_decode, 0);
+}
+END_TEST
+
 static bool decoded_some(cluster *k)
 {
     return k->req[k->n_req - 1].n_tokens >= k->req[k->n_req - 1].n_prompt + 30 + (size_t)k->n_req;
@@ -218,6 +252,7 @@ int main(void)
     tcase_add_test(t, pulled_pages);
     tcase_add_test(t, pulled_pages_damaged_in_transit);
     tcase_add_loop_test(t, writer_writes_elsewhere, 0, 4);
+    tcase_add_test(t, prompts_being_computed);
     tcase_add_loop_test(t, rows_of_running_requests, 0, 4);
     suite_add_tcase(s, t);
     return run_suite(s);
