@@ -305,7 +305,6 @@ void sl_sim_decode_reserve(sl_sim_worker *w, sl_msg *m)
     t->n_prompt = (int32_t)r->n_prompt;
     t->n_tokens = (int32_t)r->n_tokens;
     t->tokens = r->tokens;
-    t->asked_ns = w->s->now_ns;
     of(t)->w = w;
     of(t)->m = *m;
     of(t)->host = -1;

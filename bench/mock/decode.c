@@ -270,10 +270,10 @@ void sl_mock_reserve(sl_mock *m, const sl_msg_reserve *r)
     x->n_keys = sl_page_keys(r->seed, r->tokens, r->n_tokens, x->keys);
     sl_rd rd = sl_rd_init(r->sampling.data, r->sampling.len);
     SL_CHECK(sl_sampling_read(&rd, &t->sampling) == SL_OK, "the router sent unreadable sampling parameters");
-    t->asked_ns = sl_now_ns();
-    x->due_ns = t->asked_ns + m->o.reserve_us * 1000ull;
+    uint64_t now = sl_now_ns();
+    x->due_ns = now + m->o.reserve_us * 1000ull;
     sl_tickets_enter(&m->core.tickets, t);
-    sl_admission_ask(&m->core, t, t->asked_ns);
+    sl_admission_ask(&m->core, t, now);
 }
 
 void sl_mock_committed(sl_mock *m, const sl_msg_commit *c)

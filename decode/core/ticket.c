@@ -188,11 +188,11 @@ static void confirmed(sl_ticket *t, sl_ticket_effects *out)
 /* A part of the patrol's round is back, without damage. */
 static void patrolled(sl_ticket *t, sl_ticket_effects *out)
 {
-    if (!t->round_tokens || t->patrol_at < t->round_pages)
+    if (!t->round.tokens || t->round.at < t->round.pages)
         return;
-    t->safe = t->round_tokens;
-    t->round_tokens = 0;
-    publish(t, t->round_rows, out);
+    t->safe = t->round.tokens;
+    t->round.tokens = 0;
+    publish(t, t->round.rows, out);
 }
 
 /* Adds tokens to the stream, up to its end. */
@@ -264,6 +264,7 @@ static bool on_granted(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
     t->rows = t->published = t->matched * PAGE;
     t->unverified += ev->granted.verify > 0 && env->seals;
     if (!again) {
+        t->granted_ns = ev->now_ns;
         t->state = t->writer ? SL_TICKET_LANDING : SL_TICKET_PROMPT;
         t->due_ns = t->writer ? t->deadline_ns : UINT64_MAX;
         add(out, t, SL_DO_TELL_RESERVED);
@@ -501,19 +502,19 @@ static bool on_patrol(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_ev
     int32_t sealed = sl_ticket_sealed(env, t);
     if (!sealed)
         return false;
-    if (t->round_tokens && t->patrol_at >= t->round_pages)
+    if (t->round.tokens && t->round.at >= t->round.pages)
         return false; /* its last part has not come back */
-    if (!t->round_tokens) {
-        t->patrol_at = 0;
-        t->round_tokens = t->n_tokens;
-        t->round_rows = t->rows;
-        t->round_pages = sealed;
+    if (!t->round.tokens) {
+        t->round.at = 0;
+        t->round.tokens = t->n_tokens;
+        t->round.rows = t->rows;
+        t->round.pages = sealed;
     }
-    int32_t n = t->round_pages - t->patrol_at;
+    int32_t n = t->round.pages - t->round.at;
     n = n < ev->patrol_most ? n : ev->patrol_most;
-    add_check(out, t, SL_JOB_PATROL, t->patrol_at, n);
-    t->patrol_at += n;
-    t->patrol_ns = ev->now_ns;
+    add_check(out, t, SL_JOB_PATROL, t->round.at, n);
+    t->round.at += n;
+    t->round.ns = ev->now_ns;
     return true;
 }
 
@@ -524,7 +525,7 @@ static bool on_undone(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_ev
     if (!t->jobs)
         return false;
     t->jobs--;
-    t->round_tokens = ev->undone == SL_JOB_PATROL ? 0 : t->round_tokens;
+    t->round.tokens = ev->undone == SL_JOB_PATROL ? 0 : t->round.tokens;
     if (t->state == SL_TICKET_ENDING)
         free_if_unused(t, out);
     else if (t->state != SL_TICKET_QUARANTINE && ev->undone != SL_JOB_READ && ev->undone != SL_JOB_PATROL)

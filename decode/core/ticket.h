@@ -86,6 +86,14 @@ typedef enum {
 } sl_ticket_state;
 const char *sl_ticket_state_name(sl_ticket_state s);
 
+/* A round of the patrol over the pages of a running request. */
+typedef struct sl_ticket_round {
+    int32_t at;  /* the next page that it verifies */
+    uint64_t ns; /* when it verified one last */
+    int32_t tokens, rows,
+        pages; /* of the request when the round began: all, with rows, full ones. tokens 0: none has begun */
+} sl_ticket_round;
+
 typedef struct sl_ticket {
     /* the table's: in order of age, and by attempt and number */
     struct sl_ticket *next, *same_attempt, *same_number;
@@ -99,8 +107,9 @@ typedef struct sl_ticket {
         router;      /* router: the session in which RESERVE came; rid and writer are that router's */
     uint32_t writer; /* the prefill worker that writes its pages; 0: none */
     int32_t n_prompt;
-    uint64_t asked_ns, deadline_ns; /* deadline_ns UINT64_MAX: none */
-    sl_sampling sampling;           /* owned */
+    uint64_t deadline_ns; /* of COMMIT, UINT64_MAX: none */
+    uint64_t granted_ns;
+    sl_sampling sampling; /* owned */
 
     const int32_t *tokens; /* prompt and produced: those of RESERVE, borrowed, until the first one is added */
     int32_t *own;          /* NULL: tokens are borrowed */
@@ -123,13 +132,10 @@ typedef struct sl_ticket {
 
     sl_msg_token first;
     uint32_t cached_tokens;
-    int32_t safe;       /* tokens that are known to be right */
-    bool damaged;       /* it was retracted because a page that it holds is damaged */
-    int32_t published;  /* rows that were published */
-    int32_t patrol_at;  /* the next page that the patrol verifies */
-    uint64_t patrol_ns; /* when it was there last */
-    /* of the round of the patrol: tokens, rows and full pages when it began; tokens 0: none has begun */
-    int32_t round_tokens, round_rows, round_pages;
+    int32_t safe;      /* tokens that are known to be right */
+    bool damaged;      /* it was retracted because a page that it holds is damaged */
+    int32_t published; /* rows that were published */
+    sl_ticket_round round;
     sl_finish finish; /* CONFIRMING: what DONE will say; NONE: the router does not wait for it */
     int32_t matched_stop;
 } sl_ticket;

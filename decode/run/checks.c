@@ -99,7 +99,7 @@ static sl_ticket *next_to_patrol(const sl_run *r)
 {
     sl_ticket *best = NULL;
     for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(RUNNING)));) {
-        if (sl_ticket_sealed(&r->core.env, t) && (!best || t->patrol_ns < best->patrol_ns))
+        if (sl_ticket_sealed(&r->core.env, t) && (!best || t->round.ns < best->round.ns))
             best = t;
     }
     return best;

@@ -153,7 +153,7 @@ void sl_prompts_computed(sl_run *r, const sl_run_part *part, const float *logits
         return;
     ev.computed.cached_tokens = (uint32_t)(t->matched * PAGE);
     sl_pages_prompt_took(r->pages, t->n_tokens - t->matched * PAGE,
-                         ev.now_ns > t->asked_ns ? ev.now_ns - t->asked_ns : 0);
+                         ev.now_ns > t->granted_ns ? ev.now_ns - t->granted_ns : 0);
     sl_prompt_queue_end(&r->prompts, &sl_run_of(t)->prompt);
     sl_core_event(&r->core, t, &ev);
 }

@@ -65,7 +65,6 @@ static sl_ticket *new_ticket(sl_run *r, const sl_sampling *sampling, uint64_t no
     t->n_tokens = (int32_t)m->n_tokens;
     t->tokens = m->tokens;
     t->sampling = *sampling;
-    t->asked_ns = now;
     t->deadline_ns = m->deadline_ms ? now + m->deadline_ms * MS : UINT64_MAX;
     sl_run_of(t)->m = r->m;
     r->m = NULL;
@@ -122,7 +121,7 @@ static void on_loaded(sl_run *r, const sl_pages_event *ev)
 static void measure_prompt(sl_run *r, const sl_ticket *t, uint64_t now)
 {
     sl_pages_prompt_took(r->pages, (int64_t)t->n_tokens - (int64_t)t->cached_tokens,
-                         now > t->asked_ns ? now - t->asked_ns : 0);
+                         now > t->granted_ns ? now - t->granted_ns : 0);
 }
 
 static void on_commit(sl_run *r)

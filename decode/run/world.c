@@ -70,7 +70,7 @@ static void tell_prefilled(void *ctx, const sl_ticket *t)
     m.prefilled = (sl_msg_prefilled){.rid = t->rid,
                                      .attempt = t->attempt,
                                      .cached_tokens = t->cached_tokens,
-                                     .queue_us = (began - t->asked_ns) / 1000,
+                                     .queue_us = (began - t->granted_ns) / 1000,
                                      .compute_us = (now - began) / 1000};
     sl_worker_tell_router(r->worker, t->router, &m);
 }
@@ -230,7 +230,7 @@ static void accepted(void *ctx, const sl_ticket *t)
     r->st.committed++;
     sl_log(SL_LOG_DEBUG, "decode", "committed",
            "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d cached=%u wait_us=%" PRIu64, t->rid,
-           t->attempt, t->number, t->n_tokens, t->cached_tokens, (sl_now_ns() - t->asked_ns) / 1000);
+           t->attempt, t->number, t->n_tokens, t->cached_tokens, (sl_now_ns() - t->granted_ns) / 1000);
 }
 
 static void release(void *ctx, sl_ticket *t)

@@ -302,8 +302,10 @@ START_TEST(test_loads)
     ck_assert_int_eq(loading, 4);
     ck_assert_int_eq(sl_tickets_placed(&x.c.tickets), 1); /* the fifth was handled without its load */
     x.loads = false;
+    x.now += 500 * MS;
     sl_admission_ask(&x.c, first, x.now);
     ck_assert_int_eq(first->state, SL_TICKET_PROMPT);
+    ck_assert_uint_eq(first->granted_ns, x.now); /* the time of the load is not the prompt's */
     close_core(20);
 }
 END_TEST

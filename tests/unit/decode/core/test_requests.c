@@ -291,7 +291,6 @@ static void reserve(void)
     s->told = t->n_tokens - t->n_prompt;
     t->tokens = s->tokens;
     t->sampling.max_tokens = s->told + 1 + (int32_t)dice(3 * PAGE);
-    t->asked_ns = x.now;
     t->deadline_ns = dice(2) ? x.now + dice(300) * 1000000ull : UINT64_MAX;
     x.live++;
     sl_tickets_enter(&x.c.tickets, t);
