@@ -18,11 +18,12 @@
  * same and are counted as lost by pressure. A page that was loaded from a tier is not offered to that tier.
  *
  * Loading. sl_cascade_wait() looks for the pages that continue the cached prefix of a prompt. The first tier is asked for all of
- * them, every other tier for those that the tiers before it do not have; a load may take each page from another tier. A tier
- * that was measured as more than SL_CASCADE_FASTER times as fast as one before it, both in the last 30 s, is asked before it. The
- * pages are read in chunks, a few at a time, straight into pages of the store; each chunk is verified and published while the
- * next ones are read, so that a long load neither delays other loads nor is worth nothing when it ends early. A page that is
- * missing, damaged or cannot be read in one tier is looked for in the others. All requests that need a page that is
+ * these pages, and every other tier for the pages that the tiers before it do not have; so a load may take its pages from several
+ * tiers. A tier moves ahead of a tier that was given before it when reads of both were measured in the last 30 s and it was more
+ * than SL_CASCADE_FASTER times as fast. The pages are read in chunks, a few at a time, straight into pages of the store. Each chunk
+ * is verified and published while the next ones are read: a long load does not delay the others, and when it ends early, the
+ * chunks that arrived can be used. A page that is missing or damaged in one tier, or cannot be read there, is looked for in the
+ * others. All requests that need a page that is
  * being loaded wait for that one load. The prefix tree has no node for pages that are being loaded: a load has a lease and
  * a list of keys of its own, so that everything in the tree is always complete. Whatever happens to a load, the waiting
  * requests continue: with the pages that arrived, and they compute the others. A load for which no request waits any more ends early.
@@ -152,7 +153,7 @@ typedef enum {
 /* Why pages that were meant for the tier did not get there. */
 typedef enum {
     SL_LOST_PRESSURE, /* evicted before they could be written */
-    SL_LOST_ADMISSION, /* evicted without a second use, or offered for the first time: the tier stores at the second */
+    SL_LOST_ADMISSION, /* evicted without a second use; or the tier stores a page only when it is offered a second time */
     SL_LOST_ROOM, /* the tier had no room that it could free */
     SL_LOST_IO,   /* the device failed */
     SL_LOST_SUMS, /* their checksums could not be read */

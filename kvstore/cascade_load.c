@@ -23,7 +23,8 @@ enum {
     ROUNDS = 4,       /* times that one request waits, if loads of other requests end without its pages */
     LOOKUP_PAGES = 1 << 14,
     RATE_BYTES = 1 << 20, /* reads of fewer bytes say more about latency */
-    RATE_MS = 30000       /* how long a measured speed counts: what is asked last is not measured */
+    RATE_MS =
+        30000 /* how long a measured speed counts: a tier that is not asked any more is not measured any more */
 };
 
 static void free_jobs(sl_cascade_load *l)
@@ -75,7 +76,8 @@ static void end(sl_cascade_load *l)
 
 /* ---- what requests did not get ---- */
 
-/* Why pages from `limit` on do not come, as the tier saw it; of a tier that was not asked for that page, as the last one did. */
+/* Why the pages from `limit` on do not come: the reason that this tier gave for page `limit`; if it was not asked for that page, the
+ * reason of the last tier that was. */
 static sl_cascade_miss reason_at_limit(const sl_cascade_load *l, int tier)
 {
     int why = SL_MISS_ROOM;
@@ -161,7 +163,8 @@ bool sl_cascade_next(sl_cascade *c, sl_cascade_news *out)
     return true;
 }
 
-/* A request waits again only when pages that exist were late in one tier, and could be had from another. */
+/* The waiting requests continue. They may wait a second time only if pages that exist were late in one tier, and another tier can be
+ * asked for them. */
 static void wake(sl_cascade_load *l)
 {
     bool late = false, late_pages = false;
@@ -188,7 +191,8 @@ static void wake(sl_cascade_load *l)
 
 /* ---- advancing ---- */
 
-/* Publishes the chunks at the head that are verified. One that does not continue what is published can be no use. */
+/* Publishes the verified chunks at the head of the list. A chunk that does not continue the published pages is dropped, because the
+ * tree has no place for it. */
 static void publish(sl_cascade_load *l)
 {
     sl_cascade *c = l->c;

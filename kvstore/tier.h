@@ -289,8 +289,8 @@ static inline void sl_tier_get_stats(sl_tier *t, sl_tier_stats *out)
 
 /*
  * The keys of the pages that are in the tier, in parts: begins with *cursor 0, writes at most n keys (n >= 1), moves *cursor
- * and returns their number; 0: there are no more, or the tier cannot list them. A page that is stored or leaves between
- * two parts may be missing or listed; its `done` or `evicted` comes after that part.
+ * and returns their number; 0: there are no more, or the tier cannot list them. A page that is stored, or leaves, between two
+ * parts may or may not be listed. Its `done` or `evicted` is called after the part that lists it was returned.
  */
 static inline int32_t sl_tier_list(sl_tier *t, uint64_t *cursor, sl_key *keys, int32_t n)
 {

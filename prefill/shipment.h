@@ -36,11 +36,9 @@
  *   on the engine may write to the pages that did not arrive.
  * - The pump (sl_ship_tick) gives turns to the runnable shipments; only the pump posts, sends, and enters any other
  *   state. So no callback enters the machine while it runs.
- * - A failure or an abort is recorded in `ending`, in any state. A later failure does not replace the first one; an
- * abort
+ * - A failure or an abort is recorded in `ending`, in any state. A later failure does not replace the first one; an abort
  *   replaces a failure. The pump then moves the shipment to DRAINING, whatever its state is.
- * - Deadlines: before DRAINING that of the request (SL_ERR_DEADLINE); in DRAINING drain_ms, after which the connection
- * is
+ * - Deadlines: before DRAINING that of the request (SL_ERR_DEADLINE); in DRAINING drain_ms, after which the connection is
  *   closed by force. Closing cancels the operations in flight, so DRAINING always ends.
  * - A prefetch (prefetch.c) sends no row and answers the router nothing. It ends through DRAINING also when it has succeeded; there it
  *   ends the lease that it holds, when no get is in flight.

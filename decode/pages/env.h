@@ -5,8 +5,10 @@
 #ifndef SL_DECODE_PAGES_ENV_H
 #define SL_DECODE_PAGES_ENV_H
 
-#include "decode/pages/pages.h"
-#include "kvstore/cascade.h"
+#include "decode/mail.h"
+#include "decode/pages/types.h"
+#include "worker/checker.h"
+#include "worker/runner.h"
 
 typedef struct sl_pages_env {
     /* constant */

@@ -19,16 +19,16 @@
  * the lease, and the cascade compares them after the rows have arrived, as for every tier. So a page that was given away
  * too early, or was damaged at the owner, is a miss.
  *
- * What keeps gets from writing into pages that are used for something else: a get that has begun is drained before its
- * request ends. If the owner hangs, its connection is closed by force after stall_ms without progress, and the request ends
+ * What keeps gets from writing into pages that are used for something else: a request ends only when the gets that it has begun
+ * have ended. If the owner hangs, its connection is closed by force after stall_ms without progress, and the request ends
  * when the transport has reported `closed`. So one page of a request that fails fails all of its pages that are in flight.
  *
  * A worker that failed is not asked again for a time that doubles from 1 s to 30 s. Ownership: the tier belongs to its
  * cascade; all leases and gets belong to the tier, wherever they are, and are freed with it after the transport thread has
  * ended.
  */
-#ifndef SL_DECODE_PULL_H
-#define SL_DECODE_PULL_H
+#ifndef SL_DECODE_PAGES_PULL_H
+#define SL_DECODE_PAGES_PULL_H
 
 #include "decode/pages/pull_cost.h"
 #include "kvstore/arena.h"
@@ -40,8 +40,8 @@ typedef struct sl_pull sl_pull;
 typedef struct sl_pull_get sl_pull_get;
 typedef struct sl_owner sl_owner;
 
-/* One lease. While it is asked for it belongs to the transport thread, then to the engine thread; from then on everything of
- * the first two groups is constant, and gets read it. */
+/* One lease. From the question to the answer it belongs to the transport thread; before and after that it belongs to the engine
+ * thread. After the answer the fields of the first two groups do not change, so gets on the transport thread may read them. */
 struct sl_pull {
     sl_wmail mail;
     uint64_t id;

@@ -14,8 +14,8 @@
  * Rates are moving averages. One that is not known, or older than SL_PULL_STALE_MS, does not forbid a pull, because only a
  * pull measures it again. Pure arithmetic; any thread.
  */
-#ifndef SL_DECODE_PULL_COST_H
-#define SL_DECODE_PULL_COST_H
+#ifndef SL_DECODE_PAGES_PULL_COST_H
+#define SL_DECODE_PAGES_PULL_COST_H
 
 #include <stdbool.h>
 #include <stdint.h>

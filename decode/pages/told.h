@@ -2,8 +2,8 @@
  * A set of 64-bit hashes: the pages on disk that other programs have been told of (publish.c). About 12 bytes for each. One
  * thread.
  */
-#ifndef SL_DECODE_TOLD_H
-#define SL_DECODE_TOLD_H
+#ifndef SL_DECODE_PAGES_TOLD_H
+#define SL_DECODE_PAGES_TOLD_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -525,6 +525,25 @@ START_TEST(unknown_puts_are_not_called_drained)
 }
 END_TEST
 
+/* A connection that is never made ends by time, and a request without a deadline does not wait for it for ever. */
+START_TEST(a_connection_that_is_never_made_ends)
+{
+    rig_open(RIG_STAGING);
+    reach(SHIP_CONNECTING, 0);
+    r.now += (uint64_t)5 * 1000000000;
+    rig_tick();
+    ck_assert_int_eq(r.job->ship.ending.cause, SHIP_NOT_ENDING);
+    r.now += (uint64_t)6 * 1000000000;
+    rig_tick();
+    ck_assert_int_eq(r.job->ship.ending.cause, SHIP_FAILED);
+    ck_assert_int_eq(r.job->ship.ending.status, SL_ERR_TIMEOUT);
+    rig_closed();
+    rig_settle();
+    ck_assert(r.seen.failed == 1 && r.seen.told_end == 1);
+    rig_close();
+}
+END_TEST
+
 int main(void)
 {
     sl_log_init(getenv("SL_TEST_LOG") ? SL_LOG_DEBUG : SL_LOG_ERROR, false, "test");
@@ -542,6 +561,7 @@ int main(void)
     tcase_add_test(t, drained_is_not_said_early);
     tcase_add_test(t, another_router_touches_nothing);
     tcase_add_test(t, unknown_puts_are_not_called_drained);
+    tcase_add_test(t, a_connection_that_is_never_made_ends);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
