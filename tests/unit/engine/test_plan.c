@@ -19,7 +19,7 @@
 /* How much more the plan may say, where a slot's share of an array is rounded up, and the array of all slots in the engine. */
 #define ROUNDED(slots, layers) ((uint64_t)((slots) * (layers)*6 + 8) * 256)
 
-enum { SEQS = 32, STEP = 40, CONTEXT = 448, HOT = 2, INDEX_PAGES = 17, ROW_PAGES = 11, TAIL = 64 };
+enum { SEQS = 32, STEP = 40, CONTEXT = 448, HOT = 2, INDEX_PAGES = 17, ROW_PAGES = 11, TAIL = 64, ITEM = 4 };
 
 /* The first of each family, and heads and rows of other sizes. */
 static const struct {
@@ -71,7 +71,7 @@ static void open_fixture(fixture *f, int i)
 {
     sl_err err = {0};
     const sl_model_opts o = {
-        .row_format = models[i].rows, .act = SL_F32, .max_tokens = STEP, .max_logit_rows = SEQS};
+        .row_format = models[i].rows, .act = SL_F32, .max_tokens = STEP, .max_logit_rows = STEP};
     *f = (fixture){.be = open_backend()};
     ck_assert_msg(sl_model_load(f->be, models[i].dir, &o, &f->model, &err) == SL_OK, "%s", err.text);
     f->cfg = sl_model_get_config(f->model);
@@ -142,6 +142,7 @@ static uint64_t allocated(const fixture *f, const sl_plan_in *in, const sl_plan 
                         .max_seqs = SEQS,
                         .max_hot_seqs = hot,
                         .max_step_tokens = STEP,
+                        .max_item_tokens = in->max_item_tokens,
                         .max_context = CONTEXT,
                         .hot_rows = p->hot_rows,
                         .tail_rows = p->tail_rows,
@@ -171,13 +172,16 @@ static uint64_t allocated(const fixture *f, const sl_plan_in *in, const sl_plan 
     return bytes;
 }
 
-static void compare(const fixture *f, const sl_algo_desc *a, int i, int *compared)
+/* item: most tokens of a sequence in a step. */
+static void compare(const fixture *f, const sl_algo_desc *a, int i, int32_t item, int *compared)
 {
     sl_plan_in in;
     sl_plan p;
     sl_err err = {0};
     if (!choose(f, a, &in, i))
         return;
+    if (item > 1)
+        in.max_item_tokens = item, in.tail_rows = 3 * SL_PAGE_TOKENS;
     ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s, %s: %s", models[i].dir, a->name, err.text);
     const uint64_t pools = INDEX_PAGES * p.index_page_device + ROW_PAGES * p.row_page_device,
                    plan = pools + HOT * (p.hot_rows_bytes + p.hot_meta_bytes) + p.fixed_bytes;
@@ -198,8 +202,34 @@ START_TEST(plans_are_what_engines_allocate)
     int compared = 0;
     open_fixture(&f, _i);
     for (const char *const *name = sl_algo_names(); *name; name++)
-        compare(&f, sl_algo_find(*name), _i, &compared);
-    ck_assert_int_ge(compared, f.cfg->n_kv_heads ? 9 : 3);
+        for (int32_t item = 1; item <= ITEM; item += ITEM - 1)
+            compare(&f, sl_algo_find(*name), _i, item, &compared);
+    ck_assert_int_ge(compared, f.cfg->n_kv_heads ? 18 : 6);
+    close_fixture(&f);
+}
+END_TEST
+
+/* The hot buffer is planned for the lists of all tokens that a sequence has in a step, and more logits. */
+START_TEST(several_tokens_of_a_sequence_are_planned)
+{
+    fixture f;
+    sl_plan_in in;
+    sl_plan one, several;
+    sl_err err = {0};
+    open_fixture(&f, 3);
+    ck_assert(choose(&f, &sl_algo_quest, &in, 3));
+    in.tail_rows = 3 * SL_PAGE_TOKENS, in.max_context = 16384, in.max_step_tokens = SEQS * ITEM;
+    ck_assert_msg(sl_plan_make(&in, &one, &err) == SL_OK, "%s", err.text);
+    in.max_item_tokens = ITEM;
+    ck_assert_msg(sl_plan_make(&in, &several, &err) == SL_OK, "%s", err.text);
+    ck_assert_int_eq(one.width, several.width);
+    ck_assert_int_eq(one.hot_rows, 2 * one.width);
+    ck_assert_int_eq(several.hot_rows, (ITEM + 1) * one.width);
+    ck_assert_uint_eq(several.logit_bytes, ITEM * one.logit_bytes);
+    in.hot_rows = ITEM * one.width - 1; /* quest's rows are blocks of 16 tokens, so one block is missing */
+    in.hot_rows -= in.hot_rows % 16;
+    ck_assert_int_eq(sl_plan_make(&in, &several, &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, "tokens of a step") != NULL, "%s", err.text);
     close_fixture(&f);
 }
 END_TEST
@@ -299,6 +329,7 @@ int main(void)
     TCase *t = tcase_create("plan");
     tcase_set_timeout(t, 100);
     tcase_add_loop_test(t, plans_are_what_engines_allocate, 0, SL_COUNT(models));
+    tcase_add_test(t, several_tokens_of_a_sequence_are_planned);
     tcase_add_test(t, state_is_for_all_requests);
     tcase_add_test(t, state_in_pages_is_planned_by_request);
     tcase_add_test(t, lists_longer_than_a_hot_buffer_are_resident);
