@@ -101,6 +101,7 @@ typedef struct sl_config {
         bool prefix_cache;
         sl_cfg_share share;
         sl_cfg_verify verify;
+        uint64_t patrol_rate;
         sl_cfg_prefetch prefetch;
         int prefetch_timeout_ms, prefetch_token_ms, prefetch_min_tokens;
         double prefetch_budget;

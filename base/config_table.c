@@ -148,7 +148,13 @@ const sl_option sl_cfg_own[] = {
         kvstore, verify, "always", verifies,
         "Compare pages of the store with their kept checksums before another request uses them. always: every "
         "byte. sampled: one layer in eight, other ones each time, which finds pages that were overwritten, and a "
-        "changed byte one time in eight. off: no checksums are kept, and damage is not found."),
+        "changed byte one time in eight. off: no checksums are kept, damage is not found, and pages are used by others as soon "
+        "as they are full."),
+    SIZE(
+        kvstore, patrol_rate, "250MiB", 1 * MIB, 1024 * 1024 * MIB,
+        "Bytes per second that a decode worker reads to verify the pages of running requests, in turn. A page that a request "
+        "has filled is used by others after the next round over all its pages, and after damage the tokens since the last "
+        "round are computed again. One core reads about 10 GiB per second. Without effect with verify off."),
     ENUM(
         kvstore, prefetch, "wait_complete", prefetches,
         "What a request does when its turn comes and its pages are not all loaded from a storage tier. wait_complete: it "

@@ -62,6 +62,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, s
         goto destroy;
     st = sl_decode_run(d, stop, (uint32_t)cfg->router.drain_timeout_ms, err);
 destroy:
+    sl_parts_stop_listening(&parts);
     sl_log(SL_LOG_INFO, sl_role_name(role), "stopped", "status=%s", sl_status_name(st));
     sl_decode_destroy(d); /* NULL if create failed */
     sl_parts_destroy(&parts);

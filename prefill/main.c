@@ -37,6 +37,7 @@ sl_status sl_prefill_main(const sl_config *cfg, const sl_worker_launch *launch, 
         goto destroy;
     st = sl_prefill_run(p, stop, (uint32_t)cfg->router.drain_timeout_ms, err);
 destroy:
+    sl_parts_stop_listening(&parts);
     sl_log(SL_LOG_INFO, "prefill", "stopped", "status=%s", sl_status_name(st));
     sl_prefill_destroy(p); /* NULL if create failed */
     sl_parts_destroy(&parts);

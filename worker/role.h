@@ -32,6 +32,7 @@ typedef struct sl_worker_role_opts {
     int32_t n_eos;
     bool prefix_cache, verify_checksums;
     sl_cfg_verify verify;       /* of the pages of the store, kvstore.verify */
+    uint64_t patrol_rate;       /* decode: kvstore.patrol_rate; 0: 250 MiB */
     const sl_quota_opts *quota; /* of the store; NULL: none */
 } sl_worker_role_opts;
 

@@ -64,6 +64,7 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
         .prefix_cache = c->kvstore.prefix_cache,
         .verify_checksums = prefill ? c->prefill.verify_checksums : c->decode.verify_checksums,
         .verify = c->kvstore.verify,
+        .patrol_rate = c->kvstore.patrol_rate,
         .quota = p->has_quota ? &p->quota : NULL,
     };
     return sl_setup_core(s, &p->role.worker, err);
@@ -100,9 +101,15 @@ sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, 
     return st;
 }
 
-void sl_parts_destroy(sl_parts *p)
+void sl_parts_stop_listening(sl_parts *p)
 {
     sl_exporter_stop(p->exporter);
+    p->exporter = NULL;
+}
+
+void sl_parts_destroy(sl_parts *p)
+{
+    sl_parts_stop_listening(p);
     sl_metrics_destroy(p->metrics);
     for (int t = 0; t < p->n_tiers; t++)
         sl_cascade_tier_close(&p->tiers[t]);

@@ -61,6 +61,9 @@ typedef struct sl_parts {
  */
 sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, sl_role role, sl_parts *out,
                           sl_err *err);
+/* Closes the exporter. The first thing that a worker does at its end: what follows may take seconds, when much memory is
+ * pinned, and the next process wants the port. */
+void sl_parts_stop_listening(sl_parts *p);
 void sl_parts_destroy(sl_parts *p);
 
 #endif

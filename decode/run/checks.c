@@ -18,7 +18,7 @@
 static const uint64_t MS = 1000000;
 enum {
     PATROL_MS = 20,
-    PATROL_BYTES = 5 << 20 /* in one turn: 250 MiB per second, 2 to 3 % of what one core can read */
+    PATROL_RATE = 250 << 20 /* bytes per second: 2 to 3 % of what one core can read */
 };
 
 static int32_t index_of(const sl_lease *l, int32_t page)
@@ -94,6 +94,11 @@ void sl_run_checked(sl_run *r, sl_check *k)
 
 /* ---- the patrol ---- */
 
+void sl_run_patrol_rate(sl_run *r, uint64_t bytes_per_s)
+{
+    r->patrol_bytes = (int64_t)((bytes_per_s ? bytes_per_s : PATROL_RATE) * PATROL_MS / 1000);
+}
+
 /* The running request that has not been verified for the longest time. */
 static sl_ticket *next_to_patrol(const sl_run *r)
 {
@@ -112,7 +117,7 @@ uint64_t sl_run_patrol(sl_run *r, uint64_t now)
     if (now < r->patrol_ns)
         return r->patrol_ns;
     sl_ticket *t = next_to_patrol(r);
-    int64_t most = PATROL_BYTES / r->geo->page_bytes;
+    int64_t most = r->patrol_bytes / r->geo->page_bytes;
     sl_ticket_event ev = {.kind = SL_ON_PATROL, .now_ns = now, .patrol_most = most > 0 ? (int32_t)most : 1};
     r->patrol_ns = now + PATROL_MS * MS;
     if (t)

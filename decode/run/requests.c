@@ -319,6 +319,7 @@ sl_status sl_run_create(const sl_run_opts *o, const sl_run_worker *w, sl_run **o
                   .geo = sl_arena_geometry(w->opts->arena),
                   .verify_checksums = w->opts->verify_checksums,
                   .pages = w->pages};
+    sl_run_patrol_rate(r, w->opts->patrol_rate);
     r->core.env = (sl_ticket_env){.layers = r->geo->n_layers,
                                   .vocab = r->runner->vocab,
                                   .max_context = r->runner->max_context,

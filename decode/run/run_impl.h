@@ -61,6 +61,7 @@ struct sl_run {
 
     bool patrolling; /* a job of the patrol is at the checker */
     uint64_t patrol_ns;
+    int64_t patrol_bytes; /* in one turn */
 
     sl_run_stats st; /* what is counted since the beginning */
     struct {
@@ -85,6 +86,7 @@ void sl_run_close_seq(sl_run *r, sl_ticket *t);
 void sl_run_fail(sl_run *r, sl_ticket *t, sl_status st, const char *what, const char *detail);
 
 /* checks.c */
+void sl_run_patrol_rate(sl_run *r, uint64_t bytes_per_s); /* 0: the default */
 uint64_t sl_run_patrol(sl_run *r, uint64_t now);
 /* Every request that holds this page gives way. dropped: pages that have left the tree already. */
 void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped);

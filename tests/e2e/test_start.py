@@ -115,3 +115,30 @@ def test_a_router_with_little_address_space():
     p = subprocess.run(["prlimit", f"--as={700 << 20}", real.SLUICE, "router", "--config", real.ROOT / "configs/no-mpi.yaml"],
                        capture_output=True, text=True, timeout=60, env=real.environment())
     assert p.returncode > 0 and "(ulimit -v) is 700 MiB" in p.stderr, p.stderr
+
+
+@pytest.mark.parametrize("role", ["router", "prefill", "decode"])
+def test_little_shared_memory_is_named(role):
+    """UCX keeps its queues in /dev/shm; the last line of a process that cannot start says so, with its size and what is needed."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make mount namespaces")
+    script = 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"'
+    args = real.settings_args({"router.http_port": 0, "router.grpc_port": 0, "cluster.router_port": 0 if role == "router" else 1})
+    p = subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", real.SLUICE, role, "--config", real.ROOT / "configs/no-mpi.yaml", *args],
+                       capture_output=True, text=True, timeout=60, env=real.environment())
+    last = p.stderr.strip().splitlines()[-1]
+    assert p.returncode > 0 and "/dev/shm has 64 KiB free of 64 KiB" in last and "16 MiB" in last, p.stderr
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_worker_that_stops_gives_its_port_back_first(start, role):
+    """A GPU worker needs seconds to release its memory; a second cluster on the same ports can start meanwhile."""
+    router = start(real.Process, "router")
+    p = start(real.Process, role, index=0, router=router.worker_address)
+    real.until("the worker joins", lambda: router.workers(role))
+    port = int(router.workers(role)[0]["metrics"].rsplit(":", 1)[1])
+    p.process.terminate()
+    p.logged("ev=stopped")
+    with socket.socket() as s:
+        assert s.connect_ex(("127.0.0.1", port)) != 0, "the port is still open"
+    assert p.process.wait(60) == 0

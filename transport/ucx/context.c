@@ -7,11 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <ucs/debug/log_def.h>
 
 #include "base/log.h"
 #include "transport/nic.h"
 #include "transport/ucx/ucx_impl.h"
+
+enum { SHM_MIB = 16 }; /* of /dev/shm, for one process with the workers of a host as peers */
 
 sl_status ux_status(ucs_status_t st)
 {
@@ -100,15 +103,34 @@ static ucs_status_t set_receiver(ux_transport *tp, unsigned id, ucp_am_recv_call
     return ucp_worker_set_am_recv_handler(tp->worker, &handler);
 }
 
+/* UCX keeps its queues between processes of one host in /dev/shm and says only that it has no resources. Containers often
+ * give it little. */
+static const char *little_shared_memory(char *out, size_t cap)
+{
+    struct statvfs v;
+    uint64_t unit = statvfs("/dev/shm", &v) == 0 ? v.f_frsize : 0;
+    *out = '\0';
+    if (unit && v.f_bavail * unit < (uint64_t)SHM_MIB << 20)
+        snprintf(
+            out, cap,
+            "; /dev/shm has %llu KiB free of %llu KiB, and each process needs up to %d MiB: make it larger "
+            "(mount -o remount,size=1g /dev/shm; docker run --shm-size=1g)",
+            (unsigned long long)(v.f_bavail * unit >> 10), (unsigned long long)(v.f_blocks * unit >> 10),
+            SHM_MIB);
+    return out;
+}
+
 static sl_status create_worker(ux_transport *tp, sl_err *err)
 {
+    char shm[240];
     ux_gate_ports before;
     ux_gate_snapshot(&before);
     ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                                   .thread_mode = UCS_THREAD_MODE_SERIALIZED};
     ucs_status_t ucs = ucp_worker_create(tp->context, &params, &tp->worker);
     if (ucs != UCS_OK)
-        return sl_fail(err, SL_ERR_IO, "ucp_worker_create: %s", ucs_status_string(ucs));
+        return sl_fail(err, SL_ERR_IO, "ucp_worker_create: %s%s", ucs_status_string(ucs),
+                       little_shared_memory(shm, sizeof shm));
     SL_TRY(ux_door_init(tp, &before, err));
     ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER};
     ucs = ucp_worker_query(tp->worker, &attr);
