@@ -175,7 +175,8 @@ static sl_status open_parts(sl_prefill *p, sl_err *err)
     SL_TRY(sl_checker_start(&p->role.checker, err));
     SL_TRY(sl_schedule_open(p, err));
     p->items = calloc((size_t)p->o.max_requests + 1024, sizeof *p->items);
-    if (!p->items)
+    p->samples = calloc((size_t)p->o.max_requests + 1024, sizeof *p->samples);
+    if (!p->items || !p->samples)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     SL_TRY(sl_paths_prepare(p, err));
     sl_prefill_metrics_find(p, p->o.role.worker.metrics);
@@ -259,6 +260,7 @@ void sl_prefill_destroy(sl_prefill *p)
     sl_worker_role_close(&p->role);
     sl_schedule_close(p);
     free(p->items);
+    free(p->samples);
     free(p);
 }
 

@@ -158,6 +158,7 @@ struct sl_prefill {
     sl_prompt_queue queue; /* of the jobs that have a place */
     sl_prefill_step *free_steps, *step;
     sl_step_item *items;
+    sl_step_sample *samples; /* as many */
     uint64_t reused, pulled; /* tokens */
     uint64_t damaged;        /* pages */
 

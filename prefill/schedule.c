@@ -425,21 +425,14 @@ static void on_layer_done(void *ctx, int32_t layer)
     sl_worker_post(p->worker, &p->step->layer[layer].mail);
 }
 
-static void finish(sl_prefill *p, sl_prefill_job *j, const float *logits)
+static void finish(sl_prefill *p, sl_prefill_job *j, const sl_step_item *it)
 {
-    const sl_msg_prefill *r = j->msg;
-    sl_history h = {.prompt = r->tokens,
-                    .n_prompt = r->n_prompt,
-                    .output = r->tokens + r->n_prompt,
-                    .n_output = r->n_tokens - r->n_prompt};
-    sl_sampled s;
     sl_err err = {0};
-    sl_status st = sl_sample(p->role.sampler, logits, &j->engine.sampling, &h, r->n_tokens, &s, &err);
+    sl_status st = sl_worker_chosen(it->sample, &j->first, &err);
     if (st != SL_OK) {
         sl_schedule_fail(p, j, st, true, "sampling: %.200s", err.text);
         return;
     }
-    j->first = sl_worker_token(&s);
     j->cached_tokens = (uint32_t)j->engine.prompt.start;
     j->compute_us = (sl_now_ns() - j->engine.started_ns) / 1000;
     if (!j->dev_rows) /* else it is closed at END, when no copy reads its device pages any more */
@@ -476,8 +469,20 @@ static void advance(sl_prefill *p, sl_prefill_step *s)
         if (!sl_checker_seals(&p->role.checker))
             publish(p, j, j->engine.prompt.pos);
         if (j->engine.prompt.pos == (int32_t)j->msg->n_tokens)
-            finish(p, j, p->items[i].logits);
+            finish(p, j, &p->items[i]);
     }
+}
+
+/* What is to be chosen when item i ends the prompt. */
+static sl_step_sample *sample_of(sl_prefill *p, sl_prefill_job *j, int32_t i)
+{
+    const sl_msg_prefill *r = j->msg;
+    p->samples[i] = (sl_step_sample){.sampling = &j->engine.sampling,
+                                     .history = {.prompt = r->tokens,
+                                                 .n_prompt = r->n_prompt,
+                                                 .output = r->tokens + r->n_prompt,
+                                                 .n_output = r->n_tokens - r->n_prompt}};
+    return &p->samples[i];
 }
 
 bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err)
@@ -494,10 +499,11 @@ bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err)
     }
     for (int32_t i = 0; i < s->n; i++) {
         sl_prefill_job *j = s->item[i].job;
-        p->items[i] = (sl_step_item){.seq = j->engine.seq,
-                                     .tokens = j->msg->tokens + s->item[i].first,
-                                     .n_tokens = s->item[i].end - s->item[i].first,
-                                     .want_logits = s->item[i].end == (int32_t)j->msg->n_tokens};
+        p->items[i] =
+            (sl_step_item){.seq = j->engine.seq,
+                           .tokens = j->msg->tokens + s->item[i].first,
+                           .n_tokens = s->item[i].end - s->item[i].first,
+                           .sample = s->item[i].end == (int32_t)j->msg->n_tokens ? sample_of(p, j, i) : NULL};
     }
     p->step = s;
     s->done.kind = PM_STEP_DONE;

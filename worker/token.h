@@ -3,7 +3,7 @@
 #define SL_WORKER_TOKEN_H
 
 #include "base/msg.h"
-#include "model/sampler.h"
+#include "engine/engine.h"
 
 static inline sl_msg_token sl_worker_token(const sl_sampled *s)
 {
@@ -13,6 +13,14 @@ static inline sl_msg_token sl_worker_token(const sl_sampled *s)
         t.top_logprobs[i] = s->top[i].logprob;
     }
     return t;
+}
+
+/* The token that a step has chosen; an error is the request's. */
+static inline sl_status sl_worker_chosen(const sl_step_sample *w, sl_msg_token *out, sl_err *err)
+{
+    SL_TRY(sl_sample_fault_status(w->out.fault, (int32_t)(w->history.n_prompt + w->history.n_output), err));
+    *out = sl_worker_token(&w->out);
+    return SL_OK;
 }
 
 #endif

@@ -4,8 +4,8 @@
  *   admit     tickets join the batch in the order of admission, while there are slots and device memory
  *   grow      every running ticket gets the page that its next row needs. When there is none, on the host or on the
  *             device, a resident ticket is spilled or admission makes room
- *   compute   the runner takes the last token of every running ticket, appends its row and returns logits, and computes parts of
- *             prompts in the same step (prompts.c)
+ *   compute   the runner takes the last token of every running ticket, appends its row and chooses the next one, and computes
+ *             parts of prompts in the same step (prompts.c)
  *   results   are events for the tickets, which are known by their numbers: a ticket may have ended meanwhile
  *
  * Full pages are published as they fill, so that the next turn of a conversation finds them.
@@ -90,6 +90,17 @@ static void grow(sl_run *r)
 
 /* ---- the step ---- */
 
+sl_step_sample *sl_run_sample(sl_run *r, const sl_ticket *t, int32_t item)
+{
+    sl_step_sample *w = &r->samples[item];
+    w->sampling = &t->sampling;
+    w->history = (sl_history){.prompt = t->tokens,
+                              .n_prompt = (size_t)t->n_prompt,
+                              .output = t->tokens + t->n_prompt,
+                              .n_output = (size_t)sl_ticket_produced(t)};
+    return w;
+}
+
 /* Puts the running tickets into the step. Returns their number. */
 static int32_t collect(sl_run *r)
 {
@@ -97,37 +108,30 @@ static int32_t collect(sl_run *r)
     grow(r);
     for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(RUNNING)));) {
         r->parts[n] = (sl_run_part){t->number, t->n_tokens - 1, t->n_tokens};
-        r->items[n++] = (sl_step_item){.seq = sl_run_of(t)->seq,
-                                       .tokens = &t->tokens[t->n_tokens - 1],
-                                       .n_tokens = 1,
-                                       .want_logits = true};
+        r->items[n] = (sl_step_item){.seq = sl_run_of(t)->seq,
+                                     .tokens = &t->tokens[t->n_tokens - 1],
+                                     .n_tokens = 1,
+                                     .sample = sl_run_sample(r, t, n)};
+        n++;
     }
     return n;
 }
 
-bool sl_run_sample(sl_run *r, sl_ticket *t, const float *logits, sl_msg_token *out)
+bool sl_run_chosen(sl_run *r, sl_ticket *t, const sl_step_item *it, sl_msg_token *out)
 {
-    sl_history h = {.prompt = t->tokens,
-                    .n_prompt = (size_t)t->n_prompt,
-                    .output = t->tokens + t->n_prompt,
-                    .n_output = (size_t)sl_ticket_produced(t)};
-    sl_sampled s;
     sl_err err = {0};
-    sl_status st = sl_sample(r->role->sampler, logits, &t->sampling, &h, (uint64_t)t->n_tokens, &s, &err);
-    if (st != SL_OK) {
+    sl_status st = sl_worker_chosen(it->sample, out, &err);
+    if (st != SL_OK)
         sl_run_fail(r, t, st, "sampling: ", err.text);
-        return false;
-    }
-    *out = sl_worker_token(&s);
-    return true;
+    return st == SL_OK;
 }
 
-static void take_token(sl_run *r, const sl_run_part *part, const float *logits)
+static void take_token(sl_run *r, const sl_run_part *part, const sl_step_item *it)
 {
     sl_ticket *t = sl_tickets_number(&r->core.tickets, part->number);
     sl_msg_token token;
     sl_ticket_event ev = {.kind = SL_ON_TOKENS, .now_ns = sl_now_ns()};
-    if (!t || t->state != SL_TICKET_RUNNING || !sl_run_sample(r, t, logits, &token))
+    if (!t || t->state != SL_TICKET_RUNNING || !sl_run_chosen(r, t, it, &token))
         return;
     ev.tokens.list = &token;
     ev.tokens.n = 1;
@@ -157,9 +161,9 @@ static void end_step(sl_run *r, int32_t n, bool rows, sl_status st, const char *
 static void results(sl_run *r, int32_t decoding, int32_t prompts)
 {
     for (int32_t i = 0; i < decoding; i++)
-        take_token(r, &r->parts[i], r->items[i].logits);
+        take_token(r, &r->parts[i], &r->items[i]);
     for (int32_t i = decoding; i < decoding + prompts; i++)
-        sl_prompts_computed(r, &r->parts[i], r->items[i].logits);
+        sl_prompts_computed(r, &r->parts[i], &r->items[i]);
 }
 
 sl_status sl_run_step(sl_run *r, bool *worked, sl_err *err)

@@ -116,10 +116,11 @@ int32_t sl_prompts_collect(sl_run *r, int32_t decoding)
         if (!p->take || t->state != SL_TICKET_PROMPT)
             continue;
         r->parts[n] = (sl_run_part){t->number, p->pos, p->pos + p->take};
-        r->items[n++] = (sl_step_item){.seq = sl_run_of(t)->seq,
-                                       .tokens = t->tokens + p->pos,
-                                       .n_tokens = p->take,
-                                       .want_logits = p->pos + p->take == p->tokens};
+        r->items[n] = (sl_step_item){.seq = sl_run_of(t)->seq,
+                                     .tokens = t->tokens + p->pos,
+                                     .n_tokens = p->take,
+                                     .sample = p->pos + p->take == p->tokens ? sl_run_sample(r, t, n) : NULL};
+        n++;
     }
     return n - decoding;
 }
@@ -142,14 +143,14 @@ void sl_prompts_measure(sl_run *r, int32_t decoding, int32_t n, uint64_t ns)
 }
 
 /* Its rows are in the pages. After the last part the first token follows. */
-void sl_prompts_computed(sl_run *r, const sl_run_part *part, const float *logits)
+void sl_prompts_computed(sl_run *r, const sl_run_part *part, const sl_step_item *it)
 {
     sl_ticket *t = sl_tickets_number(&r->core.tickets, part->number);
     sl_ticket_event ev = {.kind = SL_ON_COMPUTED, .now_ns = sl_now_ns()};
     if (t)
         sl_run_of(t)->prompt.pos = t->rows;
     if (!t || t->state != SL_TICKET_PROMPT || t->rows != t->n_tokens ||
-        !sl_run_sample(r, t, logits, &ev.computed.first))
+        !sl_run_chosen(r, t, it, &ev.computed.first))
         return;
     ev.computed.cached_tokens = (uint32_t)(t->matched * PAGE);
     sl_pages_prompt_took(r->pages, t->n_tokens - t->matched * PAGE,

@@ -298,7 +298,8 @@ static sl_status allocate(sl_run *r, sl_err *err)
     size_t n = (size_t)r->o.max_batch + (size_t)(r->o.prompts.chunk_tokens ? r->o.prompts.max_requests : 0);
     r->parts = calloc(n, sizeof *r->parts);
     r->items = calloc(n, sizeof *r->items);
-    if (!r->parts || !r->items)
+    r->samples = calloc(n, sizeof *r->samples);
+    if (!r->parts || !r->items || !r->samples)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     SL_TRY(sl_core_open(&r->core, err));
     return sl_prompts_open(r, err);
@@ -357,6 +358,7 @@ void sl_run_destroy(sl_run *r)
     sl_prompts_close(r);
     free(r->parts);
     free(r->items);
+    free(r->samples);
     free(r);
 }
 

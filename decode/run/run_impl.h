@@ -56,6 +56,7 @@ struct sl_run {
 
     sl_run_part *parts; /* [max_batch + max_requests] of the step; the next one likewise */
     sl_step_item *items;
+    sl_step_sample *samples;
     sl_prompt_queue prompts; /* role both */
     sl_stall stall;
 
@@ -92,8 +93,10 @@ uint64_t sl_run_patrol(sl_run *r, uint64_t now);
 void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped);
 
 /* batch.c */
-/* The next token of t, whose tokens are all in its rows. False: t has failed. */
-bool sl_run_sample(sl_run *r, sl_ticket *t, const float *logits, sl_msg_token *out);
+/* What is to be chosen for t in the item of this number, after which all its tokens are in its rows. */
+sl_step_sample *sl_run_sample(sl_run *r, const sl_ticket *t, int32_t item);
+/* The token that the step has chosen. False: t has failed. */
+bool sl_run_chosen(sl_run *r, sl_ticket *t, const sl_step_item *it, sl_msg_token *out);
 
 /* prompts.c: role both; without it they do nothing */
 sl_status sl_prompts_open(sl_run *r, sl_err *err);
@@ -105,7 +108,7 @@ int32_t sl_prompts_collect(sl_run *r, int32_t decoding);
 /* The step took `ns`; with parts of prompts or without. */
 void sl_prompts_measure(sl_run *r, int32_t decoding, int32_t n, uint64_t ns);
 /* A part is computed. */
-void sl_prompts_computed(sl_run *r, const sl_run_part *part, const float *logits);
+void sl_prompts_computed(sl_run *r, const sl_run_part *part, const sl_step_item *it);
 
 /* residency.c */
 /* t has its prompt's sequence, which is resident: it stays so while there is room, else it is spilled. Errors

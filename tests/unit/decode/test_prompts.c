@@ -129,7 +129,7 @@ START_TEST(the_bound_holds_only_while_a_request_decodes)
     ck_assert_int_eq(x.d->run->items[0].n_tokens, 64);
     ck_assert_int_eq(sl_prompts_collect(x.d->run, 1), 1);
     ck_assert_int_eq(x.d->run->items[1].n_tokens, 10);
-    ck_assert(!x.d->run->items[1].want_logits);
+    ck_assert(!x.d->run->items[1].sample);
     x.d->run->o.prompts.max_stall_ms = 0;
     ck_assert_int_eq(sl_prompts_collect(x.d->run, 1), 1);
     ck_assert_int_eq(x.d->run->items[1].n_tokens, 64);

@@ -23,6 +23,7 @@ struct fake_runner {
     sl_arena *arena;
     fake_opts o;
     float *logits; /* [max_seqs + 64][vocab] */
+    sl_sampler *sampler;
     int open, steps;
     _Atomic bool hang, hangs;
     _Atomic int hang_at; /* steps until then; 0: not set */
@@ -276,11 +277,16 @@ static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_ste
         fake_seq *s = (fake_seq *)(void *)items[k].seq;
         s->len += items[k].n_tokens;
         items[k].logits = NULL;
-        if (!items[k].want_logits)
+        if (!items[k].want_logits && !items[k].sample)
             continue;
         float *row = f->logits + (size_t)k * (size_t)f->o.vocab;
         make_logits(row, f->o.vocab, read_all(f->arena, s, s->len));
-        items[k].logits = row;
+        items[k].logits = items[k].want_logits ? row : NULL;
+        sl_step_sample *w = items[k].sample;
+        if (w && w->history.n_prompt + w->history.n_output != (size_t)s->len)
+            return sl_fail(err, SL_ERR_INVALID, "a history of another length");
+        if (w)
+            sl_sample_or_fault(f->sampler, row, w->sampling, &w->history, (uint64_t)s->len, &w->out);
     }
     f->st.steps++;
     f->st.tokens += (uint64_t)total;
@@ -303,6 +309,7 @@ fake_runner *fake_create(sl_arena *arena, const fake_opts *opts)
     fake_runner *f = calloc(1, sizeof *f);
     f->arena = arena;
     f->o = *opts;
+    SL_CHECK(sl_sampler_create(opts->vocab, NULL, 0, &f->sampler) == SL_OK, "out of memory");
     f->logits = calloc((size_t)(opts->max_seqs + 64) * (size_t)opts->vocab, sizeof *f->logits);
     return f;
 }
@@ -313,6 +320,7 @@ void fake_destroy(fake_runner *f)
         return;
     SL_CHECK(f->open == 0, "%d sequences open", f->open);
     free(f->logits);
+    sl_sampler_destroy(f->sampler);
     free(f);
 }
 
