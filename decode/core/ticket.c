@@ -1,5 +1,5 @@
 /*
- * The step function of a ticket. The table is in ticket.h.
+ * The step function of a ticket: the way from RESERVE to the tokens. ticket_end.c has the ways out of it; the table is in ticket.h.
  *
  * A reason that a step makes itself is a constant text, or is formatted into the thread's `reason`, which is valid until the
  * next step: the executor performs effects before it makes another step of a failure.
@@ -11,13 +11,12 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "decode/core/ticket_step.h"
 #include "kernels/params.h"
 
-static const uint64_t MS = 1000000;
 enum {
     PAGE = SL_PAGE_TOKENS,
-    PEER_GRACE_MS = 100, /* a DRAINED in flight may still arrive */
-    FIRST_ROOM = PAGE    /* tokens that are added before the list grows */
+    FIRST_ROOM = PAGE /* tokens that are added before the list grows */
 };
 
 const char *sl_ticket_state_name(sl_ticket_state s)
@@ -40,7 +39,7 @@ bool sl_ticket_has_place(const sl_ticket *t)
 
 /* ---- parts of steps ---- */
 
-static sl_ticket_effect *add(sl_ticket_effects *out, sl_ticket *t, sl_ticket_effect_kind kind)
+sl_ticket_effect *sl_ticket_add(sl_ticket_effects *out, sl_ticket *t, sl_ticket_effect_kind kind)
 {
     SL_CHECK(out->n < SL_TICKET_EFFECTS, "a step has more than %d effects", SL_TICKET_EFFECTS);
     sl_ticket_effect *e = &out->list[out->n++];
@@ -48,76 +47,13 @@ static sl_ticket_effect *add(sl_ticket_effects *out, sl_ticket *t, sl_ticket_eff
     return e;
 }
 
-static void add_check(sl_ticket_effects *out, sl_ticket *t, sl_ticket_job job, int32_t first, int32_t n)
+void sl_ticket_add_check(sl_ticket_effects *out, sl_ticket *t, sl_ticket_job job, int32_t first, int32_t n)
 {
-    sl_ticket_effect *e = add(out, t, SL_DO_CHECK);
+    sl_ticket_effect *e = sl_ticket_add(out, t, SL_DO_CHECK);
     e->check.job = job;
     e->check.first = first;
     e->check.n = n;
     t->jobs++;
-}
-
-/* The last effects, as soon as nothing reads the pages any more. */
-static void close_if_idle(sl_ticket *t, sl_ticket_effects *out)
-{
-    if (t->leased && !t->closed && !t->steps) {
-        t->closed = true;
-        add(out, t, SL_DO_CLOSE);
-    }
-}
-
-static void free_if_unused(sl_ticket *t, sl_ticket_effects *out)
-{
-    t->state = SL_TICKET_ENDING;
-    close_if_idle(t, out);
-    if (t->jobs || t->steps)
-        return;
-    if (t->leased)
-        add(out, t, SL_DO_RELEASE);
-    t->leased = false;
-    t->state = SL_TICKET_GONE;
-    add(out, t, SL_DO_FREE);
-}
-
-/* The end of a ticket whose pages are not written any more. */
-static void over(sl_ticket *t, sl_ticket_effects *out)
-{
-    t->due_ns = UINT64_MAX;
-    free_if_unused(t, out);
-}
-
-/* The end of a ticket in every state that has pages. */
-static void end(const sl_ticket_env *env, sl_ticket *t, sl_status why, uint64_t now, sl_ticket_effects *out)
-{
-    if (t->state != SL_TICKET_LANDING || t->drained) {
-        over(t, out);
-        return;
-    }
-    t->state = SL_TICKET_QUARANTINE;
-    t->why = why;
-    add(out, t, SL_DO_QUARANTINE);
-    t->due_ns = now + (why == SL_ERR_PEER ? PEER_GRACE_MS : env->quarantine_ms) * MS;
-}
-
-static void tell_failed(sl_ticket *t, sl_status st, bool retryable, const char *why, sl_ticket_effects *out)
-{
-    sl_ticket_effect *e = add(out, t, SL_DO_TELL_FAILED);
-    e->failed.status = st;
-    e->failed.retryable = retryable;
-    e->failed.why = why;
-}
-
-static void fail(const sl_ticket_env *env, sl_ticket *t, sl_status st, const char *why, uint64_t now,
-                 sl_ticket_effects *out)
-{
-    tell_failed(t, st, true, why, out);
-    end(env, t, st, now, out);
-}
-
-static void retract(sl_ticket *t, const char *why, sl_ticket_effects *out)
-{
-    add(out, t, SL_DO_TELL_RETRACTED)->retract_why = why;
-    over(t, out);
 }
 
 /* ---- tokens ---- */
@@ -149,52 +85,6 @@ static bool complete(const sl_ticket_env *env, const sl_ticket *t, sl_finish *ho
     return stop || sl_ticket_produced(t) >= t->sampling.max_tokens || t->n_tokens >= env->max_context;
 }
 
-/* ---- clean rounds ---- */
-
-static void publish(sl_ticket *t, int32_t rows, sl_ticket_effects *out)
-{
-    if (rows / PAGE > t->published / PAGE)
-        add(out, t, SL_DO_PUBLISH)->rows = rows;
-    t->published = rows > t->published ? rows : t->published;
-}
-
-/* Begins the last round. finish NONE: the router does not wait for its end. */
-static void confirm(const sl_ticket_env *env, sl_ticket *t, sl_finish finish, int32_t matched,
-                    sl_ticket_effects *out)
-{
-    t->state = SL_TICKET_CONFIRMING;
-    t->finish = finish;
-    t->matched_stop = matched;
-    close_if_idle(t, out);
-    add_check(out, t, SL_JOB_CONFIRM, 0, sl_ticket_sealed(env, t));
-}
-
-static void tell_done(sl_ticket *t, sl_finish finish, int32_t matched, sl_ticket_effects *out)
-{
-    sl_ticket_effect *e = add(out, t, SL_DO_TELL_DONE);
-    e->done.finish = finish;
-    e->done.matched = matched;
-}
-
-static void confirmed(sl_ticket *t, sl_ticket_effects *out)
-{
-    t->safe = t->n_tokens;
-    publish(t, t->rows, out);
-    if (t->finish != SL_FINISH_NONE)
-        tell_done(t, t->finish, t->matched_stop, out);
-    over(t, out);
-}
-
-/* A part of the patrol's round is back, without damage. */
-static void patrolled(sl_ticket *t, sl_ticket_effects *out)
-{
-    if (!t->round.tokens || t->round.at < t->round.pages)
-        return;
-    t->safe = t->round.tokens;
-    t->round.tokens = 0;
-    publish(t, t->round.rows, out);
-}
-
 /* Adds tokens to the stream, up to its end. */
 static void emit(const sl_ticket_env *env, sl_ticket *t, const sl_msg_token *list, int32_t n, uint64_t now,
                  sl_ticket_effects *out)
@@ -204,24 +94,24 @@ static void emit(const sl_ticket_env *env, sl_ticket *t, const sl_msg_token *lis
     bool ended = false;
     while (used < n && !ended) {
         if (!push(t, list[used].id)) {
-            fail(env, t, SL_ERR_NO_MEMORY, "out of memory", now, out);
+            sl_ticket_fail(env, t, SL_ERR_NO_MEMORY, "out of memory", now, out);
             return;
         }
         used++;
         ended = complete(env, t, &how, &matched);
     }
-    sl_ticket_effect *e = add(out, t, SL_DO_TELL_TOKENS);
+    sl_ticket_effect *e = sl_ticket_add(out, t, SL_DO_TELL_TOKENS);
     e->tokens.first_index = first;
     e->tokens.list = list;
     e->tokens.n = used;
     if (!ended)
         return;
     if (sl_ticket_sealed(env, t)) {
-        confirm(env, t, how, matched, out);
+        sl_ticket_confirm(env, t, how, matched, out);
         return;
     }
-    tell_done(t, how, matched, out);
-    over(t, out);
+    sl_ticket_tell_done(t, how, matched, out);
+    sl_ticket_over(t, out);
 }
 
 /* What was shipped is right, or was computed here. The matched pages may still be unverified. */
@@ -233,15 +123,12 @@ static void arrived(const sl_ticket_env *env, sl_ticket *t, uint64_t now, sl_tic
     t->state = SL_TICKET_WAITING;
     t->rows = t->n_tokens;
     t->safe = t->n_tokens + 1; /* and the token that follows */
-    add(out, t, SL_DO_ACCEPTED);
-    publish(t, t->rows, out);
+    sl_ticket_add(out, t, SL_DO_ACCEPTED);
+    sl_ticket_publish(t, t->rows, out);
     emit(env, t, &t->first, 1, now, out);
 }
 
 /* ---- RESERVE ---- */
-
-typedef bool step_fn(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
-                     sl_ticket_effects *out);
 
 static bool on_load(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev, sl_ticket_effects *out)
 {
@@ -267,10 +154,10 @@ static bool on_granted(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
         t->granted_ns = ev->now_ns;
         t->state = t->writer ? SL_TICKET_LANDING : SL_TICKET_PROMPT;
         t->due_ns = t->writer ? t->deadline_ns : UINT64_MAX;
-        add(out, t, SL_DO_TELL_RESERVED);
+        sl_ticket_add(out, t, SL_DO_TELL_RESERVED);
     }
     if (ev->granted.verify > 0 && env->seals)
-        add_check(out, t, SL_JOB_VERIFY, ev->granted.first, ev->granted.verify);
+        sl_ticket_add_check(out, t, SL_JOB_VERIFY, ev->granted.first, ev->granted.verify);
     return true;
 }
 
@@ -278,8 +165,8 @@ static bool on_refused(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
                        sl_ticket_effects *out)
 {
     (void)env;
-    tell_failed(t, ev->failed.status, ev->failed.retryable, ev->failed.why, out);
-    over(t, out);
+    sl_ticket_tell_failed(t, ev->failed.status, ev->failed.retryable, ev->failed.why, out);
+    sl_ticket_over(t, out);
     return true;
 }
 
@@ -306,13 +193,13 @@ static bool on_commit(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_ev
     if (!sl_ticket_fits(t, c->ticket, c->worker_id))
         return false;
     if (t->state == SL_TICKET_QUARANTINE) { /* too late, but it tells that the writer has finished */
-        over(t, out);
+        sl_ticket_over(t, out);
         return true;
     }
     t->drained = true;
     const char *wrong = check_commit(env, t, c);
     if (wrong) {
-        fail(env, t, SL_ERR_CORRUPT, wrong, ev->now_ns, out);
+        sl_ticket_fail(env, t, SL_ERR_CORRUPT, wrong, ev->now_ns, out);
         return true;
     }
     t->first = c->first;
@@ -323,7 +210,7 @@ static bool on_commit(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_ev
         arrived(env, t, ev->now_ns, out);
         return true;
     }
-    add_check(out, t, SL_JOB_COMPARE, t->matched, t->n_pages - t->matched);
+    sl_ticket_add_check(out, t, SL_JOB_COMPARE, t->matched, t->n_pages - t->matched);
     out->list[out->n - 1].check.commit = c;
     return true;
 }
@@ -335,32 +222,7 @@ static bool on_pages_ask(const sl_ticket_env *env, sl_ticket *t, const sl_ticket
     int64_t end_page = (int64_t)ev->pages.first + ev->pages.n;
     if (ev->pages.first < 0 || ev->pages.n < 0 || end_page > t->matched)
         return false;
-    add_check(out, t, SL_JOB_READ, ev->pages.first, ev->pages.n);
-    return true;
-}
-
-static bool on_drained(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
-                       sl_ticket_effects *out)
-{
-    (void)env;
-    if (t->state == SL_TICKET_LANDING) {
-        t->drained |= ev->drained.direct; /* matters when ABORT or the deadline ends the ticket */
-        return true;
-    }
-    if (!ev->drained.direct && t->why == SL_ERR_PEER && ev->drained.connected)
-        return true; /* an assumption of the router; the fence is due soon */
-    add(out, t, SL_DO_TELL_DRAINED);
-    over(t, out);
-    return true;
-}
-
-static bool on_fenced(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
-                      sl_ticket_effects *out)
-{
-    (void)env;
-    (void)ev;
-    add(out, t, SL_DO_TELL_DRAINED);
-    over(t, out);
+    sl_ticket_add_check(out, t, SL_JOB_READ, ev->pages.first, ev->pages.n);
     return true;
 }
 
@@ -383,15 +245,15 @@ static bool on_stepped(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
         return false;
     t->steps--;
     if (t->state == SL_TICKET_ENDING) {
-        free_if_unused(t, out);
+        sl_ticket_free_if_unused(t, out);
         return true;
     }
     if (t->state == SL_TICKET_CONFIRMING) {
-        close_if_idle(t, out);
+        sl_ticket_close_if_idle(t, out);
         return true;
     }
     if (ev->stepped.status != SL_OK) {
-        fail(env, t, ev->stepped.status, ev->stepped.why, ev->now_ns, out);
+        sl_ticket_fail(env, t, ev->stepped.status, ev->stepped.why, ev->now_ns, out);
         return true;
     }
     int32_t full = t->rows / PAGE, now_full = ev->stepped.rows / PAGE;
@@ -399,9 +261,9 @@ static bool on_stepped(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
     if (now_full == full)
         return true;
     if (env->seals)
-        add_check(out, t, SL_JOB_SEAL, full, now_full - full);
+        sl_ticket_add_check(out, t, SL_JOB_SEAL, full, now_full - full);
     else
-        publish(t, t->rows, out);
+        sl_ticket_publish(t, t->rows, out);
     return true;
 }
 
@@ -413,11 +275,11 @@ static bool on_computed(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_
     t->first = ev->computed.first;
     t->cached_tokens = ev->computed.cached_tokens;
     t->state = SL_TICKET_CHECKING;
-    add(out, t, SL_DO_TELL_PREFILLED);
+    sl_ticket_add(out, t, SL_DO_TELL_PREFILLED);
     int32_t sealed = sl_ticket_sealed(env, t);
     if (sealed) { /* a clean round, as what a writer ships is compared */
         t->unverified++;
-        add_check(out, t, SL_JOB_VERIFY, 0, sealed);
+        sl_ticket_add_check(out, t, SL_JOB_VERIFY, 0, sealed);
     }
     arrived(env, t, ev->now_ns, out);
     return true;
@@ -457,7 +319,7 @@ static bool on_checked(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
         return false;
     t->jobs--;
     if (t->state == SL_TICKET_ENDING) {
-        free_if_unused(t, out);
+        sl_ticket_free_if_unused(t, out);
         return true;
     }
     if (t->state == SL_TICKET_QUARANTINE)
@@ -465,7 +327,7 @@ static bool on_checked(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
     if (ev->checked.job == SL_JOB_COMPARE && ev->checked.bad) {
         snprintf(reason, sizeof reason, "%zu of %zu checksums of the arrived pages are wrong",
                  ev->checked.bad, ev->checked.of);
-        fail(env, t, SL_ERR_CORRUPT, reason, ev->now_ns, out);
+        sl_ticket_fail(env, t, SL_ERR_CORRUPT, reason, ev->now_ns, out);
     } else if (ev->checked.job == SL_JOB_COMPARE) {
         arrived(env, t, ev->now_ns, out);
     } else if (ev->checked.job == SL_JOB_VERIFY && !ev->checked.damaged) {
@@ -473,132 +335,10 @@ static bool on_checked(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
         if (t->arrived && !t->unverified)
             arrived(env, t, ev->now_ns, out);
     } else if (ev->checked.job == SL_JOB_PATROL && !ev->checked.damaged) {
-        patrolled(t, out);
+        sl_ticket_patrolled(t, out);
     } else if (ev->checked.job == SL_JOB_CONFIRM && !ev->checked.damaged) {
-        confirmed(t, out);
+        sl_ticket_confirmed(t, out);
     }
-    return true;
-}
-
-/* A page that it holds is damaged. One without a token yet fails and is tried again; one that has produced tokens is
- * retracted, and the router places it again with the safe ones. */
-static bool on_damaged(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
-                       sl_ticket_effects *out)
-{
-    t->damaged = true;
-    if (t->state == SL_TICKET_CONFIRMING && t->finish == SL_FINISH_NONE)
-        over(t, out);
-    else if (t->state == SL_TICKET_WAITING || t->state == SL_TICKET_RUNNING ||
-             t->state == SL_TICKET_CONFIRMING)
-        retract(t, "damaged", out);
-    else
-        fail(env, t, SL_ERR_CORRUPT, "pages of its prefix were damaged in the store", ev->now_ns, out);
-    return true;
-}
-
-static bool on_patrol(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
-                      sl_ticket_effects *out)
-{
-    int32_t sealed = sl_ticket_sealed(env, t);
-    if (!sealed)
-        return false;
-    if (t->round.tokens && t->round.at >= t->round.pages)
-        return false; /* its last part has not come back */
-    if (!t->round.tokens) {
-        t->round.at = 0;
-        t->round.tokens = t->n_tokens;
-        t->round.rows = t->rows;
-        t->round.pages = sealed;
-    }
-    int32_t n = t->round.pages - t->round.at;
-    n = n < ev->patrol_most ? n : ev->patrol_most;
-    add_check(out, t, SL_JOB_PATROL, t->round.at, n);
-    t->round.at += n;
-    t->round.ns = ev->now_ns;
-    return true;
-}
-
-/* READ is answered without the checksums, and the patrol comes again; without the other jobs the ticket cannot go on. */
-static bool on_undone(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
-                      sl_ticket_effects *out)
-{
-    if (!t->jobs)
-        return false;
-    t->jobs--;
-    t->round.tokens = ev->undone == SL_JOB_PATROL ? 0 : t->round.tokens;
-    if (t->state == SL_TICKET_ENDING)
-        free_if_unused(t, out);
-    else if (t->state != SL_TICKET_QUARANTINE && ev->undone != SL_JOB_READ && ev->undone != SL_JOB_PATROL)
-        fail(env, t, SL_ERR_NO_MEMORY, "out of memory", ev->now_ns, out);
-    return true;
-}
-
-/* ---- ends ---- */
-
-static bool on_retract(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
-                       sl_ticket_effects *out)
-{
-    (void)env;
-    retract(t, ev->retract_why, out);
-    return true;
-}
-
-static bool on_failed(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
-                      sl_ticket_effects *out)
-{
-    tell_failed(t, ev->failed.status, ev->failed.retryable, ev->failed.why, out);
-    end(env, t, ev->failed.status, ev->now_ns, out);
-    return true;
-}
-
-static bool on_abort(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
-                     sl_ticket_effects *out)
-{
-    uint64_t soon = ev->now_ns + PEER_GRACE_MS * MS;
-    if (t->state == SL_TICKET_QUARANTINE) {
-        if (ev->abort_why == SL_ERR_PEER && t->due_ns > soon)
-            t->due_ns = soon;
-        t->why = ev->abort_why;
-        return true;
-    }
-    if (t->state == SL_TICKET_LANDING && !t->drained) {
-        end(env, t, ev->abort_why, ev->now_ns, out);
-        return true;
-    }
-    if (t->state == SL_TICKET_LOADING)
-        add(out, t, SL_DO_LEAVE);
-    add(out, t, SL_DO_TELL_DRAINED);
-    bool keeps = ev->abort_why == SL_ERR_CANCELLED && sl_ticket_sealed(env, t) > t->published / PAGE;
-    if (t->state == SL_TICKET_RUNNING && keeps) /* the next turn of the conversation finds them */
-        confirm(env, t, SL_FINISH_NONE, -1, out);
-    else
-        over(t, out);
-    return true;
-}
-
-/* No process is told; the connections of its writers are being closed already. */
-static bool on_lost(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev, sl_ticket_effects *out)
-{
-    if (t->state == SL_TICKET_LOADING)
-        add(out, t, SL_DO_LEAVE);
-    if (t->state != SL_TICKET_QUARANTINE)
-        end(env, t, SL_ERR_PEER, ev->now_ns, out);
-    if (t->state == SL_TICKET_QUARANTINE)
-        t->due_ns = ev->now_ns;
-    return true;
-}
-
-static bool on_deadline(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
-                        sl_ticket_effects *out)
-{
-    if (ev->now_ns < t->due_ns)
-        return false;
-    if (t->state == SL_TICKET_LANDING) {
-        fail(env, t, SL_ERR_DEADLINE, "no COMMIT before the deadline", ev->now_ns, out);
-        return true;
-    }
-    t->due_ns = ev->now_ns + env->quarantine_ms * MS;
-    add(out, t, SL_DO_FENCE);
     return true;
 }
 
@@ -609,7 +349,7 @@ static bool on_deadline(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_
 
 static const struct {
     unsigned states;
-    step_fn *step;
+    sl_ticket_step_fn *step;
 } table[SL_ON_EVENTS] = {
     [SL_ON_LOAD] = {IN(ASKED) | IN(LOADING), on_load},
     [SL_ON_GRANTED] = {IN(ASKED) | IN(LOADING) | IN(PROMPT), on_granted},
@@ -622,16 +362,16 @@ static const struct {
     [SL_ON_CHECKED] = {PAGED | IN(QUARANTINE) | IN(ENDING), on_checked},
     [SL_ON_JOINED] = {IN(PROMPT) | IN(WAITING), on_joined},
     [SL_ON_TOKENS] = {IN(RUNNING), on_tokens},
-    [SL_ON_PATROL] = {IN(RUNNING), on_patrol},
-    [SL_ON_RETRACT] = {IN(PROMPT) | IN(WAITING) | IN(RUNNING), on_retract},
-    [SL_ON_DAMAGED] = {PAGED, on_damaged},
-    [SL_ON_FAILED] = {PAGED, on_failed},
-    [SL_ON_UNDONE] = {PAGED | IN(QUARANTINE) | IN(ENDING), on_undone},
-    [SL_ON_ABORT] = {IN(LOADING) | PAGED | IN(QUARANTINE), on_abort},
-    [SL_ON_DRAINED] = {IN(LANDING) | IN(QUARANTINE), on_drained},
-    [SL_ON_FENCED] = {IN(QUARANTINE), on_fenced},
-    [SL_ON_LOST] = {IN(LOADING) | PAGED | IN(QUARANTINE), on_lost},
-    [SL_ON_DEADLINE] = {IN(LANDING) | IN(QUARANTINE), on_deadline},
+    [SL_ON_PATROL] = {IN(RUNNING), sl_ticket_on_patrol},
+    [SL_ON_RETRACT] = {IN(PROMPT) | IN(WAITING) | IN(RUNNING), sl_ticket_on_retract},
+    [SL_ON_DAMAGED] = {PAGED, sl_ticket_on_damaged},
+    [SL_ON_FAILED] = {PAGED, sl_ticket_on_failed},
+    [SL_ON_UNDONE] = {PAGED | IN(QUARANTINE) | IN(ENDING), sl_ticket_on_undone},
+    [SL_ON_ABORT] = {IN(LOADING) | PAGED | IN(QUARANTINE), sl_ticket_on_abort},
+    [SL_ON_DRAINED] = {IN(LANDING) | IN(QUARANTINE), sl_ticket_on_drained},
+    [SL_ON_FENCED] = {IN(QUARANTINE), sl_ticket_on_fenced},
+    [SL_ON_LOST] = {IN(LOADING) | PAGED | IN(QUARANTINE), sl_ticket_on_lost},
+    [SL_ON_DEADLINE] = {IN(LANDING) | IN(QUARANTINE), sl_ticket_on_deadline},
 };
 
 bool sl_ticket_step(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev, sl_ticket_effects *out)
