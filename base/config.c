@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/config_impl.h"
@@ -255,30 +256,76 @@ static sl_status check_roles(const sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
-int sl_config_pull_timeout_ms(const sl_config *cfg)
+int sl_config_load_timeout_ms(const sl_config *cfg)
 {
     int half = cfg->router.stage_timeout_ms / 2;
-    if (cfg->kvstore.workers.load_timeout_ms)
-        return cfg->kvstore.workers.load_timeout_ms;
+    if (cfg->kvstore.load_timeout_ms)
+        return cfg->kvstore.load_timeout_ms;
     return half < 1 ? 1 : half < 5000 ? half : 5000;
 }
 
-/* The times for which a request waits for pages, of workers and of every tier that is used. */
 static sl_status check_loads(const sl_config *cfg, sl_err *err)
 {
-    static const char name[] = ".load_timeout_ms";
-    for (size_t i = 0; i < sl_cfg_nrows; i++) {
-        const sl_cfg_row *row = &sl_cfg_rows[i];
-        size_t n = strlen(row->key);
-        if (n < sizeof name || strcmp(row->key + n - (sizeof name - 1), name) != 0 || !sl_cfg_used(cfg, row))
-            continue;
-        int ms = *(const int *)((const char *)cfg + row->at + row->o->offset);
-        if (ms >= cfg->router.stage_timeout_ms)
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "%s (%d) must be less than router.stage_timeout_ms (%d), after which the router gives the "
-                "worker up",
-                row->key, ms, cfg->router.stage_timeout_ms);
+    if (cfg->kvstore.load_timeout_ms >= cfg->router.stage_timeout_ms)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "kvstore.load_timeout_ms (%d) must be less than router.stage_timeout_ms (%d), after which "
+            "the router gives the worker up",
+            cfg->kvstore.load_timeout_ms, cfg->router.stage_timeout_ms);
+    return SL_OK;
+}
+
+/* ---- groups ---- */
+
+static sl_status wrong_group(const char *text, const char *why, sl_err *err)
+{
+    return sl_fail(
+        err, SL_ERR_INVALID,
+        "cluster.groups: \"%s\" %s (want ROLE=RANKS or ROLE=RANKS@HOST:PORT, with role prefill, decode "
+        "or both and 1 to 64 ranks)",
+        text, why);
+}
+
+/* One entry of cluster.groups. */
+static sl_status read_group(sl_config *cfg, const char *text, sl_err *err)
+{
+    const char *eq = strchr(text, '='), *at = strchr(text, '@');
+    int role = SL_ROLE_PREFILL;
+    while (role <= SL_ROLE_BOTH) {
+        const char *name = sl_config_enum_name("cluster.roles", role);
+        if (eq && strlen(name) == (size_t)(eq - text) && !strncmp(text, name, strlen(name)))
+            break;
+        role++;
+    }
+    if (role > SL_ROLE_BOTH)
+        return wrong_group(text, "does not begin with a role", err);
+    char *end;
+    long ranks = strtol(eq + 1, &end, 10);
+    if (end == eq + 1 || (*end && end != at) || ranks < 1 || ranks > 64)
+        return wrong_group(text, "has no number of ranks", err);
+    if (at && (!strrchr(at, ':') || at[1] == ':'))
+        return wrong_group(text, "has no HOST:PORT", err);
+    if (cfg->cluster.group[role].ranks)
+        return wrong_group(text, "names a role twice", err);
+    cfg->cluster.group[role].ranks = (int)ranks;
+    if (at)
+        snprintf(cfg->cluster.group[role].address, SL_CFG_ITEM_BYTES, "%s", at + 1);
+    return SL_OK;
+}
+
+static sl_status read_groups(sl_config *cfg, sl_err *err)
+{
+    static const char *const listens[] = {[SL_ROLE_PREFILL] = "127.0.0.1:7310",
+                                          [SL_ROLE_DECODE] = "127.0.0.1:7350",
+                                          [SL_ROLE_BOTH] = "127.0.0.1:7390"};
+    memset(cfg->cluster.group, 0, sizeof cfg->cluster.group);
+    for (int i = 0; i < cfg->cluster.groups.n; i++)
+        SL_TRY(read_group(cfg, cfg->cluster.groups.v[i], err));
+    for (int role = SL_ROLE_PREFILL; role <= SL_ROLE_BOTH; role++) {
+        sl_cfg_group *g = &cfg->cluster.group[role];
+        g->ranks = g->ranks ? g->ranks : 1;
+        if (!g->address[0])
+            snprintf(g->address, sizeof g->address, "%s", listens[role]);
     }
     return SL_OK;
 }
@@ -322,6 +369,7 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
     SL_TRY(check_quota(cfg, err));
     SL_TRY(sl_config_finish_parts(cfg, err));
     SL_TRY(check_loads(cfg, err));
+    SL_TRY(read_groups(cfg, err));
     SL_TRY(check_routers(cfg, err));
     return check_roles(cfg, err);
 }

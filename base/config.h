@@ -52,8 +52,20 @@ typedef enum { SL_CFG_VERIFY_OFF, SL_CFG_VERIFY_SAMPLED, SL_CFG_VERIFY_ALWAYS } 
 typedef enum {
     SL_CFG_PREFETCH_BEST_EFFORT,
     SL_CFG_PREFETCH_TIMEOUT,
-    SL_CFG_PREFETCH_WAIT_COMPLETE
+    SL_CFG_PREFETCH_WAIT_COMPLETE,
+    SL_CFG_PREFETCH_OFF
 } sl_cfg_prefetch;
+typedef enum {
+    SL_CFG_WRITE_THROUGH,
+    SL_CFG_WRITE_SELECTIVE,
+    SL_CFG_WRITE_SECOND,
+    SL_CFG_WRITE_BACK
+} sl_cfg_write;
+/* The groups of workers of a role. */
+typedef struct sl_cfg_group {
+    int ranks;                       /* 1, or 0 before sl_config_finish(): every worker has all experts */
+    char address[SL_CFG_ITEM_BYTES]; /* where rank 0 of group 0 listens */
+} sl_cfg_group;
 typedef enum { SL_CFG_SHARE_ALL, SL_CFG_SHARE_TENANT, SL_CFG_SHARE_NONE } sl_cfg_share;
 
 typedef struct sl_config {
@@ -95,15 +107,15 @@ typedef struct sl_config {
     struct {
         uint64_t bytes;
         sl_cfg_choice layout;
-        sl_cfg_tristate huge_pages;
-        int numa_node; /* -1 = auto */
         sl_cfg_tristate lock;
         bool prefix_cache;
         sl_cfg_share share;
         sl_cfg_verify verify;
         uint64_t patrol_rate;
         sl_cfg_prefetch prefetch;
-        int prefetch_timeout_ms, prefetch_token_ms, prefetch_min_tokens;
+        int load_timeout_ms; /* 0 = sl_config_load_timeout_ms() */
+        sl_cfg_write write;
+        char prefix[64];
         double prefetch_budget;
         uint64_t load_chunk_bytes;
         struct {
@@ -115,7 +127,6 @@ typedef struct sl_config {
         } quota;
         struct {
             bool enabled;
-            int load_timeout_ms;
         } workers;
     } kvstore;
     struct {
@@ -136,7 +147,6 @@ typedef struct sl_config {
         int heartbeat_ms;
         int dead_after_ms;
         int connect_timeout_ms;
-        int reconnect_ms;
         char tls[SL_CFG_NAME_BYTES];
         char devices[SL_CFG_NAME_BYTES];
         char tag[SL_CFG_NAME_BYTES];
@@ -144,33 +154,29 @@ typedef struct sl_config {
         char secret[SL_CFG_NAME_BYTES]; /* not a key: sl_config_finish() reads it from secret_file */
         bool encrypt;
         bool insecure;
+        struct {
+            int n;
+            char v[3][SL_CFG_ITEM_BYTES];
+        } groups; /* as written; sl_config_finish() makes `group` from them */
+        sl_cfg_group group[SL_ROLE_BOTH + 1];
         int group_timeout_ms;
     } cluster;
     struct {
-        int ranks; /* of a group; 1: every worker has all experts */
-        char group_address[SL_CFG_ITEM_BYTES];
         int chunk_tokens;
         int max_step_ms; /* -1 = auto; 0 = no bound */
         int max_requests;
-        bool verify_checksums;
     } prefill;
     struct {
-        int ranks; /* as for prefill */
-        char group_address[SL_CFG_ITEM_BYTES];
         int max_batch;
         uint64_t device_bytes; /* 0 = auto */
         int max_waiting;
-        bool verify_checksums;
     } decode;
     struct {
-        int ranks; /* as for prefill */
-        char group_address[SL_CFG_ITEM_BYTES];
         int max_stall_ms; /* -1 = auto; 0 = no bound */
     } both;
     struct {
         sl_cfg_choice policy;
         uint64_t directory_bytes;
-        bool prefetch;
         int max_queue;
         int request_timeout_ms;
         int stage_timeout_ms;
@@ -253,8 +259,8 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err);
  * value of a choice is already a name. */
 const char *sl_config_enum_name(const char *key, int value);
 
-/* kvstore.workers.load_timeout_ms, or what its 0 stands for. */
-int sl_config_pull_timeout_ms(const sl_config *cfg);
+/* kvstore.load_timeout_ms, or what its 0 stands for. */
+int sl_config_load_timeout_ms(const sl_config *cfg);
 
 /* The effective values as YAML that can be loaded again, without the values of secrets. This text and those below are
  * malloc'ed; NULL: out of memory. */

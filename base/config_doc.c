@@ -260,7 +260,7 @@ char *sl_config_reference(void)
         "One YAML file, given with `--config FILE`; `--set key=value` overrides single keys (lists are "
         "comma-separated). Unknown and duplicate keys, wrong types and values out of bounds are errors that "
         "name file, line, key and reason. So are keys of an implementation that is not the chosen one. `sluice config` "
-        "prints the effective values; `sluice config --check FILE` also finds what would fail at the start.\n\n"
+        "prints the effective values; `sluice config check FILE` also finds what would fail at the start.\n\n"
         "This page is generated from the table in `base/config_table.c` and those of the implementations by "
         "`sluice config --reference md`; a test keeps it up to date.\n");
     for (size_t s = 0; s < sl_cfg_nsections; s++) {

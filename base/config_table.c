@@ -40,7 +40,9 @@ static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", "both", NULL};
 static const char *const verifies[] = {"off", "sampled", "always", NULL};
 static const char *const shares[] = {"all", "tenant", "none", NULL};
-static const char *const prefetches[] = {"best_effort", "timeout", "wait_complete", NULL};
+static const char *const prefetches[] = {"best_effort", "timeout", "wait_complete", "off", NULL};
+static const char *const writes[] = {"write_through", "write_through_selective", "write_through_second",
+                                     "write_back", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 const sl_cfg_section sl_cfg_sections[] = {
@@ -53,7 +55,7 @@ const sl_cfg_section sl_cfg_sections[] = {
     {"decode", "Decode workers."},
     {"both",
      "Workers of role both, which compute prompts and decode in one engine. The keys of prefill and decode apply to "
-     "them as well, except ranks and group_address."},
+     "them as well."},
     {"router", "The router: public addresses, placement, limits and deadlines."},
     {"events", "What decode workers tell other programs about their caches."},
     {"log", "Structured log on standard error."},
@@ -132,9 +134,6 @@ const sl_option sl_cfg_own[] = {
     CHOICE(kvstore, layout, "auto", automatic,
            "Order of rows in memory; workers of one cluster may differ. auto: layer_first on a GPU, "
            "where fetching rows of one layer is then faster; page_first on the cpu backend."),
-    ENUM(kvstore, huge_pages, "auto", tristates,
-         "Huge pages for the store. auto: use them where the system has any. on: fail without them."),
-    INT(kvstore, numa_node, "-1", -1, 1023, "NUMA node of the store. -1: the node of the GPU or of the NIC."),
     ENUM(kvstore, lock, "auto", tristates,
          "Lock the store in RAM. auto: try, and log when the system refuses."),
     BOOL(kvstore, prefix_cache, "true",
@@ -158,23 +157,31 @@ const sl_option sl_cfg_own[] = {
     ENUM(
         kvstore, prefetch, "wait_complete", prefetches,
         "What a request does when its turn comes and its pages are not all loaded from a storage tier. wait_complete: it "
-        "waits for them, at most the tier's load_timeout_ms. timeout: it waits prefetch_timeout_ms and "
-        "prefetch_token_ms. best_effort: a request that the router announced while it was queued continues at once with "
-        "the pages that have arrived; one that was not announced waits as with wait_complete."),
-    INT(kvstore, prefetch_timeout_ms, "100", 0, 600000,
-        "With kvstore.prefetch timeout: milliseconds that every request waits at most."),
-    INT(kvstore, prefetch_token_ms, "25", 0, 600000,
-        "With kvstore.prefetch timeout: milliseconds in addition, for each 1,024 tokens of the prompt."),
-    INT(kvstore, prefetch_min_tokens, "64", 64, MAX_TOKENS,
-        "Fewest tokens that are worth a load from a storage tier; fewer are computed."),
+        "waits for them, at most kvstore.load_timeout_ms. timeout: it waits 100 ms, and 25 ms for each 1,024 tokens of its "
+        "prompt. best_effort: a request that the router announced while it was queued continues at once with "
+        "the pages that have arrived; one that was not announced waits as with wait_complete. off: as wait_complete, and "
+        "the router announces none: requests that wait for a place are not loaded ahead."),
     FLOAT(
         kvstore, prefetch_budget, "0.25", 0, 1,
         "Share of the pages of the host store that loads of announced requests may take at a time. What exceeds it is "
         "loaded when the request is placed. 0: nothing is loaded ahead."),
+    INT(kvstore, load_timeout_ms, "0", 0, 600000,
+        "How long a request waits, in milliseconds, for pages that are read from disk, from a shared store or from another decode "
+        "worker; then the tokens that are missing are computed. 0: half of router.stage_timeout_ms, at most 5000."),
+    ENUM(
+        kvstore, write, "write_through", writes,
+        "When pages are written to the storage tiers. write_through: as soon as they are complete, so that neither a crash nor "
+        "pressure on the host store loses them. write_through_selective: when a second request uses them; pages that are used "
+        "once are never written. write_through_second: on the disk, when they are complete for the second time, that is after "
+        "they were computed twice; elsewhere as write_through. write_back: when they are about to be evicted from the host "
+        "store, and all at a stop; writes less."),
+    STR(kvstore, prefix, "sluice",
+        "Begins the name of every page in a shared store: 1 to 24 letters, digits, _, - or '.'. Clusters with different prefixes "
+        "share nothing."),
     SIZE(
         kvstore, load_chunk_bytes, "32MiB", 4 * KIB, TIB,
         "A load from storage tiers reads this many bytes at a time. Prefill workers fetch the chunks of a longer load while others are "
-        "still read (router.prefetch), and compare the pages that they fetch, and move them to the device, in parts of this size."),
+        "still read, and compare the pages that they fetch, and move them to the device, in parts of this size."),
     FLOAT(
         kvstore, quota.share, "0", 0, 1,
         "Part of the host store and of the disk tier of each decode worker that every tenant has for itself: while it has no "
@@ -192,9 +199,6 @@ const sl_option sl_cfg_own[] = {
         kvstore, workers.enabled, "true",
         "Decode workers read pages from the host memory of other decode workers when that takes less time than computing "
         "them, and let others read theirs. All workers of a cluster should have the same value."),
-    INT(kvstore, workers.load_timeout_ms, "0", 0, 600000,
-        "How long a request waits, in milliseconds, for pages of another decode worker; then the tokens that are "
-        "missing are computed. 0: half of router.stage_timeout_ms, at most 5000."),
 
     ENUMS(cluster, roles, "", roles,
           "Role of each MPI rank, in order: router, prefill, decode or both. Empty: each process is told its "
@@ -225,8 +229,6 @@ const sl_option sl_cfg_own[] = {
         "times this time counts as dead although its heartbeats arrive."),
     INT(cluster, connect_timeout_ms, "5000", 100, 600000,
         "Deadline for one connection attempt with its handshake."),
-    INT(cluster, reconnect_ms, "500", 10, 60000,
-        "Pause before the next attempt to connect to a router that does not answer."),
     STR(cluster, tls, "", "UCX transports (UCX_TLS), for instance rc_verbs,sm,self. Empty: UCX chooses."),
     STR(cluster, devices, "",
         "Network devices (UCX_NET_DEVICES), for instance mlx5_0:1. Empty: nearest to the memory."),
@@ -243,14 +245,16 @@ const sl_option sl_cfg_own[] = {
         cluster, insecure, "false",
         "Serve without a secret although router or workers are reached beyond loopback: every program that reaches "
         "them can then join the cluster and read and write its cache."),
+    STRS(
+        cluster, groups, "",
+        "Groups of workers that share the routed experts of the model (docs/groups.md), by role: ROLE=RANKS or "
+        "ROLE=RANKS@HOST:PORT, ROLE one of prefill, decode, both. Under mpirun the first RANKS workers of the role are group 0, "
+        "the next ones group 1, and so on. HOST:PORT: where rank 0 of group 0 listens for the other ranks of its group; group G "
+        "has port + G. Default: 127.0.0.1:7310 for prefill, 7350 for decode, 7390 for both. A role that is not named has no "
+        "groups: every worker has all experts."),
     INT(cluster, group_timeout_ms, "120000", 1000, 3600000,
         "How long the ranks of a group of workers wait for each other when they start."),
 
-    INT(prefill, ranks, "1", 1, 64,
-        "Workers of a group, which share the routed experts of the model (docs/groups.md). 1: every worker has all. "
-        "Under mpirun the first `ranks` workers of the role are group 0, the next ones group 1, and so on."),
-    STR(prefill, group_address, "127.0.0.1:7310",
-        "Where rank 0 of group 0 listens for the other ranks of its group, HOST:PORT; group G has port + G."),
     INT(prefill, chunk_tokens, "512", 1, 65536,
         "Prompt tokens computed per step. Rows are shipped after every layer of a step."),
     INT(prefill, max_step_ms, "-1", -1, 600000,
@@ -258,21 +262,14 @@ const sl_option sl_cfg_own[] = {
         "if they would take longer. At least 64 tokens on a GPU and 2 on the cpu backend. 0: no bound. "
         "-1: 200 ms on a GPU, 100 ms while prompts of at most 128 tokens arrive; 10 ms on the cpu backend."),
     INT(prefill, max_requests, "8", 1, 1024, "Requests that one prefill worker processes at the same time."),
-    BOOL(prefill, verify_checksums, "true",
-         "Check prefix pages pulled from a decode worker before using them."),
 
-    INT(decode, ranks, "1", 1, 64, "Workers of a group; see prefill.ranks."),
-    STR(decode, group_address, "127.0.0.1:7350", "See prefill.group_address."),
     INT(decode, max_batch, "64", 1, 4096, "Requests that decode together in one step."),
     SIZE(
         decode, device_bytes, "0", 0, 16 * TIB,
         "Device memory for the KV cache: index pages and hot rows. 0: all memory that is free after the weights "
         "are loaded."),
     INT(decode, max_waiting, "256", 0, 65536, "Requests that may wait on a worker for a decode slot."),
-    BOOL(decode, verify_checksums, "true", "Check arrived rows against the checksums of the prefill worker."),
 
-    INT(both, ranks, "1", 1, 64, "Workers of a group; see prefill.ranks."),
-    STR(both, group_address, "127.0.0.1:7390", "See prefill.group_address."),
     INT(both, max_stall_ms, "-1", -1, 600000,
         "How long the prompt tokens of a step may hold the requests back that decode in it: while any request decodes, a "
         "step gets only as many prompt tokens as take this time at the measured speed, but at least 64 on a GPU and 2 on "
@@ -288,10 +285,6 @@ const sl_option sl_cfg_own[] = {
         "Memory for the directory of cached pages: which decode worker holds which page, in host memory, on disk, or in a "
         "shared store. A page takes 32 to 64 bytes. When it is full, pages are forgotten that were not used for longest; "
         "requests then find less of their prefix."),
-    BOOL(
-        router, prefetch, "true",
-        "Announce requests that wait for a place to the decode worker that will probably get them, so that it can load "
-        "their pages meanwhile."),
     INT(router, max_queue, "256", 0, 1000000,
         "Requests that may wait for a worker, of all clients. A call that would exceed it is refused at once with "
         "429 / RESOURCE_EXHAUSTED. One client may have at most four times as many requests waiting as places stay free."),

@@ -267,7 +267,7 @@ static const sl_metric_def table[] = {
     COUNTER(
         "sluice_tier_lost_pages_total", D, TIER ",reason=pressure|admission|room|io|sums",
         "Pages meant for the tier that did not get there. pressure: evicted before they were written. admission: "
-        "offered for the first time (kvstore.disk.second_use), or evicted "
+        "offered for the first time (kvstore.write: write_through_second), or evicted "
         "before its second use (write_through_selective). room: the tier had none that it could free. io: "
         "the device failed. sums: their kept checksums could not be read."),
     COUNTER("sluice_tier_bytes_total", D, TIER ",direction=load|store",

@@ -1,11 +1,13 @@
 /*
  * `sluice config`: prints the effective values of a configuration file with --set values, or the reference of all keys.
+ * `sluice config check FILE`: exits 1 with the reason for what would fail at the start of its processes.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/config_load.h"
+#include "worker/select.h"
 
 static int print_text(char *text)
 {
@@ -16,8 +18,34 @@ static int print_text(char *text)
     return bad ? SL_EXIT_FAILED : SL_EXIT_OK;
 }
 
+/* argv: "check", FILE and --set values. */
+static int check_file(int argc, char **argv)
+{
+    static sl_config cfg; /* large; this runs once per process */
+    sl_cli_config_args config = {0};
+    const sl_arg args[] = {SL_CLI_CONFIG_ARGS(config)};
+    sl_err err = {0};
+    int32_t context = 0;
+    int exit_code;
+    const bool named = argc > 1 && argv[1][0] != '-';
+    if (!sl_args_ready("check FILE [--set KEY=VALUE]...", args, SL_COUNT(args), argc - named, argv + named,
+                       &exit_code))
+        return exit_code;
+    if (named)
+        config.file = argv[1];
+    sl_status st = sl_cli_config_load(&config, &cfg, &err);
+    if (st == SL_OK)
+        st = sl_worker_check_config(&cfg, &context, &err);
+    if (st != SL_OK)
+        return sl_args_fail("config check", st, &err);
+    printf("ok: %s with requests of at most %d tokens\n", cfg.model.served_name, context);
+    return SL_EXIT_OK;
+}
+
 int sl_cmd_config(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "check") == 0)
+        return check_file(argc - 1, argv + 1);
     static const char *const formats[] = {"md", "yaml", NULL};
     static sl_config cfg; /* large; this runs once per process */
     sl_cli_config_args config = {0};
@@ -28,8 +56,8 @@ int sl_cmd_config(int argc, char **argv)
          "Print the reference of all keys instead of the values.", 0, 0, formats},
     };
     int exit_code;
-    if (!sl_args_ready("[--config FILE] [--set KEY=VALUE]... | --reference md|yaml", args, SL_COUNT(args),
-                       argc, argv, &exit_code))
+    if (!sl_args_ready("[--config FILE] [--set KEY=VALUE]... | --reference md|yaml | check FILE", args,
+                       SL_COUNT(args), argc, argv, &exit_code))
         return exit_code;
     if (reference)
         return print_text(strcmp(reference, "md") == 0 ? sl_config_reference() : sl_config_reference_yaml());

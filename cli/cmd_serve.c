@@ -164,8 +164,9 @@ static sl_status group_by_index(const sl_config *cfg, sl_role role, int ranks, i
     for (int i = 0; i < cfg->cluster.roles.n; i++)
         n += cfg->cluster.roles.v[i] == role;
     if (n % ranks)
-        return sl_fail(err, SL_ERR_INVALID, "cluster.roles: %d %s workers do not make groups of %s.ranks: %d",
-                       n, sl_role_name(role), sl_role_name(role), ranks);
+        return sl_fail(err, SL_ERR_INVALID,
+                       "cluster.roles: %d %s workers do not make groups of cluster.groups: %s=%d", n,
+                       sl_role_name(role), sl_role_name(role), ranks);
     w->group = index / ranks;
     w->group_rank = index % ranks;
     return SL_OK;
@@ -187,7 +188,7 @@ static sl_status find_group(const sl_config *cfg, sl_role role, bool by_rank, co
     if (ranks < 2 || a->rank < 0)
         return sl_fail(
             err, SL_ERR_INVALID,
-            "a rank of a group needs --rank R and --ranks N (or %s.ranks), N at least 2, and --group "
+            "a rank of a group needs --rank R and --ranks N (or cluster.groups: [%s=N]), N at least 2, and --group "
             "G, if there are several groups",
             sl_role_name(role));
     if (a->rank >= ranks)
@@ -278,8 +279,7 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
          0, 65535, NULL},
         {"rank", SL_ARG_INT, &group.rank, "R", "Workers only: its rank in the group, from 0.", 0, 63, NULL},
         {"ranks", SL_ARG_INT, &group.ranks, "N",
-         "Workers only: the ranks of the group. Default: prefill.ranks, decode.ranks or both.ranks.", 1, 64,
-         NULL},
+         "Workers only: the ranks of the group. Default: those of cluster.groups.", 1, 64, NULL},
     };
     enum { WITHOUT_MPI = 4 }; /* of args, at the end: for processes that are not started by mpirun */
     bool by_rank = fixed_role < 0;

@@ -41,15 +41,17 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, s
         .max_waiting = cfg->decode.max_waiting,
         .shipping = parts.shipping,
         .pages = {.n_tiers = parts.n_tiers,
-                  .prefetch = {.policy = cfg->kvstore.prefetch,
-                               .base_ms = (uint32_t)cfg->kvstore.prefetch_timeout_ms,
-                               .ms_per_1024 = (uint32_t)cfg->kvstore.prefetch_token_ms,
-                               .min_tokens = cfg->kvstore.prefetch_min_tokens,
+                  .prefetch = {.policy = cfg->kvstore.prefetch == SL_CFG_PREFETCH_OFF
+                                             ? SL_CFG_PREFETCH_WAIT_COMPLETE
+                                             : cfg->kvstore.prefetch,
+                               .base_ms = 100,
+                               .ms_per_1024 = 25,
+                               .min_tokens = SL_PAGE_TOKENS,
                                .budget = cfg->kvstore.prefetch_budget},
                   .load_chunk_bytes = cfg->kvstore.load_chunk_bytes,
                   .lend = cfg->kvstore.workers.enabled,
                   .pull = cfg->kvstore.workers.enabled,
-                  .pull_timeout_ms = (uint32_t)sl_config_pull_timeout_ms(cfg)},
+                  .pull_timeout_ms = (uint32_t)sl_config_load_timeout_ms(cfg)},
         .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;
     sl_status st = sl_publish_open(cfg, launch, parts.metrics, &o.pages.events, err);

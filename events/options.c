@@ -5,13 +5,13 @@
 
 #include "events/events.h"
 
+enum { BATCHES = 10000 }; /* that wait for one slow subscriber, and that are kept for replay */
+
 typedef struct zmq_options {
     char endpoint[SL_EVENTS_ENDPOINT_MAX], replay_endpoint[SL_EVENTS_ENDPOINT_MAX], topic[256];
     int form; /* sl_events_form */
-    char medium_host[32], medium_disk[32];
-    int hwm, buffer_steps;
     uint64_t buffer_bytes;
-    bool resend_all, insecure;
+    bool insecure;
 } zmq_options;
 
 static const char *const forms[] = {[SL_EVENTS_MAP] = "map", [SL_EVENTS_ARRAY] = "array", NULL};
@@ -31,21 +31,8 @@ static const sl_option rows[] = {
     SL_OPTION_NAMES(
         zmq_options, form, 0, "map", forms,
         "Form of an event. map: as vLLM since version 0.24. array: positional, as before and as SGLang."),
-    SL_OPTION(zmq_options, medium_host, SL_OPTION_TEXT, 0, "cpu", 0, 0,
-              "Word for pages in host memory; cpu is one that llm-d gives a weight by default."),
-    SL_OPTION(zmq_options, medium_disk, SL_OPTION_TEXT, 0, "STORAGE", 0, 0,
-              "Word for pages on the worker's disk, by default vLLM's. Empty: they are not told."),
-    SL_OPTION(
-        zmq_options, hwm, SL_OPTION_INT, 0, "10000", 1, 10000000,
-        "Batches that may wait for one slow subscriber; beyond it, it loses some, which it sees by their numbers."),
-    SL_OPTION(zmq_options, buffer_steps, SL_OPTION_INT, 0, "10000", 1, 1 << 20,
-              "Batches that are kept for replay."),
     SL_OPTION(zmq_options, buffer_bytes, SL_OPTION_SIZE, 0, "64MiB", 1 << 20, (int64_t)1 << 40,
-              "Bytes of batches that are kept for replay."),
-    SL_OPTION(
-        zmq_options, resend_all, SL_OPTION_BOOL, 0, "true", 0, 0,
-        "When a subscriber connects, publish AllBlocksCleared and then every page, to all subscribers, at most once in "
-        "5 s: a router that starts later than the worker then knows the whole cache."),
+              "Bytes of batches that are kept for replay, at most 10,000 batches."),
     SL_OPTION(
         zmq_options, insecure, SL_OPTION_BOOL, 0, "false", 0, 0,
         "Publish beyond loopback, although subscribers are not authenticated: every program that reaches the port reads "
@@ -98,11 +85,11 @@ sl_status sl_events_open_configured(const void *options, const sl_events_worker 
                         .replay_endpoint = replay,
                         .topic = topic,
                         .form = (sl_events_form)c->form,
-                        .medium = {[SL_MEDIUM_HOST] = c->medium_host, [SL_MEDIUM_DISK] = c->medium_disk},
-                        .hwm = c->hwm,
-                        .buffer_steps = (size_t)c->buffer_steps,
+                        .medium = {[SL_MEDIUM_HOST] = "cpu", [SL_MEDIUM_DISK] = "STORAGE"},
+                        .hwm = BATCHES,
+                        .buffer_steps = BATCHES,
                         .buffer_bytes = c->buffer_bytes,
-                        .resend_all = c->resend_all,
+                        .resend_all = true,
                         .metrics = w->metrics};
     return sl_events_open(&o, out, err);
 }

@@ -68,7 +68,7 @@ static sl_status check_free(const sl_arena *a, int numa_node, sl_err *err)
     if (numa_node < 0)
         return SL_OK;
     if (numa_available() < 0 || numa_node > numa_max_node())
-        return sl_fail(err, SL_ERR_INVALID, "kvstore.numa_node %d does not exist on this machine (%d nodes)",
+        return sl_fail(err, SL_ERR_INVALID, "NUMA node %d does not exist on this machine (%d nodes)",
                        numa_node, numa_available() < 0 ? 1 : numa_max_node() + 1);
     long long node_free = 0;
     long long size = numa_node_size64(numa_node, &node_free);
@@ -77,7 +77,7 @@ static sl_status check_free(const sl_arena *a, int numa_node, sl_err *err)
         return sl_fail(
             err, SL_ERR_NO_MEMORY,
             "the host store asks for %.0f MiB but NUMA node %d has %.0f MiB; lower kvstore.bytes or set "
-            "kvstore.numa_node to -1",
+            "the NUMA node to -1",
             mib(a->mapped), numa_node, mib((uint64_t)size));
     return SL_OK;
 }
@@ -122,8 +122,7 @@ static sl_status map_arena(sl_arena *a, const sl_arena_opts *o, sl_err *err)
     }
     if (o->huge_pages == SL_ON)
         return sl_fail(err, SL_ERR_NO_MEMORY,
-                       "kvstore.huge_pages is on but %.0f MiB of 2 MiB huge pages are not free (%" PRIu64
-                       " are); raise vm.nr_hugepages or set kvstore.huge_pages to auto",
+                       "%.0f MiB of 2 MiB huge pages are not free (%" PRIu64 " are); raise vm.nr_hugepages",
                        mib(a->bytes), sl_sysmem_huge_free());
     /* map() aligns the address, so that the first byte can lie in a transparent huge page */
     uint64_t bytes = round_up(a->bytes, 4096);
@@ -148,7 +147,7 @@ static sl_status bind_arena(sl_arena *a, int node, sl_err *err)
     unsigned long mask[16] = {0};
     size_t bits = 8 * sizeof mask[0];
     if ((size_t)node >= bits * SL_COUNT(mask))
-        return sl_fail(err, SL_ERR_INVALID, "kvstore.numa_node %d is too large", node);
+        return sl_fail(err, SL_ERR_INVALID, "NUMA node %d is too large", node);
     mask[(size_t)node / bits] |= 1ul << ((size_t)node % bits);
     if (mbind(a->base, a->mapped, MPOL_BIND, mask, bits * SL_COUNT(mask), 0) == 0) {
         a->node = node;

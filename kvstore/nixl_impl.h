@@ -30,7 +30,6 @@ typedef struct sl_nixl_options {
         char v[SL_NIXL_PARAMETERS][SL_OPTION_ITEM_BYTES]; /* of the plug-in, "KEY=VALUE" */
     } parameters;
     char path[512];
-    char prefix[64]; /* begins the names of directories and objects */
 } sl_nixl_options;
 
 /* A transfer. */

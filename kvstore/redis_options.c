@@ -15,10 +15,6 @@ static const sl_option rows[] = {
     SL_OPTION(
         sl_redis_options, password_file, SL_OPTION_TEXT, 0, "", 0, 0,
         "File whose first line is the password of the server. The password is never shown and in no command line."),
-    SL_OPTION(
-        sl_redis_options, prefix, SL_OPTION_TEXT, 0, "sluice", 0, 0,
-        "Begins the name of every page on the server: 1 to 24 letters, digits, _, - or '.'. Clusters with different "
-        "prefixes share nothing."),
     SL_OPTION(sl_redis_options, database, SL_OPTION_INT, 0, "0", 0, 1000000,
               "Number of the server's database; 0 in a Redis Cluster."),
     SL_TIER_BYTES(
@@ -28,15 +24,10 @@ static const sl_option rows[] = {
     SL_OPTION(
         sl_redis_options, ttl_s, SL_OPTION_INT, 0, "0", 0, 31536000,
         "Pages that were not used for this number of seconds disappear. 0: the server's policy alone decides."),
-    SL_OPTION(
-        sl_redis_options, timeout_ms, SL_OPTION_INT, 0, "2000", 50, 600000,
-        "A server that does not answer for this time, in milliseconds, is disconnected; it is tried again later."),
     SL_TIER_REQUIRED(
         sl_redis_options, "true",
         "Whether a decode worker refuses to start when the server cannot be reached. false: it starts without, and "
         "connects when it can. Wrong credentials are refused in any case."),
-    SL_TIER_WRITE(sl_redis_options),
-    SL_TIER_LOAD_TIMEOUT(sl_redis_options),
 };
 
 /* The first line of the file. */

@@ -11,10 +11,9 @@ typedef struct sl_redis_options {
     char user[128];    /* empty: the default user */
     char password_file[1024];
     char password[256]; /* no option: the first line of that file; empty: none */
-    char prefix[64];    /* begins every name on the server */
     int database;       /* SELECT; 0 in a cluster */
     int ttl_s;          /* pages disappear when they are not used for so long; 0: never by time */
-    int timeout_ms;     /* a server that does not answer for so long is disconnected */
+    int timeout_ms;     /* no option: a server that does not answer for so long is disconnected; 0: 2,000 */
 } sl_redis_options;
 
 extern const sl_options sl_redis_table;

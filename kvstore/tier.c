@@ -18,8 +18,6 @@ TIERS(DECLARE)
 static const sl_tier_ops *const registry[] = {TIERS(ENTRY)};
 static const char *const names[] = {TIERS(NAME) NULL};
 
-const char *const sl_tier_writes[] = {"write_through", "write_through_selective", "write_back", NULL};
-
 static const sl_options *const absent[] = {
 #ifndef SL_HAVE_HIREDIS
     &sl_redis_table,

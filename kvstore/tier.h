@@ -68,9 +68,7 @@ typedef struct sl_tier {
 enum { SL_TIER_OPTIONS_BYTES = 6144 };
 typedef struct sl_tier_common {
     uint64_t bytes; /* capacity */
-    int write;      /* when pages are written: index of sl_tier_writes */
-    int load_timeout_ms;
-    bool required; /* a worker does not start when open fails */
+    bool required;  /* a worker does not start when open fails */
 } sl_tier_common;
 
 /* Values of any tier's options. */
@@ -78,21 +76,8 @@ typedef struct sl_tier_values {
     _Alignas(16) unsigned char bytes[SL_TIER_OPTIONS_BYTES];
 } sl_tier_values;
 
-extern const char *const sl_tier_writes[]; /* write_through, write_through_selective, write_back */
-
 #define SL_TIER_BYTES(type, doc)                                                                             \
     SL_OPTION_AT(type, "bytes", common.bytes, SL_OPTION_SIZE, 0, "0", 0, (int64_t)1 << 60, NULL, doc)
-#define SL_TIER_WRITE(type)                                                                                  \
-    SL_OPTION_AT(type, "write", common.write, SL_OPTION_ENUM, 0, "write_through", 0, 0, sl_tier_writes,      \
-                 "When pages are written. write_through: as soon as they are complete, so that neither a "   \
-                 "crash nor pressure on the host store loses them. write_through_selective: when a second "  \
-                 "request uses them; pages that are used once are never written. write_back: when they are " \
-                 "about to be evicted from the host store, and all at a stop; writes less.")
-#define SL_TIER_LOAD_TIMEOUT(type)                                                                           \
-    SL_OPTION_AT(type, "load_timeout_ms", common.load_timeout_ms, SL_OPTION_INT, 0, "5000", 1, 600000, NULL, \
-                 "How long a request waits, in milliseconds, for pages that are read; then the tokens that " \
-                 "are missing are computed.")
-
 #define SL_TIER_REQUIRED(type, def, doc)                                                                     \
     SL_OPTION_AT(type, "required", common.required, SL_OPTION_BOOL, 0, def, 0, 0, NULL, doc)
 
@@ -111,6 +96,8 @@ typedef struct sl_tier_opts {
      * the fields of this struct. */
     const void *options;
     const char *instance; /* with options: the name of this worker among those of one host ("decode-0") */
+    const char
+        *prefix; /* shared tiers: begins every name there: letters, digits, '_', '-' and '.', at most 24 */
     /* NULL, or called inside of sl_tier_poll() on the owner thread, never during open and close: these pages are not in
      * the tier any more. keys are valid during the call; it must not call the tier. A tier that shares its pages with
      * other processes reports what it knows, which may be nothing. When memory is exhausted reports are lost. */

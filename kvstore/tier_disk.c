@@ -285,7 +285,6 @@ typedef struct disk_options {
     sl_tier_common common;
     char path[1024];
     uint64_t segment_bytes;
-    bool second_use;
 } disk_options;
 
 static const sl_option rows[] = {
@@ -301,17 +300,11 @@ static const sl_option rows[] = {
         disk_options, segment_bytes, SL_OPTION_SIZE, 0, "0", 0, (int64_t)64 << 30,
         "Unit in which the disk store is emptied when it is full; fixed when the store is created. 0: 1/64 of bytes, "
         "between 16 MiB and 256 MiB."),
-    SL_TIER_WRITE(disk_options),
-    SL_OPTION(
-        disk_options, second_use, SL_OPTION_BOOL, 0, "false", 0, 0,
-        "Write a page only when it is offered for the second time, that is after it was computed twice, so that pages "
-        "that are never used again cost no wear. Their first reuse is then computed anew."),
     SL_TIER_REQUIRED(
         disk_options, "false",
         "Whether a decode worker refuses to start when its disk store cannot be used: its file system is read-only, full or "
         "not there, the store belongs to another model. false: it starts without (sluice_tier_state is 2). A file that is "
         "damaged is renamed to pages.damaged in both cases, and a new store is begun."),
-    SL_TIER_LOAD_TIMEOUT(disk_options),
 };
 
 static sl_status finish(void *values, sl_err *err)
@@ -362,7 +355,6 @@ static sl_status d_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)
     own.options = NULL;
     own.directory = directory;
     own.segment_bytes = d->segment_bytes;
-    own.second_use = d->second_use;
     sl_status st = open_with(&own, out, err);
     bool size = st == SL_ERR_EXHAUSTED || st == SL_ERR_INVALID;
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, size ? "kvstore.disk.bytes" : "kvstore.disk.path");

@@ -229,15 +229,11 @@ static const sl_option rows[] = {
         sl_nixl_options,
         "Plug-ins for files: size limit of the directory, whoever wrote the files; mandatory. 0 for objects, which "
         "NIXL cannot delete: a rule of the bucket has to limit it."),
-    SL_OPTION(sl_nixl_options, prefix, SL_OPTION_TEXT, 0, "sluice", 0, 0,
-              "Begins the names of directories and objects; see kvstore.redis.prefix."),
     SL_TIER_REQUIRED(
         sl_nixl_options, "true",
         "Whether a decode worker refuses to start when it cannot store and read an object: no answer, wrong "
         "credentials, no such bucket, no such directory or library. false: it starts all the same; it uses a bucket as "
         "soon as it can, and a directory or library after its next start."),
-    SL_TIER_WRITE(sl_nixl_options),
-    SL_TIER_LOAD_TIMEOUT(sl_nixl_options),
 };
 
 static sl_status finish(void *values, sl_err *err)
@@ -369,16 +365,15 @@ static sl_status open_backend(sl_nixl_tier *t, const sl_nixl_options *n, sl_err 
 
 static sl_status open_place(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
 {
-    const sl_nixl_options *n = o->options;
     if (!t->objects)
-        return sl_nixl_files_open(&t->files, o, n->prefix, err);
+        return sl_nixl_files_open(&t->files, o, o->prefix, err);
     if (o->capacity_bytes)
         return sl_fail(err, SL_ERR_INVALID,
                        "kvstore.nixl.bytes: %" PRIu64
                        " bytes: NIXL cannot delete objects, so it must be 0, and the "
                        "bucket needs a rule that removes old objects",
                        o->capacity_bytes);
-    sl_page_name_stem(n->prefix, o, '/', t->prefix);
+    sl_page_name_stem(o->prefix, o, '/', t->prefix);
     return SL_OK;
 }
 
@@ -419,13 +414,13 @@ static sl_status probe(sl_nixl_tier *t, bool required, sl_err *err)
 static sl_status prepare(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
 {
     const sl_nixl_options *n = o->options;
-    if (!n || !n->backend[0] || !n->prefix[0])
-        return sl_fail(err, SL_ERR_INVALID, "kvstore.nixl.%s: is empty",
-                       n && n->backend[0] ? "prefix" : "backend");
+    if (!n || !n->backend[0] || !o->prefix || !o->prefix[0])
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.%s: is empty",
+                       n && n->backend[0] ? "prefix" : "nixl.backend");
     if (!o->page_bytes || o->page_bytes > (size_t)256 << 20)
         return sl_fail(err, SL_ERR_INVALID, "tier nixl: pages of %zu bytes are too large", o->page_bytes);
     t->o = *o;
-    t->o.options = NULL;
+    t->o.options = NULL, t->o.prefix = t->o.instance = NULL;
     t->o.directory = NULL;
     if (sl_nixl_open(n->library, &t->api, err) != SL_OK)
         return sl_fail_in(err, SL_ERR_UNSUPPORTED, "kvstore.nixl.library");

@@ -123,8 +123,8 @@ static sl_status check_prefix(const char *prefix, sl_err *err)
         right = right && (isalnum((unsigned char)prefix[i]) || strchr("_-.", prefix[i]));
     return right ? SL_OK
                  : sl_fail(err, SL_ERR_INVALID,
-                           "kvstore.redis.prefix: \"%.64s\": want 1 to %d letters, digits, '_', '-' or '.'",
-                           prefix, SL_PAGE_PREFIX_MAX);
+                           "kvstore.prefix: \"%.64s\": want 1 to %d letters, digits, '_', '-' or '.'", prefix,
+                           SL_PAGE_PREFIX_MAX);
 }
 
 static int32_t depth(uint64_t bytes, const sl_tier_opts *o)
@@ -147,14 +147,15 @@ static sl_status prepare(sl_redis_tier *t, const sl_tier_opts *o, sl_err *err)
     if (o->capacity_bytes && o->capacity_bytes < o->page_bytes)
         return sl_fail(err, SL_ERR_INVALID, "kvstore.redis.bytes: %lu bytes hold no page of %zu",
                        o->capacity_bytes, o->page_bytes);
-    SL_TRY(check_prefix(r->prefix, err));
+    SL_TRY(check_prefix(o->prefix ? o->prefix : "", err));
     sl_status st = sl_redis_address_parse(r->address, &at, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "kvstore.redis.address");
     t->o = *o;
     t->r = *r;
-    t->o.options = NULL;
-    sl_page_name_stem(r->prefix, o, ':', t->stem);
+    t->o.options = NULL, t->o.prefix = t->o.instance = NULL;
+    t->r.timeout_ms = r->timeout_ms ? r->timeout_ms : 2000;
+    sl_page_name_stem(o->prefix, o, ':', t->stem);
     t->depth_reads = depth(READ_BYTES, o);
     t->depth_writes = depth(WRITE_BYTES, o);
     memset(t->slots, -1, sizeof t->slots);

@@ -84,7 +84,7 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
     const sl_policy *policy = sl_policy_find(c->router.policy);
     o->policy_options = policy ? sl_config_part(c, policy->options) : NULL;
     o->directory_bytes = c->router.directory_bytes;
-    o->prefetch = c->router.prefetch;
+    o->prefetch = c->kvstore.prefetch != SL_CFG_PREFETCH_OFF;
     o->sources = c->kvstore.workers.enabled;
     o->max_queue = (uint32_t)c->router.max_queue;
     o->request_timeout_ms = (uint32_t)c->router.request_timeout_ms;

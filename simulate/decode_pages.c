@@ -230,7 +230,7 @@ static sl_status open_tier(sl_sim_worker *w, const tier_plan *p, sl_tier **out, 
                           .page_bytes = s->page_bytes,
                           .label_bytes = sl_cascade_label_bytes(&s->geometry),
                           .segment_pages = segment_pages(s, p->bytes),
-                          .second_use = disk_number(s, "second_use") != 0,
+                          .second_use = s->o.cfg->kvstore.write == SL_CFG_WRITE_SECOND,
                           .device = *p->device,
                           .exists_us = p->exists_us,
                           .busy = p->busy,
@@ -263,15 +263,17 @@ static sl_status open_tiers(sl_sim_worker *w, sl_err *err)
 
 static sl_status open_cascade(sl_sim_worker *w, sl_err *err)
 {
-    static const sl_cascade_policy policies[] = {SL_CASCADE_WRITE_THROUGH, SL_CASCADE_WRITE_SELECTIVE,
-                                                 SL_CASCADE_WRITE_BACK}; /* as sl_tier_writes */
+    static const sl_cascade_policy policies[] = {[SL_CFG_WRITE_THROUGH] = SL_CASCADE_WRITE_THROUGH,
+                                                 [SL_CFG_WRITE_SELECTIVE] = SL_CASCADE_WRITE_SELECTIVE,
+                                                 [SL_CFG_WRITE_SECOND] = SL_CASCADE_WRITE_THROUGH,
+                                                 [SL_CFG_WRITE_BACK] = SL_CASCADE_WRITE_BACK};
     sl_sim_decode *d = &w->decode;
     sl_sim *s = w->s;
     sl_cascade_tier tiers[2];
     double chunk = (32 << 20) / s->page_bytes;
     int n = 0;
-    sl_cascade_tier as = {.policy = policies[(int)disk_number(s, "write")],
-                          .load_timeout_ms = (uint32_t)disk_number(s, "load_timeout_ms")};
+    sl_cascade_tier as = {.policy = policies[s->o.cfg->kvstore.write],
+                          .load_timeout_ms = (uint32_t)sl_config_load_timeout_ms(s->o.cfg)};
     for (int i = 0; i < 2; i++) {
         as.tier = i ? d->shared : d->disk;
         as.listener = i ? NULL : d->listener;

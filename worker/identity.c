@@ -35,16 +35,13 @@ void sl_worker_default_name(sl_role role, char out[SL_WORKER_NAME_MAX])
 
 int sl_worker_group_ranks(const sl_config *cfg, sl_role role)
 {
-    return role == SL_ROLE_PREFILL  ? cfg->prefill.ranks
-           : role == SL_ROLE_DECODE ? cfg->decode.ranks
-                                    : cfg->both.ranks;
+    int ranks = cfg->cluster.group[role].ranks;
+    return ranks ? ranks : 1;
 }
 
 const char *sl_worker_group_address(const sl_config *cfg, sl_role role)
 {
-    return role == SL_ROLE_PREFILL  ? cfg->prefill.group_address
-           : role == SL_ROLE_DECODE ? cfg->decode.group_address
-                                    : cfg->both.group_address;
+    return cfg->cluster.group[role].address;
 }
 
 /* Sets the fingerprints. The one of the geometry is that of the checkpoint, of a rank of a group 0. */

@@ -51,7 +51,6 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
     sl_parts *p = s->p;
     const sl_config *c = s->cfg;
     const sl_model_config *mc = sl_model_get_config(p->model);
-    bool prefill = s->role == SL_ROLE_PREFILL;
     p->role = (sl_worker_role_opts){
         .name = p->name,
         .model = c->model.served_name,
@@ -62,7 +61,7 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
         .eos_ids = mc->eos_ids,
         .n_eos = mc->n_eos,
         .prefix_cache = c->kvstore.prefix_cache,
-        .verify_checksums = prefill ? c->prefill.verify_checksums : c->decode.verify_checksums,
+        .verify_checksums = c->kvstore.verify != SL_CFG_VERIFY_OFF,
         .verify = c->kvstore.verify,
         .patrol_rate = c->kvstore.patrol_rate,
         .quota = p->has_quota ? &p->quota : NULL,

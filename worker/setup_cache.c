@@ -1,4 +1,6 @@
 /* The host store of a worker, and its engine with the device memory that is left. See setup_impl.h. */
+#include <stdio.h>
+
 #include "engine/choose.h"
 #include "engine/plan.h"
 #include "worker/fit.h"
@@ -21,7 +23,7 @@ sl_status sl_setup_arena(sl_setup *s, sl_err *err)
     SL_TRY(
         sl_engine_geometry(&s->mc, &s->cache, algorithm, layout, sl_model_fingerprint(s->p->model), &g, err));
     sl_arena_opts o = {.bytes = c->kvstore.bytes,
-                       .huge_pages = switch_of(c->kvstore.huge_pages),
+                       .huge_pages = SL_AUTO,
                        .lock = switch_of(c->kvstore.lock),
                        .numa_node = s->p->numa_node,
                        .shared =
@@ -92,6 +94,38 @@ static sl_status hot_layer_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, 
     return SL_OK;
 }
 
+/* layer < 0: hot_rows. */
+static sl_status check_rows(int32_t hot, int32_t layer, const sl_plan *plan, sl_err *err)
+{
+    char of[48] = "";
+    if (hot <= 0 || (hot >= plan->width && hot <= SL_HOT_ROWS_MAX))
+        return SL_OK;
+    if (layer >= 0)
+        snprintf(of, sizeof of, "_layers is %d for layer %d", hot, layer);
+    else
+        snprintf(of, sizeof of, " is %d", hot);
+    return sl_fail(err, SL_ERR_INVALID,
+                   "sparse_attention.hot_rows%s: this model selects %d rows, at most %d are possible", of,
+                   plan->width, SL_HOT_ROWS_MAX);
+}
+
+sl_status sl_setup_check_hot(const sl_config *c, const sl_model_config *mc, const sl_plan_in *in, sl_err *err)
+{
+    sl_plan plan;
+    int n = c->sparse_attention.hot_rows_layers.n;
+    if (n && n != mc->n_layers)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "sparse_attention.hot_rows_layers has %d entries, but the model has %d layers", n,
+                       mc->n_layers);
+    if (in->gates.n_dense_layers || in->gates.min_tokens || !in->algorithm->constant_k)
+        return SL_OK;
+    SL_TRY(sl_plan_make(in, &plan, err));
+    SL_TRY(check_rows(c->sparse_attention.hot_rows, -1, &plan, err));
+    for (int l = 0; l < n; l++)
+        SL_TRY(check_rows(c->sparse_attention.hot_rows_layers.v[l], l, &plan, err));
+    return SL_OK;
+}
+
 /*
  * Checks that the hot buffer can hold the longest list of a selection. The coordinator checks lists that are as long as
  * the context (dense layers, dense queries), because it knows the context that the store can hold.
@@ -100,33 +134,15 @@ static sl_status check_hot_rows(sl_setup *s, sl_err *err)
 {
     const sl_config *c = s->cfg;
     sl_engine_opts *o = &s->p->engine_opts;
-    sl_plan plan;
     sl_plan_in in = {.cfg = &s->mc,
                      .cache = s->cache,
                      .tail_rows = c->sparse_attention.tail_rows,
                      .max_step_tokens = s->mo.max_tokens,
                      .max_seqs = sl_setup_seqs(s)};
     SL_TRY(selection_opts(s, &in, o, err));
-    if (in.gates.n_dense_layers || in.gates.min_tokens || !in.algorithm->constant_k)
-        return SL_OK;
-    SL_TRY(sl_plan_make(&in, &plan, err));
     if (c->sparse_attention.hot_rows_layers.n)
         SL_TRY(hot_layer_opts(s, &in, o, err));
-    int32_t hot = c->sparse_attention.hot_rows;
-    if (hot > 0 && (hot < plan.width || hot > SL_HOT_ROWS_MAX))
-        return sl_fail(err, SL_ERR_INVALID,
-                       "sparse_attention.hot_rows is %d: this model selects %d rows, at most %d are possible",
-                       hot, plan.width, SL_HOT_ROWS_MAX);
-    for (int32_t l = 0; o->hot_rows_layer && l < s->mc.n_layers; l++) {
-        hot = o->hot_rows_layer[l];
-        if (hot > 0 && (hot < plan.width || hot > SL_HOT_ROWS_MAX))
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "sparse_attention.hot_rows_layers is %d for layer %d: this model selects %d rows, at most %d "
-                "are possible",
-                hot, l, plan.width, SL_HOT_ROWS_MAX);
-    }
-    return SL_OK;
+    return sl_setup_check_hot(c, &s->mc, &in, err);
 }
 
 sl_status sl_setup_cache(sl_setup *s, sl_err *err)

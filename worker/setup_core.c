@@ -7,6 +7,8 @@
 
 #include "worker/setup_impl.h"
 
+enum { RECONNECT_MS = 500 };
+
 /*
  * The local address of the route to the router, which is the address that the network of the router has for this host.
  */
@@ -54,7 +56,7 @@ sl_status sl_setup_links(const sl_setup *s, sl_worker_opts *out, sl_err *err)
                             .heartbeat_ms = (uint32_t)c->cluster.heartbeat_ms,
                             .dead_after_ms = (uint32_t)c->cluster.dead_after_ms,
                             .connect_timeout_ms = (uint32_t)c->cluster.connect_timeout_ms,
-                            .reconnect_ms = (uint32_t)c->cluster.reconnect_ms};
+                            .reconnect_ms = RECONNECT_MS};
     return SL_OK;
 }
 

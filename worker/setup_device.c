@@ -41,7 +41,7 @@ void sl_setup_nics(sl_setup *s)
     sl_nic nics[SL_NIC_MAX];
     size_t n = 0;
     char text[1024] = "";
-    s->p->numa_node = s->cfg->kvstore.numa_node;
+    s->p->numa_node = -1;
     if (sl_nic_list(nics, SL_COUNT(nics), &n, NULL) != SL_OK)
         n = 0;
     for (size_t i = 0; i < n && s->p->numa_node < 0; i++)

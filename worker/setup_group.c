@@ -10,7 +10,7 @@ static sl_status address_of(const sl_setup *s, char *out, size_t cap, sl_err *er
 {
     char key[40];
     const char *first = sl_worker_group_address(s->cfg, s->role);
-    snprintf(key, sizeof key, "%s.group_address", sl_role_name(s->role));
+    snprintf(key, sizeof key, "cluster.groups: %s", sl_role_name(s->role));
     char host[SL_TP_ADDRESS_MAX];
     uint16_t port;
     sl_status st = sl_tp_address_parse(first, host, sizeof host, &port, err);

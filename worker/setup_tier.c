@@ -23,11 +23,13 @@ sl_status sl_setup_quota(sl_setup *s, sl_err *err)
     return SL_OK;
 }
 
-static sl_cascade_policy policy_of(const sl_tier_common *c)
+static sl_cascade_policy policy_of(sl_cfg_write write)
 {
-    static const sl_cascade_policy of[] = {SL_CASCADE_WRITE_THROUGH, SL_CASCADE_WRITE_SELECTIVE,
-                                           SL_CASCADE_WRITE_BACK}; /* as sl_tier_writes */
-    return of[c->write];
+    static const sl_cascade_policy of[] = {[SL_CFG_WRITE_THROUGH] = SL_CASCADE_WRITE_THROUGH,
+                                           [SL_CFG_WRITE_SELECTIVE] = SL_CASCADE_WRITE_SELECTIVE,
+                                           [SL_CFG_WRITE_SECOND] = SL_CASCADE_WRITE_THROUGH,
+                                           [SL_CFG_WRITE_BACK] = SL_CASCADE_WRITE_BACK};
+    return of[write];
 }
 
 /* "decode-0": the name of this worker for tiers that keep something of their own for each. */
@@ -54,14 +56,16 @@ static sl_status open_tier(sl_setup *s, const sl_tier_ops *ops, sl_tier_opts *o,
     o->options = common;
     o->instance = instance;
     o->capacity_bytes = common->bytes;
+    o->prefix = s->cfg->kvstore.prefix;
+    o->second_use = s->cfg->kvstore.write == SL_CFG_WRITE_SECOND;
     if (ops->persistent && !ops->shared) { /* of this worker alone */
         o->quota = s->p->has_quota ? &s->p->quota : NULL;
         s->p->disk_ages = sl_worker_ages_find(s->p->metrics, ops->name);
         o->aged = sl_worker_ages_add;
         o->aged_ctx = &s->p->disk_ages;
     }
-    t->policy = policy_of(common);
-    t->load_timeout_ms = (uint32_t)common->load_timeout_ms;
+    t->policy = policy_of(s->cfg->kvstore.write);
+    t->load_timeout_ms = (uint32_t)sl_config_load_timeout_ms(s->cfg);
     return sl_tier_open(ops, o, &t->tier, err);
 }
 

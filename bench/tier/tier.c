@@ -154,12 +154,14 @@ static sl_status open_redis(bench *b)
         return sl_fail(&b->err, SL_ERR_UNSUPPORTED, "this build has no tier \"redis\"");
     sl_options_default(ops->options, v.bytes);
     SL_TRY(sl_options_set(ops->options, v.bytes, "address", b->o.address, &b->err));
-    SL_TRY(sl_options_set(ops->options, v.bytes, "prefix", "sluice-bench", &b->err));
-    return sl_tier_open(
-        ops,
-        &(sl_tier_opts){
-            .page_bytes = b->page_bytes, .queue_depth = b->o.depth, .options = &v, .fingerprint = {1, 1}},
-        &b->tier, &b->err);
+    return sl_tier_open(ops,
+                        &(sl_tier_opts){.page_bytes = b->page_bytes,
+                                        .queue_depth = b->o.depth,
+                                        .options = &v,
+                                        .prefix = "sluice-bench",
+
+                                        .fingerprint = {1, 1}},
+                        &b->tier, &b->err);
 }
 
 static sl_status open_nixl(bench *b)
@@ -169,13 +171,13 @@ static sl_status open_nixl(bench *b)
     sl_options_default(table, v.bytes);
     SL_TRY(sl_options_set(table, v.bytes, "library", b->o.library, &b->err));
     SL_TRY(sl_options_set(table, v.bytes, "backend", "POSIX", &b->err));
-    SL_TRY(sl_options_set(table, v.bytes, "prefix", "bench", &b->err));
     return sl_tier_open(&sl_tier_nixl_ops,
                         &(sl_tier_opts){.page_bytes = b->page_bytes,
                                         .capacity_bytes = 2 * b->o.bytes + ((uint64_t)1 << 30),
                                         .queue_depth = b->o.depth,
                                         .directory = b->dir,
                                         .options = &v,
+                                        .prefix = "bench",
                                         .fingerprint = {1, 1}},
                         &b->tier, &b->err);
 }

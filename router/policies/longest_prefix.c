@@ -1,24 +1,20 @@
 /*
  * longest_prefix: the worker that holds the longest prefix of the prompt, unless loads are too far apart or too
  * little matches; then the least loaded one. Following the cache alone would pile one popular prefix on one
- * worker; hence the imbalance gate: max - min > imbalance_abs and max > imbalance_rel x min, over requests.
+ * worker; hence the imbalance gate: max - min > 32 and max > 1.5 x min, over requests.
  */
 #include "router/policies/policy.h"
 
+enum { IMBALANCE_ABS = 32 };
+static const double IMBALANCE_REL = 1.5;
+
 typedef struct prefix_options {
     double cache_threshold; /* share of the prompt that must match */
-    int imbalance_abs;
-    double imbalance_rel;
 } prefix_options;
 
 static const sl_option rows[] = {
     SL_OPTION(prefix_options, cache_threshold, SL_OPTION_FLOAT, 0, "0.3", 0, 1,
               "Share of the prompt that must match for the cache to decide the worker."),
-    SL_OPTION(
-        prefix_options, imbalance_abs, SL_OPTION_INT, 0, "32", 0, 1000000,
-        "Loads differ too much when max - min exceeds this and max exceeds imbalance_rel x min; then the least loaded "
-        "worker is chosen."),
-    SL_OPTION(prefix_options, imbalance_rel, SL_OPTION_FLOAT, 0, "1.5", 1, 1000, "See imbalance_abs."),
 };
 
 static const sl_options table = {.section = "router",
@@ -29,7 +25,7 @@ static const sl_options table = {.section = "router",
                                  .bytes = sizeof(prefix_options)};
 _Static_assert(sizeof(prefix_options) <= SL_POLICY_OPTIONS_BYTES, "see policy.h");
 
-static bool imbalanced(const prefix_options *o, const sl_candidate *c, size_t n)
+static bool imbalanced(const sl_candidate *c, size_t n)
 {
     uint64_t lo = UINT64_MAX, hi = 0;
     for (size_t i = 0; i < n; i++) {
@@ -37,14 +33,14 @@ static bool imbalanced(const prefix_options *o, const sl_candidate *c, size_t n)
         lo = v < lo ? v : lo;
         hi = v > hi ? v : hi;
     }
-    return hi - lo > (uint64_t)o->imbalance_abs && (double)hi > o->imbalance_rel * (double)lo;
+    return hi - lo > IMBALANCE_ABS && (double)hi > IMBALANCE_REL * (double)lo;
 }
 
 static size_t pick(const void *options, const sl_pick_request *req, const sl_candidate *c, size_t n)
 {
     const prefix_options *o = options;
     size_t least = sl_policy_least_load.pick(options, req, c, n);
-    if (imbalanced(o, c, n))
+    if (imbalanced(c, n))
         return least;
     size_t best = least;
     for (size_t i = 0; i < n; i++) {

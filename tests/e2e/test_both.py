@@ -55,7 +55,7 @@ def test_a_group_of_two_restarts_with_its_disk(start, tmp_path):
 
     def rank(k):
         return start(real.Process, "both", None, c.worker_address, rank=("0", str(k), "2"), **QUICK, **HOT,
-                     **{"decode.device_bytes": "256MiB", "both.group_address": f"127.0.0.1:{port}",
+                     **{"decode.device_bytes": "256MiB", "cluster.groups": f"[both=2@127.0.0.1:{port}]",
                         "kvstore.disk.path": tmp_path, "kvstore.disk.bytes": "64MiB"})
 
     ranks = [rank(0), rank(1)]

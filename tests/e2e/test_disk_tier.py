@@ -182,7 +182,7 @@ def test_kill(start, disk):
         stored(d.metrics, 1)
         os.killpg(d.process.pid, signal.SIGKILL)
         d.process.wait()
-        d = start(real.Process, "decode", 0, router.worker_address, **keys(disk, **{"kvstore.disk.load_timeout_ms": 1}))
+        d = start(real.Process, "decode", 0, router.worker_address, **keys(disk, **{"kvstore.load_timeout_ms": 1}))
         assert answer.result(60 * real.PATIENCE) == real.reference(ids, N)
     router.flush()
     assert router.tokens(IDS, N) == want
@@ -259,7 +259,7 @@ def test_pressure(start, disk):
     is right."""
     c = start(roles=("router", "prefill", "decode"), **keys(disk, **{"kvstore.bytes": "2MiB", "kvstore.disk.bytes": "8MiB",
                                                                      "kvstore.disk.segment_bytes": "512KiB",
-                                                                     "kvstore.disk.write": "write_back"}))
+                                                                     "kvstore.write": "write_back"}))
     jobs = [(real.prompt(f"family{i % 5}", 64 * 4) + real.prompt(f"own{i}", 40 + 64 * (i % 2)), 12) for i in range(10)]
     want = [real.reference(ids, n) for ids, n in jobs]
     for _ in range(3):

@@ -37,7 +37,7 @@ def test_a_group_has_the_tokens_of_one_process(start, tmp_path, keys):
     path = model(tmp_path / "tiny-v32", **keys)
     common = {**QUICK, **DUMMY, "model.path": path}
     c = start(real.Process, "router", **common, **{"router.retries": 20})
-    at = {"both.group_address": f"127.0.0.1:{real.free_ports(1)}"}
+    at = {"cluster.groups": f"[both=2@127.0.0.1:{real.free_ports(1)}]"}
 
     def rank(k, **settings):
         return start(real.Process, "both", None, c.worker_address, rank=("0", str(k), "2"), **{**common, **at, **settings})

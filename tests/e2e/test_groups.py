@@ -16,7 +16,7 @@ def rank_of(start, c, role, rank, address, **settings):
     """dead_after_ms is short for prefill ranks, because the test waits for it: one that is lost too early only forms again."""
     quick = {**QUICK, **({"cluster.dead_after_ms": 1200} if role == "prefill" else {})}
     return start(real.Process, role, None, c.worker_address, rank=("0", str(rank), "2"), **quick,
-                 **{f"{role}.group_address": address, **settings})
+                 **{"cluster.groups": f"[{role}=2@{address}]", **settings})
 
 
 def without_experts(to, gone):

@@ -244,7 +244,7 @@ def test_a_group_on_two_hosts(hosts, start):
 
     def rank(k):
         return start(real.Process, "both", None, "10.78.0.1:7300", rank=("0", str(k), "2"), prefix=on_host(k + 1),
-                     **{**common, "both.group_address": "10.78.0.1:7350", "sparse_attention.mode": "hierarchical",
+                     **{**common, "cluster.groups": "[both=2@10.78.0.1:7350]", "sparse_attention.mode": "hierarchical",
                         "decode.device_bytes": "256MiB"})
 
     def both():

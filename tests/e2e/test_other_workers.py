@@ -26,7 +26,7 @@ def served(c):
 
 
 def test_pages_of_another_worker(start):
-    c = start(**{"router.policy": "round_robin", "kvstore.workers.load_timeout_ms": 1000})  # every second request: the other one
+    c = start(**{"router.policy": "round_robin", "kvstore.load_timeout_ms": 1000})  # every second request: the other one
 
     def ids(name):
         return real.prompt(f"other-{name}", 64 * PAGES + 9)

@@ -140,7 +140,7 @@ REFUSED = {
     "absent": ({"kvstore.redis.address": "unix:/nowhere/at/all"}, r"kvstore\.redis\.address: .*No such file"),
     "wrong-password": ({"kvstore.redis.password_file": "tests/requirements.txt"}, r"kvstore\.redis\.password_file: the server answered: WRONGPASS"),
     "no-file": ({"kvstore.redis.password_file": "/nowhere"}, r"kvstore\.redis\.password_file: /nowhere: No such file"),
-    "prefix": ({"kvstore.redis.prefix": "a b"}, r"kvstore\.redis\.prefix: .*want 1 to 24"),
+    "prefix": ({"kvstore.prefix": "a b"}, r"kvstore\.prefix: .*want 1 to 24"),
     "database": ({"kvstore.redis.database": 77}, r"kvstore\.redis\.database: the server answered"),
 }
 
@@ -212,7 +212,7 @@ class Bucket:
 
     def keys(self, bucket="pages"):
         endpoint = f"endpoint_override=http://127.0.0.1:{self.port}"
-        return {"kvstore.nixl.backend": "OBJ", "kvstore.nixl.library": nixl_library(), "kvstore.nixl.load_timeout_ms": 15000,
+        return {"kvstore.nixl.backend": "OBJ", "kvstore.nixl.library": nixl_library(), "kvstore.load_timeout_ms": 15000,
                 "kvstore.nixl.parameters": f"bucket={bucket},{endpoint},scheme=http"}
 
 

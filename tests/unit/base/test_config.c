@@ -85,7 +85,6 @@ typedef struct far_options {
 } far_options;
 typedef struct tape_options {
     char device[32], label[16];
-    int load_timeout_ms;
     uint64_t bytes;
 } tape_options;
 
@@ -106,7 +105,6 @@ static const sl_option far_rows[] = {
 static const sl_option tape_rows[] = {
     SL_OPTION(tape_options, device, SL_OPTION_TEXT, 0, "", 0, 0, "The device. Empty: none."),
     SL_OPTION(tape_options, label, SL_OPTION_TEXT, SL_OPTION_SECRET, "x", 0, 0, "What is on it."),
-    SL_OPTION(tape_options, load_timeout_ms, SL_OPTION_INT, 0, "5000", 1, 600000, "How long to wait."),
     SL_OPTION(tape_options, bytes, SL_OPTION_SIZE, 0, "0", 0, 1 << 30, "Its size."),
 };
 static const sl_options near_table = {.section = "sparse_attention",
@@ -171,15 +169,13 @@ START_TEST(options_of_implementations)
     ck_assert_msg(!strncmp(err.text, "--set sparse_attention.width: is not read", 41), "%s", err.text);
     /* Rules of the implementation, and those that concern other keys. */
     loads_and_finishes("kvstore.tape.device: /t\n", SL_ERR_INVALID, "kvstore.tape.bytes: is mandatory");
-    loads_and_finishes("kvstore.tape: {device: /t, bytes: 1M, load_timeout_ms: 30000}\n", SL_ERR_INVALID,
-                       "kvstore.tape.load_timeout_ms (30000) must be less than router.stage_timeout_ms");
     loads_and_finishes("kvstore: {prefix_cache: false, tape: {device: /t, bytes: 1M}}\n", SL_ERR_INVALID,
                        "kvstore.tape.device: needs kvstore.prefix_cache");
     loads_and_finishes("kvstore: {share: none, tape: {device: /t, bytes: 1M}}\n", SL_ERR_INVALID,
                        "kvstore.tape.device: has no use with kvstore.share: none");
     loads_and_finishes("kvstore.tape: {device: /t, bytes: 1.5M, label: hidden}\n", SL_OK, NULL);
     const tape_options *tape = sl_config_part(&cfg, &tape_table);
-    ck_assert(tape->bytes == 3 << 19 && tape->load_timeout_ms == 5000);
+    ck_assert(tape->bytes == 3 << 19);
     /* The dump has what is used and nothing else, and loads again. */
     char *dump = sl_config_dump(&cfg);
     ck_assert(strstr(dump, "  tape:\n    device: \"/t\"\n") && !strstr(dump, "hidden") &&
@@ -187,6 +183,42 @@ START_TEST(options_of_implementations)
     loads_and_finishes(dump, SL_OK, NULL);
     free(dump);
     sl_config_bind(NULL, NULL);
+}
+END_TEST
+
+/* Keys of former versions: refused with what replaces them, which is a key that exists where it names one. */
+START_TEST(keys_that_are_gone)
+{
+    rejects("prefill:\n  ranks: 2\n", "t.yaml:2: prefill.ranks",
+            "this key of former versions is gone: cluster.groups: [prefill=RANKS] says it");
+    fresh();
+    ck_assert_int_eq(sl_config_set(&cfg, "decode.verify_checksums=false", &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, "kvstore.verify says what is compared"), "%s", err.text);
+}
+END_TEST
+
+START_TEST(groups_of_workers)
+{
+    static const char *const bad[][2] = {
+        {"2", "does not begin with a role"},        {"router=2", "does not begin with a role"},
+        {"decode=", "has no number of ranks"},      {"decode=0", "has no number of ranks"},
+        {"decode=65", "has no number of ranks"},    {"decode=2x", "has no number of ranks"},
+        {"decode=2@host", "has no HOST:PORT"},      {"decode=2@:1", "has no HOST:PORT"},
+        {"decode=2,decode=4", "names a role twice"}};
+    loads_and_finishes("cluster: {groups: [prefill=2, \"both=8@10.0.0.1:7390\"]}\n", SL_OK, NULL);
+    ck_assert_int_eq(cfg.cluster.group[SL_ROLE_PREFILL].ranks, 2);
+    ck_assert_str_eq(cfg.cluster.group[SL_ROLE_PREFILL].address, "127.0.0.1:7310");
+    ck_assert_int_eq(cfg.cluster.group[SL_ROLE_DECODE].ranks, 1);
+    ck_assert_int_eq(cfg.cluster.group[SL_ROLE_BOTH].ranks, 8);
+    ck_assert_str_eq(cfg.cluster.group[SL_ROLE_BOTH].address, "10.0.0.1:7390");
+    for (size_t i = 0; i < SL_COUNT(bad); i++) {
+        char set[64];
+        fresh();
+        snprintf(set, sizeof set, "cluster.groups=%s", bad[i][0]);
+        ck_assert_int_eq(sl_config_set(&cfg, set, &err), SL_OK);
+        ck_assert_int_eq(sl_config_finish(&cfg, &err), SL_ERR_INVALID);
+        ck_assert_msg(strstr(err.text, bad[i][1]), "%s: %s", set, err.text);
+    }
 }
 END_TEST
 
@@ -269,14 +301,13 @@ END_TEST
 
 START_TEST(yaml_all_types)
 {
-    ck_assert_msg(
-        load("model: {path: /m/tiny, served_name: \"a \\\"b\\\"\"}\n"
-             "kvstore:\n  bytes: 3GiB\n  layout: page_head\n  numa_node: -1\n  prefix_cache: false\n"
-             "sparse_attention:\n  dense_layers: [0, 3]\n"
-             "cluster:\n  roles:\n    - router\n    - prefill\n    - decode\n    - decode\n"
-             "kvstore.prefetch_budget: 0.5\n"
-             "log:\n  # nothing set\n") == SL_OK,
-        "%s", err.text);
+    ck_assert_msg(load("model: {path: /m/tiny, served_name: \"a \\\"b\\\"\"}\n"
+                       "kvstore:\n  bytes: 3GiB\n  layout: page_head\n  prefix_cache: false\n"
+                       "sparse_attention:\n  dense_layers: [0, 3]\n"
+                       "cluster:\n  roles:\n    - router\n    - prefill\n    - decode\n    - decode\n"
+                       "kvstore.prefetch_budget: 0.5\n"
+                       "log:\n  # nothing set\n") == SL_OK,
+                  "%s", err.text);
     ck_assert_str_eq(cfg.model.path, "/m/tiny");
     ck_assert_str_eq(cfg.model.served_name, "a \"b\"");
     ck_assert_uint_eq(cfg.kvstore.bytes, 3ull << 30);
@@ -508,12 +539,12 @@ START_TEST(the_wait_for_other_workers_follows_the_stage_timeout)
     for (size_t i = 0; i < SL_COUNT(cases); i++) {
         char stage[64], wait[64];
         snprintf(stage, sizeof stage, "router.stage_timeout_ms=%s", cases[i].stage);
-        snprintf(wait, sizeof wait, "kvstore.workers.load_timeout_ms=%s", cases[i].wait);
+        snprintf(wait, sizeof wait, "kvstore.load_timeout_ms=%s", cases[i].wait);
         fresh();
         ck_assert_int_eq(sl_config_set(&cfg, stage, &err), SL_OK);
         ck_assert_int_eq(sl_config_set(&cfg, wait, &err), SL_OK);
         ck_assert_int_eq(sl_config_finish(&cfg, &err), SL_OK);
-        ck_assert_int_eq(sl_config_pull_timeout_ms(&cfg), cases[i].expected);
+        ck_assert_int_eq(sl_config_load_timeout_ms(&cfg), cases[i].expected);
     }
 }
 END_TEST
@@ -532,8 +563,8 @@ START_TEST(rules_across_keys)
     finish_rejects("cluster.routers=a:1,b:2,a:1", NULL, "has a:1 twice");
     finish_rejects("kvstore.quota.share=0.5", "kvstore.quota.limit=0.25",
                    "kvstore.quota.share (0.5) is larger");
-    finish_rejects("kvstore.workers.load_timeout_ms=4000", "router.stage_timeout_ms=4000",
-                   "kvstore.workers.load_timeout_ms (4000) must be less than");
+    finish_rejects("kvstore.load_timeout_ms=4000", "router.stage_timeout_ms=4000",
+                   "kvstore.load_timeout_ms (4000) must be less than");
     finish_rejects("router.api_key_file=/nonexistent/key", NULL, "/nonexistent/key");
     finish_rejects("router.api_key_file=/nonexistent/key", "router.api_key=x", "both set");
 }
@@ -611,6 +642,8 @@ int main(void)
     tcase_add_test(t, table_is_sound);
     tcase_add_test(t, defaults);
     tcase_add_test(t, options_of_implementations);
+    tcase_add_test(t, keys_that_are_gone);
+    tcase_add_test(t, groups_of_workers);
     tcase_add_test(t, sections_have_neighbours);
     tcase_add_test(t, bytes);
     tcase_add_test(t, enums_match_their_names);

@@ -48,6 +48,14 @@ START_TEST(messages)
     fails("generate --model " YARN " --ids 1 --mode hierarchical --hot-rows 3 --max-new-tokens 100", 1,
           "hot_rows 3");
     fails("config --set decode.nothing=1", 1, "nothing");
+    fails("config check /nonexistent.yaml", 1, "/nonexistent.yaml");
+    fails("config check configs/one-host.yaml --set model.path=/nonexistent", 1, "model.path: /nonexistent");
+    fails("config check configs/one-host.yaml --set model.max_context=4096 --set kvstore.bytes=1M", 1,
+          "kvstore.bytes: 1.0 MiB");
+    fails("config check configs/one-host.yaml --set sparse_attention.hot_rows=3", 1,
+          "sparse_attention.hot_rows is 3");
+    fails("config check configs/one-host.yaml --set sparse_attention.algorithm=quest", 1, "KV heads");
+    ck_assert_int_eq(run("config check configs/one-host.yaml", false), 0);
     fails("inspect --model /nonexistent", 1, "config.json");
     fails("verify", 2, "--model DIR is required");
     fails("verify --model " YARN " --tokens 100000", 1, "context of 4096");

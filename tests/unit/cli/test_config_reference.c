@@ -138,10 +138,6 @@ START_TEST(rules_of_implementations)
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.share=none", &err), SL_OK);
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
     finish_rejects_now("kvstore.disk.path=/d", "kvstore.share: none");
-    fresh();
-    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.load_timeout_ms=30000", &err), SL_OK);
-    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
-    finish_rejects_now("kvstore.disk.path=/d", "must be less than router.stage_timeout_ms");
     finish_rejects("kvstore.redis.bytes=1GiB", NULL, "kvstore.redis.bytes: has no effect");
     finish_rejects("kvstore.redis.user=u", NULL, "kvstore.redis.user: has no effect");
     finish_rejects("kvstore.redis.address=h:1", "kvstore.redis.user=u", "needs kvstore.redis.password_file");
@@ -149,8 +145,6 @@ START_TEST(rules_of_implementations)
                    "kvstore.redis.password_file: /nonexistent/p");
     finish_rejects("kvstore.redis.address=h:1", "kvstore.prefix_cache=false", "needs kvstore.prefix_cache");
     finish_rejects("kvstore.redis.address=h:1", "kvstore.share=none", "kvstore.redis.address: has no use");
-    finish_rejects("kvstore.redis.address=h:1", "kvstore.redis.load_timeout_ms=30000",
-                   "kvstore.redis.load_timeout_ms (30000) must be less than");
     finish_rejects("kvstore.nixl.path=/d", NULL, "kvstore.nixl.path: has no effect");
     finish_rejects("kvstore.nixl.backend=POSIX", "kvstore.nixl.path=/d", "files need both");
     finish_rejects("kvstore.nixl.backend=OBJ", "kvstore.nixl.parameters=bucket=b,secret_key=hidden",
@@ -233,14 +227,14 @@ static sl_plan plan_h200(int32_t step_tokens)
 START_TEST(configurations_for_h200)
 {
     load_h200("configs/h200-node.yaml");
-    ck_assert(cfg.both.ranks == 8 && workers_of(SL_ROLE_BOTH) == 8);
+    ck_assert(cfg.cluster.group[SL_ROLE_BOTH].ranks == 8 && workers_of(SL_ROLE_BOTH) == 8);
     sl_plan p = plan_h200(cfg.prefill.chunk_tokens + cfg.decode.max_batch);
     ck_assert_int_ge(p.rows[0].hierarchical_batch, cfg.decode.max_batch);
     ck_assert_int_ge(p.rows[3].hierarchical_batch, 8);
 
     load_h200("configs/h200-two-nodes.yaml");
-    ck_assert(cfg.prefill.ranks == 8 && workers_of(SL_ROLE_PREFILL) == 8);
-    ck_assert(cfg.decode.ranks == 8 && workers_of(SL_ROLE_DECODE) == 8);
+    ck_assert(cfg.cluster.group[SL_ROLE_PREFILL].ranks == 8 && workers_of(SL_ROLE_PREFILL) == 8);
+    ck_assert(cfg.cluster.group[SL_ROLE_DECODE].ranks == 8 && workers_of(SL_ROLE_DECODE) == 8);
     p = plan_h200(cfg.decode.max_batch);
     ck_assert_int_ge(p.rows[0].hierarchical_batch, cfg.decode.max_batch);
     ck_assert_int_ge(p.rows[3].hierarchical_batch, 8);

@@ -46,20 +46,21 @@ static void set(sl_tier_values *v, const char *name, const char *text)
                   err.text);
 }
 
-static sl_tier_values opts_of(const char *lib, const char *backend, const char *prefix)
+static sl_tier_values opts_of(const char *lib, const char *backend)
 {
     sl_tier_values v;
     sl_options_default(sl_tier_nixl_ops.options, v.bytes);
     set(&v, "library", lib);
     set(&v, "backend", backend);
-    set(&v, "prefix", prefix);
     return v;
 }
 
 static sl_tier_values posix_opts(void)
 {
-    return opts_of(library, "POSIX", "n");
+    return opts_of(library, "POSIX");
 }
+
+static bool starts_without;
 
 static sl_status open_at(const char *directory, uint64_t records, const sl_tier_values *n, sl_key fingerprint,
                          sl_err *err)
@@ -68,6 +69,7 @@ static sl_status open_at(const char *directory, uint64_t records, const sl_tier_
                       .capacity_bytes = records * RECORD,
                       .directory = directory,
                       .options = n,
+                      .prefix = directory ? "n" : "o",
                       .slow_ms = slow_ms,
                       .fingerprint = fingerprint,
                       .format = {3, 4}};
@@ -389,11 +391,9 @@ START_TEST(transfers_that_never_end_do_not_hold_close)
 }
 END_TEST
 
-static bool starts_without;
-
 static sl_status open_objects(const char *parameter, uint64_t records, sl_err *err)
 {
-    sl_tier_values n = opts_of(fake_nixl_path(), "OBJ", "o");
+    sl_tier_values n = opts_of(fake_nixl_path(), "OBJ");
     set(&n, "parameters", parameter);
     set(&n, "required", starts_without ? "false" : "true");
     return open_at(NULL, records, &n, (sl_key){1, 2}, err);

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "kvstore/page_record.h"
 #include "kvstore/redis_format.h"
+#include "kvstore/redis_options.h"
 #include "kvstore/tier.h"
 #include "tests/unit/kvstore/redis_rig.h"
 #include "tests/unit/kvstore/test_kvstore.h"
@@ -27,7 +28,7 @@ static uint8_t *memory; /* [MAX_PAGES][MAX_BYTES] */
 static struct iovec spans[MAX_PAGES];
 static sl_tier_page pages[MAX_PAGES];
 static sl_key keys[MAX_PAGES];
-static char prefix[24];
+static char prefix[32];
 
 typedef struct answer {
     int calls;
@@ -75,7 +76,6 @@ static sl_tier_values at_address(const char *address)
     sl_tier_values v;
     sl_options_default(sl_tier_find("redis")->options, v.bytes);
     set(&v, "address", address);
-    set(&v, "prefix", prefix[0] ? prefix : "r");
     return v;
 }
 
@@ -107,6 +107,7 @@ static sl_status open_with(const sl_tier_values *r, uint64_t capacity, sl_err *e
     sl_tier_opts o = {.page_bytes = page_bytes,
                       .capacity_bytes = capacity,
                       .options = r,
+                      .prefix = prefix,
                       .fingerprint = {1, 2},
                       .format = {3, 4}};
     uint64_t seed = 4;
@@ -233,7 +234,12 @@ START_TEST(clusters_of_one_model_share_and_others_never_meet)
     first = tier;
     ck_assert_int_eq(run(SL_TIER_SET, 0, 8), 8);
     sl_tier_values r = at_server(server);
-    sl_tier_opts o = {.page_bytes = page_bytes, .options = &r, .fingerprint = {1, 2}, .format = {3, 5}};
+    sl_tier_opts o = {.page_bytes = page_bytes,
+                      .options = &r,
+                      .prefix = prefix,
+
+                      .fingerprint = {1, 2},
+                      .format = {3, 5}};
     ck_assert_int_eq(sl_tier_open(sl_tier_find("redis"), &o, &others[0], &err), SL_OK);
     o.format = (sl_key){3, 4}, o.fingerprint = (sl_key){9, 2};
     ck_assert_int_eq(sl_tier_open(sl_tier_find("redis"), &o, &others[1], &err), SL_OK);
@@ -443,10 +449,10 @@ START_TEST(options_that_cannot_be)
         ck_assert_ptr_nonnull(strstr(err.text, "want"));
     }
     set(&r, "address", redis_rig_address(server));
-    set(&r, "prefix", "a b");
+    snprintf(prefix, sizeof prefix, "a b");
     ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(err.text, "prefix"));
-    set(&r, "prefix", "abcdefghijklmnopqrstuvwxyz");
+    snprintf(prefix, sizeof prefix, "abcdefghijklmnopqrstuvwxyz");
     ck_assert_int_eq(open_with(&r, 0, &err), SL_ERR_INVALID);
 }
 END_TEST
@@ -496,7 +502,7 @@ START_TEST(a_server_that_hangs)
     page_bytes = 4096;
     snprintf(prefix, sizeof prefix, "r%d", (int)getpid());
     sl_tier_values r = at_server(frozen);
-    set(&r, "timeout_ms", "300");
+    ((sl_redis_options *)(void *)r.bytes)->timeout_ms = 300;
     ck_assert_int_eq(open_with(&r, 0, &err), SL_OK);
     ck_assert_int_eq(run(SL_TIER_SET, 0, 4), 4);
     kill(redis_rig_pid(frozen), SIGSTOP);
@@ -528,7 +534,7 @@ START_TEST(a_server_that_hangs_under_load)
     page_bytes = 4096;
     snprintf(prefix, sizeof prefix, "r%d", (int)getpid());
     sl_tier_values r = at_server(frozen);
-    set(&r, "timeout_ms", "500");
+    ((sl_redis_options *)(void *)r.bytes)->timeout_ms = 500;
     ck_assert_int_eq(open_with(&r, 0, &err), SL_OK);
     kill(redis_rig_pid(frozen), SIGSTOP);
     int sent = 0;
@@ -592,7 +598,7 @@ START_TEST(a_server_that_trickles_does_not_hold_close)
     page_bytes = 4096;
     snprintf(prefix, sizeof prefix, "t");
     sl_tier_values r = at_address(address);
-    set(&r, "timeout_ms", "1000");
+    ((sl_redis_options *)(void *)r.bytes)->timeout_ms = 1000;
     ck_assert_msg(open_with(&r, 0, &err) == SL_OK, "%s", err.text);
     answer a;
     submit(&a, SL_TIER_GET, 0, 1);

@@ -92,10 +92,9 @@ static sl_tier_opts redis_options(void)
     const sl_options *table = sl_tier_find("redis")->options;
     sl_options_default(table, redis_opts.bytes);
     set_option(table, &redis_opts, "address", redis_rig_address(redis));
-    set_option(table, &redis_opts, "prefix", redis_prefix);
-    set_option(table, &redis_opts, "required", "false");
     return (sl_tier_opts){.page_bytes = BYTES,
                           .options = &redis_opts,
+                          .prefix = redis_prefix,
                           .evicted = on_evicted,
                           .evicted_ctx = keys,
                           .fingerprint = {1, 2},
@@ -112,11 +111,11 @@ static sl_tier_opts options(const sl_tier_ops *ops)
         sl_options_default(ops->options, nixl.bytes);
         set_option(ops->options, &nixl, "library", nixl_rig_library());
         set_option(ops->options, &nixl, "backend", "POSIX");
-        set_option(ops->options, &nixl, "prefix", "t");
         return (sl_tier_opts){.page_bytes = BYTES,
                               .capacity_bytes = 4 * KEYS * 2 * 4096,
                               .directory = tier_directory(),
                               .options = &nixl,
+                              .prefix = "t",
                               .evicted = on_evicted,
                               .evicted_ctx = keys,
                               .fingerprint = {1, 2},
