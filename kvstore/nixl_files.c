@@ -73,11 +73,11 @@ void sl_nixl_file_release(const sl_nixl_files *f, sl_key key)
 /* Opens with O_DIRECT where the file system has it. */
 static int open_file(sl_nixl_files *f, const char *path, int flags)
 {
-    int fd = open(path, flags | O_CLOEXEC | (f->direct ? O_DIRECT : 0), 0600);
+    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | (f->direct ? O_DIRECT : 0), 0600);
     if (fd < 0 && errno == EINVAL && f->direct) {
         f->direct = false;
         unlink(path); /* it may have been created */
-        fd = open(path, flags | O_CLOEXEC, 0600);
+        fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
     }
     return fd;
 }
@@ -87,12 +87,12 @@ sl_status sl_nixl_file_read(sl_nixl_files *f, sl_key key, int *fd)
     char path[SL_NIXL_PATH_BYTES];
     struct stat st;
     sl_nixl_file_path(f, key, path);
-    int opened = open(path, O_RDONLY | O_CLOEXEC | (f->direct ? O_DIRECT : 0));
+    int opened = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | (f->direct ? O_DIRECT : 0));
     if (opened < 0 && errno == EINVAL)
-        opened = open(path, O_RDONLY | O_CLOEXEC);
+        opened = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (opened < 0)
         return errno == ENOENT || errno == ENOTDIR ? SL_ERR_NOT_FOUND : SL_ERR_IO;
-    if (fstat(opened, &st) != 0 || (uint64_t)st.st_size != f->record_bytes) {
+    if (fstat(opened, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->record_bytes) {
         close(opened);
         return SL_ERR_CORRUPT;
     }

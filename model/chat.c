@@ -304,6 +304,9 @@ static sl_status check_messages(const sl_chat_request *req, sl_err *err)
         if (!known)
             return sl_fail(err, SL_ERR_INVALID, "messages[%zu].role: \"%.32s\" is unknown", i,
                            role ? role : "");
+        if (strcmp(role, "assistant") && json_is_null(json_object_get(msg, "content")))
+            return sl_fail(err, SL_ERR_INVALID, "messages[%zu].content: must not be null for the role %s", i,
+                           role);
         const json_t *calls = json_object_get(msg, "tool_calls");
         if (calls && !json_is_null(calls) && !json_is_array(calls))
             return sl_fail(err, SL_ERR_INVALID, "messages[%zu].tool_calls: must be an array", i);

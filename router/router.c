@@ -120,9 +120,11 @@ uint64_t sl_router_turn(const sl_router *r)
 uint64_t sl_router_turn_ns(const sl_router *r)
 {
     const sl_router_life *l = &r->life;
+    if (!l->turn_ns)
+        return 0;
     uint64_t past = sl_now_ns() - l->turn_ns,
              slept = uv_metrics_idle_time((uv_loop_t *)&r->loop) - l->turn_idle_ns;
-    return l->turn_ns && past > slept ? past - slept : 0;
+    return past > slept ? past - slept : 0;
 }
 
 /*

@@ -286,6 +286,13 @@ static sl_status parse_salt(const json_t *o, sl_request_spec *s, sl_err *err)
     return sl_request_spec_set_salt(s, W ".cache_salt", json_string_value(v), json_string_length(v), err);
 }
 
+/* It is not used; what is no string is a mistake, or meant to take memory. */
+static sl_status check_user(const json_t *o, sl_err *err)
+{
+    const char *user = NULL;
+    return sl_json_opt_string(o, W, "user", &user, err);
+}
+
 static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
 {
     int64_t n = 1;
@@ -296,6 +303,7 @@ static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_req
     SL_TRY(parse_stream(o, q, err));
     SL_TRY(parse_sampling(o, q->chat, &q->spec, err));
     SL_TRY(parse_salt(o, &q->spec, err));
+    SL_TRY(check_user(o, err));
     SL_TRY(sl_json_opt_bool(o, W, "parse_special", &q->parse_special, err));
     return parse_logprobs(o, q, err);
 }

@@ -106,7 +106,7 @@ SAY = [{"role": "user", "content": "x"}]
 INPUTS = {
     "a body of 7 MB, text": http(prompt=WORDS, max_tokens=4),
     "a body of 8 MB, token ids": http(prompt=[7] * 2600000, max_tokens=4),
-    "a body of 6 MB, many small members": http(prompt="x", max_tokens=4, user=[{"a": 1}] * 600000),
+    "a body of 6 MB, many small members": http(prompt="x", max_tokens=4, metadata=[{"a": 1}] * 600000),
     "128 prompts of 2,000 tokens": http(prompt=[[5] * 2000] * 128, max_tokens=4),
     "200 requests of 1,000 tokens": http(prompt=[[5] * 1000] * 25, n=8, max_tokens=4),
     "32 answers with logprobs": http(prompt=[5, 6, 7], n=32, logprobs=5, max_tokens=250, ignore_eos=True, temperature=1),

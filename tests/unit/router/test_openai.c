@@ -209,6 +209,20 @@ START_TEST(bad_bodies_name_the_field)
 }
 END_TEST
 
+START_TEST(a_user_is_a_string)
+{
+    sl_oai_request q;
+    sl_err err = {""};
+    ck_assert_int_eq(parse(false, "{\"model\":\"m\",\"prompt\":\"a\",\"user\":[{\"a\":1}]}", &q, &err),
+                     SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, "user") != NULL, "%s", err.text);
+    ck_assert_int_eq(
+        parse(true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":null}]}", &q, &err),
+        SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, "content") != NULL, "%s", err.text);
+}
+END_TEST
+
 START_TEST(depth_is_limited_and_measured)
 {
     char body[1024] = "{\"model\":\"m\",\"prompt\":";
@@ -512,6 +526,7 @@ int main(void)
     tcase_add_test(t, special_tokens_of_clients);
     tcase_add_test(t, prompt_shapes);
     tcase_add_test(t, bad_bodies_name_the_field);
+    tcase_add_test(t, a_user_is_a_string);
     tcase_add_test(t, depth_is_limited_and_measured);
     tcase_add_test(t, errors_as_openai);
     tcase_add_test(t, stream_shape);

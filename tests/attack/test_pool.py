@@ -1,0 +1,139 @@
+"""Long texts: the time of a pool's job, whose turn it is, and what is asked before a text is read."""
+
+import hashlib
+import json
+import shutil
+import socket
+import threading
+import time
+
+import pytest
+
+import real
+import wire
+
+KEYS = {"loud": "key-of-loud", "calm": "key-of-calm", "none": "key-of-none"}
+MARKS = "e" + "\u0315\u0316" * 1000000  # 4 MB of combining marks, which the normalizer must put in order
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory, clean):
+    """A router whose tokenizer normalizes to NFC, with tenants. There are no workers: what was admitted ends with 503."""
+    directory = tmp_path_factory.mktemp("pool")
+    model = directory / "tiny-v32"
+    shutil.copytree(real.MODEL, model)
+    text = json.loads((model / "tokenizer.json").read_text())
+    text["normalizer"] = {"type": "NFC"}
+    (model / "tokenizer.json").write_text(json.dumps(text))
+    limits = {"none": "requests_per_minute=1", "calm": "weight=1", "loud": "weight=1"}
+    lines = [f"{n} sha256={hashlib.sha256(k.encode()).hexdigest()} {limits[n]}" for n, k in KEYS.items()]
+    (directory / "keys").write_text("\n".join(lines) + "\n")
+    r = real.Process(directory, "router", **{"router.stage_timeout_ms": 300, "model.path": model, "router.keys_file": directory / "keys",
+                                             "model.max_context": 2000000})
+    real.until("it to listen", lambda: r.get("/health/live").status_code == 200)
+    yield r
+    assert r.close(), "had to be killed"
+
+
+def body(prompt, **more):
+    return json.dumps({"model": "tiny-v32", "prompt": prompt, "max_tokens": 1, **more}, ensure_ascii=False).encode()
+
+
+def head(tenant, n):
+    return (f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEYS[tenant]}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {n}\r\n\r\n").encode()
+
+
+def send(r, tenant, data, wait=120):
+    """The status of the answer, and the seconds until it came."""
+    begin = time.monotonic()
+    with socket.create_connection(wire.address(r.http), timeout=wait) as s:
+        s.sendall(head(tenant, len(data)) + data)
+        first = s.recv(4096)
+    return int(first.split(b" ")[1]) if first else 0, time.monotonic() - begin
+
+
+def cpu(r):
+    fields = open(f"/proc/{r.process.pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def test_marks_take_seconds_at_most(router):
+    before = cpu(router)
+    status, _ = send(router, "loud", body(MARKS))
+    assert status in (400, 503), status
+    assert cpu(router) - before < 8, cpu(router) - before
+
+
+def test_another_tenant_is_served_meanwhile(router):
+    """Sixteen texts of megabytes of one tenant; a prompt of 6 KB of another one waits for none of them."""
+    data, results = body("ab cd " * 600000), []
+    threads = [threading.Thread(target=lambda: results.append(send(router, "loud", data))) for _ in range(16)]
+    for t in threads:
+        t.start()
+    time.sleep(0.5)
+    waits = []
+    while any(t.is_alive() for t in threads) and len(waits) < 10:
+        status, wait = send(router, "calm", body("x y " * 1500))
+        assert status == 503, status  # admitted
+        waits.append(wait)
+    alone = [send(router, "calm", body("x y " * 1500))[1] for _ in range(3)]
+    for t in threads:
+        t.join()
+    print(sorted(results), waits, alone)
+    assert max(waits) < max(alone) + 3, (waits, alone)
+
+
+def test_an_empty_account_is_told_before_its_body(router):
+    """Of one request a minute: the second one is refused when its headers are there, and costs no time."""
+    send(router, "none", body("x"))
+    with socket.create_connection(wire.address(router.http), timeout=20) as s:
+        s.sendall(head("none", 7000000))
+        assert s.recv(100).startswith(b"HTTP/1.1 429")
+
+
+def test_a_client_that_leaves_ends_the_work(router):
+    """Long texts whose clients leave at once: the processor is idle soon after."""
+    data = body("q" * 6000000)
+    for _ in range(6):
+        s = socket.create_connection(wire.address(router.http), timeout=20)
+        s.sendall(head("loud", len(data)) + data)
+        time.sleep(0.3)
+        s.close()
+    time.sleep(1.5)
+    before = cpu(router)
+    time.sleep(1)
+    assert cpu(router) - before < 0.3, cpu(router) - before
+    real.until("all bytes to be given back", lambda: real.metric(router.get("/metrics").text, "sluice_request_bytes") == 0)
+
+
+@pytest.mark.parametrize("kind", ["spaces", "word", "brackets", "arguments", "bias"])
+def test_memory_is_reserved(router, kind):
+    """What is small when it is sent and large when it is worked on: refused, or served, and the router's memory stays bounded."""
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"a":[' + "{}," * 1500000 + "{}]}"}}
+    chat = [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "x"}]
+    data = {"spaces": lambda: body(" " * 7500000), "word": lambda: body("a" * 7500000),
+            "brackets": lambda: body("x", metadata=[[]] * 2000000),
+            "arguments": lambda: json.dumps({"model": "tiny-v32", "messages": chat, "max_tokens": 1}).encode(),
+            "bias": lambda: body(["x"] * 8, n=128, logit_bias={str(i): 1 for i in range(300)}, stop=["s" * 1000] * 4)}[kind]()
+    path = b"/v1/chat/completions" if kind == "arguments" else b"/v1/completions"
+    results = []
+
+    def run():
+        try:
+            with socket.create_connection(wire.address(router.http), timeout=120) as s:
+                s.sendall(head("loud", len(data)).replace(b"/v1/completions", path) + data)
+                results.append(int(s.recv(4096).split(b" ")[1]))
+        except (ConnectionError, IndexError):
+            results.append(0)
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    status = open(f"/proc/{router.process.pid}/status").read()
+    mib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
+    print(kind, results, f"{mib:.0f} MiB")
+    assert mib < 800, mib
+    assert set(results) <= {400, 413, 429, 503, 0}, results
+    real.until("all bytes to be given back", lambda: real.metric(router.get("/metrics").text, "sluice_request_bytes") == 0)
