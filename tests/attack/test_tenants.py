@@ -78,6 +78,56 @@ def test_rates_and_rights(cluster):
             assert e.value.code() == code
 
 
+def test_series_of_tenants_are_for_admins(cluster):
+    """On /metrics without a key, with a wrong one, and with that of a tenant: everything else, but nothing of tenants."""
+    def seen(key):
+        text = requests.get(cluster.http + "/metrics", timeout=30, headers={"Authorization": f"Bearer {key}"} if key else {}).text
+        assert "sluice_requests_total" in text
+        return "sluice_tenant_" in text
+    post(cluster, CHAT)
+    assert [seen(key) for key in (None, "wrong", CHAT, ADMIN, None)] == [False, False, False, True, False]
+
+
+def test_ids_belong_to_a_tenant(cluster):
+    """Two tenants with the same id: both are served, neither learns of the other's, and each aborts its own only."""
+    c = cluster
+    pb, _, _ = clients.protocol()
+
+    def metadata(key):
+        return (("authorization", f"Bearer {key}"),)
+
+    def abort(stub, key, name):
+        return stub.Abort(pb.AbortRequest(request_id=name), timeout=60, metadata=metadata(key)).success
+
+    def rest(stream):
+        """How many messages an aborted stream still had."""
+        n = 0
+        try:
+            for _ in stream:
+                n += 1
+        except grpc.RpcError:
+            pass
+        return n
+    with c.channel() as channel:
+        stub = c.stub(channel)
+        requests_ = [c.request(real.prompt("ids", 30), 4000) for _ in range(3)]
+        for q in requests_:
+            q.request_id, q.stream = "same", True
+        mine = stub.Generate(requests_[0], timeout=120, metadata=metadata(CHAT))
+        next(mine)
+        other = stub.Generate(requests_[1], timeout=120, metadata=metadata(ADMIN))
+        next(other)
+        with pytest.raises(grpc.RpcError) as e:  # one's own is in use
+            next(stub.Generate(requests_[2], timeout=120, metadata=metadata(CHAT)))
+        assert e.value.code() == grpc.StatusCode.ALREADY_EXISTS
+        assert abort(stub, ADMIN, "same")        # its own first
+        assert rest(other) < 3000
+        next(mine)                               # that of the other tenant continues
+        assert abort(stub, CHAT, "same")
+        assert rest(mine) < 3000
+        assert not abort(stub, CHAT, "same")
+
+
 def test_reload(cluster):
     c = cluster
 

@@ -63,8 +63,8 @@ static int connect_front(void)
 /* Everything that belongs to a connection is gone. */
 static bool quiet(void)
 {
-    return front->c->idle(front) && !router->requests.active && !router->requests.groups && !router->queue.length &&
-           !sl_router_shared(router)->held;
+    return front->c->idle(front) && !router->requests.active && !router->requests.groups &&
+           !router->queue.length && !sl_router_shared(router)->held;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kvstore/page_key.h"
 #include "router/core/keyset.h"
@@ -315,6 +316,34 @@ START_TEST(set_holds_what_was_added)
 }
 END_TEST
 
+static double cpu_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Keys that are alike in their low or high bits, as a client would choose them that knows how tables find places: they cost
+ * what other keys cost. */
+START_TEST(chosen_keys_cost_what_others_do)
+{
+    enum { N = 30000 };
+    double took[3];
+    for (int kind = 0; kind < 3; kind++) {
+        sl_keyset *s;
+        ck_assert_int_eq(sl_keyset_create(N, &s), SL_OK);
+        double begin = cpu_s();
+        for (uint64_t i = 1; i <= N; i++)
+            sl_keyset_add(s, kind == 0 ? key(i) : kind == 1 ? (sl_key){i << 40, i} : (sl_key){7, i << 32});
+        ck_assert_uint_eq(sl_keyset_count(s), N);
+        took[kind] = cpu_s() - begin;
+        sl_keyset_destroy(s);
+    }
+    ck_assert_msg(took[1] < 10 * took[0] && took[2] < 10 * took[0], "%f s, chosen %f s, %f s", took[0],
+                  took[1], took[2]);
+}
+END_TEST
+
 START_TEST(set_forgets_the_oldest)
 {
     sl_keyset *s;
@@ -381,6 +410,7 @@ int main(void)
     tcase_add_loop_test(t, cache_aware_decides, 0, 10);
     tcase_add_loop_test(t, a_hot_prefix_spreads_and_a_cold_one_does_not, 0, 2);
     tcase_add_test(t, set_holds_what_was_added);
+    tcase_add_test(t, chosen_keys_cost_what_others_do);
     tcase_add_test(t, set_forgets_the_oldest);
     tcase_add_test(t, set_random_against_a_list);
     tcase_add_test(t, match_counts_leading_keys);
