@@ -1,5 +1,5 @@
 /*
- * The step function of a ticket: the way from RESERVE to the tokens. ticket_end.c has the ways out of it; the table is in ticket.h.
+ * The step function of a ticket: the way from RESERVE to the tokens. ticket_end.c has the ways to its end; the table is in ticket.h.
  *
  * A reason that a step makes itself is a constant text, or is formatted into the thread's `reason`, which is valid until the
  * next step: the executor performs effects before it makes another step of a failure.
