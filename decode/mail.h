@@ -60,11 +60,6 @@ typedef struct sl_pull_cancel {
 /* Tags of the checker's jobs that belong to the cascade, to leases and to an audit. Those of tickets are their sl_ticket_job. */
 enum { CHECK_CASCADE = 16, CHECK_LEND, CHECK_AUDIT };
 
-static inline bool sl_mail_of_pages(int tag)
-{
-    return tag == CHECK_CASCADE || tag == CHECK_LEND || tag == CHECK_AUDIT;
-}
-
 static inline bool sl_writer_eq(sl_writer a, sl_writer b)
 {
     return a.router == b.router && a.id == b.id;
