@@ -97,6 +97,7 @@ typedef struct sl_disk_direction {
 
 typedef struct sl_disk_tier {
     sl_tier base;
+    struct sl_disk_tier *next_left; /* tiers whose device did not end in time; they are kept */
     sl_disk_file file;
     sl_disk_index index;
     sl_disk_hooks hooks;
@@ -119,6 +120,9 @@ typedef struct sl_disk_tier {
     void (*aged)(void *ctx, double unused_s, double age_s);
     void *aged_ctx;
     bool stopping;
+    bool waiting; /* the thread is in the kernel, and touches no request before it has the lock again */
+    bool
+        abandoned; /* the owner has ended every request, because the kernel does not; the thread touches nothing more */
     int32_t in_flight, writes_in_flight;
     bool opening; /* a segment header is in flight */
     uint64_t sequence, batch;
@@ -141,6 +145,9 @@ void sl_disk_gone_add(sl_disk_tier *t, sl_key key);
 /* A key ends without an operation; the remaining ones are cancelled. With the lock. */
 void sl_disk_skip(sl_tier_req *r, sl_status st);
 void sl_disk_cancel_rest(sl_tier_req *r);
+/* The device does not end what has begun: every request ends, with SL_ERR_IO or SL_ERR_CANCELLED, and the thread, which is waiting,
+ * does nothing more. With the lock. Returns the number of operations in flight. */
+int32_t sl_disk_abandon(sl_disk_tier *t);
 /* The thread: runs until t->stopping and nothing is left. */
 void *sl_disk_io_main(void *tier);
 

@@ -436,6 +436,34 @@ static bool must_submit(const sl_disk_tier *t)
     return t->in_flight - (int32_t)t->ring.prepared < t->depth / 2 || t->ring.prepared >= SUBMIT;
 }
 
+int32_t sl_disk_abandon(sl_disk_tier *t)
+{
+    t->abandoned = true;
+    for (int32_t i = 0; i < t->depth; i++) {
+        if (t->ops[i].used && t->ops[i].req)
+            end_key(t, t->ops[i].req, t->ops[i].i, SL_ERR_IO);
+        t->ops[i].req = NULL;
+    }
+    (void)begin_next(t, &t->gets); /* nothing begins while the tier stops: the rest is cancelled */
+    (void)begin_next(t, &t->sets);
+    return t->in_flight;
+}
+
+/* The kernel may keep the thread here for as long as it likes. False: its owner has given up. */
+static bool enter(sl_disk_tier *t, bool wait)
+{
+    pthread_mutex_lock(&t->lock);
+    t->waiting = true;
+    pthread_mutex_unlock(&t->lock);
+    sl_status st = sl_uring_enter(&t->ring, wait);
+    pthread_mutex_lock(&t->lock);
+    t->waiting = false;
+    bool go_on = !t->abandoned;
+    pthread_mutex_unlock(&t->lock);
+    SL_CHECK(!go_on || st == SL_OK, "io_uring_enter: errno %d", errno);
+    return go_on;
+}
+
 void *sl_disk_io_main(void *arg)
 {
     sl_disk_tier *t = arg;
@@ -449,8 +477,8 @@ void *sl_disk_io_main(void *arg)
             return NULL;
         if (o)
             start(t, o);
-        if (!o || must_submit(t))
-            SL_CHECK(sl_uring_enter(&t->ring, !o) == SL_OK, "io_uring_enter: errno %d", errno);
+        if ((!o || must_submit(t)) && !enter(t, !o))
+            return NULL;
         reap_one(t);
     }
 }

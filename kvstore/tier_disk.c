@@ -216,17 +216,61 @@ static void free_tier(sl_disk_tier *t)
     free(t);
 }
 
-static void d_close(sl_tier *base)
+/* Tiers whose thread waits in the kernel, which may still write into their buffers. They stay reachable. */
+static void keep_for_ever(sl_disk_tier *t)
 {
-    sl_disk_tier *t = (sl_disk_tier *)base;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static sl_disk_tier *left;
+    pthread_mutex_lock(&lock);
+    t->next_left = left;
+    left = t;
+    pthread_mutex_unlock(&lock);
+}
+
+static bool join_within(sl_disk_tier *t, uint64_t ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    ns += (uint64_t)until.tv_nsec;
+    until.tv_sec += (time_t)(ns / 1000000000u);
+    until.tv_nsec = (long)(ns % 1000000000u);
+    return pthread_timedjoin_np(t->thread, NULL, &until) == 0;
+}
+
+/* False: the device did not end its operations within slow_ms, and they are given up. */
+static bool stop_thread(sl_disk_tier *t)
+{
+    uint64_t wait = t->slow_ns;
     pthread_mutex_lock(&t->lock);
     t->stopping = true;
     pthread_mutex_unlock(&t->lock);
     eventfd_write(t->wake, 1);
-    pthread_join(t->thread, NULL);
+    while (!join_within(t, wait)) {
+        wait = 10000000; /* it is between two waits: it will be in the kernel, or have ended, soon */
+        pthread_mutex_lock(&t->lock);
+        int32_t n = t->waiting ? sl_disk_abandon(t) : -1;
+        pthread_mutex_unlock(&t->lock);
+        if (n < 0)
+            continue;
+        sl_log(
+            SL_LOG_WARN, "tier", "disk_left",
+            "file=%s operations=%d waited_ms=%lu effect=\"the kernel keeps their buffers until the process ends\"",
+            t->file.path, n, (unsigned long)(t->slow_ns / 1000000));
+        return false;
+    }
+    return true;
+}
+
+static void d_close(sl_tier *base)
+{
+    sl_disk_tier *t = (sl_disk_tier *)base;
+    bool ended = stop_thread(t);
     while (d_poll(base))
         ;
-    free_tier(t);
+    if (ended)
+        free_tier(t);
+    else
+        keep_for_ever(t);
 }
 
 /* ---- open ---- */
