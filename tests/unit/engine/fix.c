@@ -26,12 +26,17 @@ static const sl_algo_desc *algorithm_of(const fix_opts *o)
     return o->desc ? o->desc : o->algorithm ? sl_algo_find(o->algorithm) : &sl_algo_dsa;
 }
 
+static sl_select_options options_of(const fix_opts *o)
+{
+    return o->options ? *o->options : select_options(algorithm_of(o), &o->select);
+}
+
 static void open_arena(fix *f)
 {
     sl_err err = {0};
     sl_geometry g;
     sl_cache_dims cache = sl_engine_cache_dims(f->cfg, f->o.rows, f->o.index);
-    cache.select = select_options(algorithm_of(&f->o), &f->o.select);
+    cache.select = options_of(&f->o);
     ck_assert_msg(sl_engine_geometry(f->cfg, &cache, algorithm_of(&f->o), f->o.layout,
                                      sl_model_fingerprint(f->model), &g, &err) == SL_OK,
                   "%s", err.text);
@@ -65,7 +70,7 @@ void fix_open(fix *f, const fix_opts *o)
     int64_t pages = f->o.max_seqs * (int64_t)sl_pages_for(f->o.max_context);
     f->eo = (sl_engine_opts){
         .algorithm = algorithm_of(o),
-        .select = select_options(algorithm_of(o), &o->select),
+        .select = options_of(o),
         .gates = o->gates,
         .max_seqs = f->o.max_seqs,
         .max_hot_seqs = o->max_hot,

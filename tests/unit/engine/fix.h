@@ -32,8 +32,9 @@ typedef struct fix_opts {
     int32_t max_seqs, max_hot, hot_rows, tail_rows; /* hot_rows 0: index_topk */
     const int32_t *hot_rows_layer;                  /* NULL: all layers alike */
     sl_evict_policy policy;
-    const char *algorithm; /* NULL: dsa */
-    select_params select;  /* its options */
+    const char *algorithm;            /* NULL: dsa */
+    select_params select;             /* its options */
+    const sl_select_options *options; /* not NULL: instead of select */
     sl_gates gates;
     const sl_algo_desc *desc;       /* a test double, instead of a name of the registry */
     int32_t host_pages;             /* 0: enough for all sequences */

@@ -152,8 +152,7 @@ static void other_value(const sl_option *o, const void *values, char *text, size
         snprintf(text, cap, "%d", 2 * v <= (double)o->max ? (int)(v > 0 ? 2 * v : 1) : (int)(v / 2));
 }
 
-/* Every option of every algorithm: its stamp changes exactly when pages depend on it, which test_options.c compares with
- * the pages themselves. */
+/* Every option of every algorithm: the stamp changes exactly when its row says that pages depend on it. */
 START_TEST(every_option_is_in_the_stamp_or_says_why_not)
 {
     const sl_model_config m = {.n_kv_heads = 2, .max_context = 1 << 20};
