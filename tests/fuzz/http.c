@@ -5,6 +5,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -22,32 +23,30 @@ static sl_front *front;
 
 static void open_front(void)
 {
-    router = calloc(1, sizeof *router);
-    sl_tokenizer *tok = NULL;
+    static sl_tokenizer *tok;
+    sl_router_opts o;
     sl_err err = {""};
-    if (!router || sl_mock_tokenizer(&tok, NULL))
-        abort();
     sl_log_init(SL_LOG_ERROR, false, "fuzz");
-    sl_router_opts_default(&router->o);
-    router->o.http_host = "127.0.0.1";
-    router->o.http_port = 0;
-    router->o.served_name = "m";
-    router->model.tok = tok;
-    router->cluster.max_context = router->model.context = 4096;
-    router->queue.policy = &sl_policy_round_robin;
-    if (uv_loop_init(&router->loop) || sl_router_stats_init(&router->stats, "m") || sl_effects_init(router) ||
-        sl_front_http.create(router, &router->loop, &front, &err) || !front)
+    sl_router_opts_default(&o);
+    o.transport = "loopback";
+    o.http_host = "127.0.0.1";
+    o.http_port = 0;
+    o.grpc_port = -1;
+    o.served_name = "m";
+    o.max_context = 4096;
+    if (sl_mock_tokenizer(&tok, NULL))
         abort();
-    router->fronts[0] = front;
+    o.tokenizer = tok;
+    if (sl_router_create_opts(&o, &router, &err)) {
+        fprintf(stderr, "%s\n", err.text);
+        abort();
+    }
+    front = router->fronts[0];
 }
 
 static void turn(void)
 {
-    front->c->flush(front);
-    sl_effects_run(router);
-    sl_groups_sweep(router);
     uv_run(&router->loop, UV_RUN_NOWAIT);
-    router->life.turns++;
 }
 
 static int connect_front(void)
