@@ -44,7 +44,7 @@ static sl_tier_opts options(int segments)
 static void setup(void)
 {
     uint64_t seed = 11;
-    sl_key_secret(7); /* the memory of offers has few places here: the same ones in every run */
+    sl_key_secret(15); /* the memory of offers has few places here: the same ones in every run */
     snprintf(directory, sizeof directory, "build/disk-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(directory));
     snprintf(file, sizeof file, "%s/pages.sluice", directory);
