@@ -290,7 +290,7 @@ static const sl_metric_def table[] = {
     COUNTER(
         "sluice_kv_event_batches_lost_total", D, "reason=queue|subscriber|replay",
         "Batches of events.zmq that were lost. queue: too many waited for the thread that publishes. subscriber: "
-        "counted once each time that a slow subscriber reaches events.zmq.hwm; it loses batches until it has read some. replay: a client did not read its answers."),
+        "counted once each time that a slow subscriber has 10,000 batches waiting; it loses batches until it has read some. replay: a client did not read its answers."),
     COUNTER("sluice_kv_event_batches_replayed_total", D, "",
             "Batches of events.zmq that were sent again on request."),
     COUNTER("sluice_kv_event_resends_total", D, "",
@@ -311,7 +311,7 @@ static const sl_metric_def table[] = {
         "sluice_pull_miss_pages_total", D, "reason=absent|cost|peer|late",
         "Pages that requests looked for in other decode workers and that were not read. absent: no worker was named, or it "
         "does not have them any more or lends none now. cost: computing them takes less time. peer: the worker cannot be "
-        "reached, failed, or failed a short time ago. late: not within kvstore.workers.load_timeout_ms."),
+        "reached, failed, or failed a short time ago. late: not within kvstore.load_timeout_ms."),
     COUNTER("sluice_pull_bytes_total", D, "", "Bytes read from the host memory of other decode workers."),
     SECONDS("sluice_pull_seconds_total", D, "",
             "Time in which these reads were in flight, added up over the workers that were read."),

@@ -210,7 +210,7 @@ START_TEST(an_attempt_that_is_left_is_withdrawn)
 }
 END_TEST
 
-/* More pages than can be reused; and with router.prefetch switched off. */
+/* More pages than can be reused; and with kvstore.prefetch: off. */
 START_TEST(nothing_is_told)
 {
     start_loading(_i ? PAGES : PAGES + 1, !_i);
