@@ -39,7 +39,7 @@ STRATEGIES = [
     ("streaming_llm", "gqa_fp8", ["--sinks", "4", "--recent", "44", "--hot-rows", "48"]),
     ("snapkv", "gqa_bf16", ["--prompt-budget", "48", "--window-size", "8", "--output-tokens", "16", "--hot-rows", "64"]),
     ("rocket_kv", "gqa_fp8", ["--prompt-budget", "64", "--window-size", "8", "--topk", "12", "--hot-rows", "48"]),
-    ("skip_softmax", "gqa_bf16", ["--threshold-scale-factor", "20", "--token-budget", "64"]),
+    ("skip_softmax", "gqa_bf16", ["--threshold-scale-factor", "20"]),
 ]
 
 KINDS = ["quest", "quest shared", "double_sparsity", "snapkv", "rocket_kv", "cluster_kv", "pq_cache", "streaming_llm", "dense",
