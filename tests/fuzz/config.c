@@ -37,8 +37,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     cfg.router.api_key[0] = '\0';      /* masked in the dump */
     char *dump = sl_config_dump(&cfg);
     again = defaults;
-    if (sl_config_load_text(&again, dump, strlen(dump), "dump.yaml", &err) ||
-        memcmp(&cfg, &again, sizeof cfg))
+    if (sl_config_load_text(&again, dump, strlen(dump), "dump.yaml", &err))
+        abort();
+    memcpy(again.given, cfg.given, sizeof cfg.given); /* who has set a key differs, the values do not */
+    memcpy(again.file, cfg.file, sizeof cfg.file);
+    if (memcmp(&cfg, &again, sizeof cfg))
         abort();
     free(dump);
     (void)sl_config_finish(&cfg, &err);
