@@ -16,7 +16,7 @@
 #include "router/core/core_impl.h"
 #include "router/front.h"
 
-enum { TURNS = 20000, ANSWER_BYTES = 1 << 16 };
+enum { TURNS = 20000, QUIET_MS = 10000, ANSWER_BYTES = 1 << 16 };
 
 static sl_router *router;
 static sl_front *front;
@@ -34,6 +34,7 @@ static void open_front(void)
     o.grpc_port = -1;
     o.served_name = "m";
     o.max_context = 4096;
+    o.handshake_timeout_ms = o.receive_timeout_ms = o.idle_timeout_ms = 100; /* a body that stays away */
     if (sl_mock_tokenizer(&tok, NULL))
         abort();
     o.tokenizer = tok;
@@ -97,8 +98,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (got >= 9 && memcmp(answer, "HTTP/1.1 ", 9))
         abort();
     close(fd);
-    for (int i = 0; i < TURNS && !quiet(); i++)
+    for (int i = 0; i < QUIET_MS && !quiet(); i++) {
         turn();
+        usleep(1000);
+    }
     if (!quiet())
         abort(); /* an object has not been freed with its connection */
     return 0;
