@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include "cli/inspect_kernels.h"
 #include "cli/model_args.h"
 #include "engine/engine.h"
 #include "model/checkpoint.h"
@@ -124,7 +125,7 @@ static int print_json(const sl_local_checkpoint *m, const tally *t, const sl_geo
     return bad ? SL_EXIT_FAILED : SL_EXIT_OK;
 }
 
-static int inspect(const char *dir, const sl_local_checkpoint *m, bool tensors, bool json)
+static int inspect(const char *dir, const sl_local_checkpoint *m, bool tensors, bool kernels, bool json)
 {
     sl_err err = {0};
     sl_geometry g;
@@ -148,6 +149,10 @@ static int inspect(const char *dir, const sl_local_checkpoint *m, bool tensors, 
         print_all(m, &t, &g);
     if (tensors && !json && ck)
         print_tensors(ck);
+    if (kernels && !json) {
+        st = sl_inspect_kernels(m, ck, &err);
+        rc = st == SL_OK ? rc : sl_args_fail("inspect", st, &err);
+    }
     sl_checkpoint_close(ck);
     return rc;
 }
@@ -156,21 +161,24 @@ int sl_cmd_inspect(int argc, char **argv)
 {
     const char *dir = NULL;
     const char *indexer = NULL, *rows = NULL;
-    bool json = false, tensors = false;
+    bool json = false, tensors = false, kernels = false;
     const sl_arg args[] = {
         {"model", SL_ARG_TEXT, &dir, "DIR", "Checkpoint directory. Required.", 0, 0, NULL},
         {"tensors", SL_ARG_FLAG, &tensors, NULL, "List every tensor.", 0, 0, NULL},
+        {"kernels", SL_ARG_FLAG, &kernels, NULL,
+         "List which kernels of a GPU of compute capability 9.0 run the model.", 0, 0, NULL},
         SL_CLI_INDEXER_ARG(indexer),
         SL_CLI_ROW_FORMAT_ARG(rows),
         {"json", SL_ARG_FLAG, &json, NULL, "Print one JSON object.", 0, 0, NULL},
     };
     int exit_code;
-    if (!sl_args_ready("--model DIR [--tensors] [--json]", args, SL_COUNT(args), argc, argv, &exit_code))
+    if (!sl_args_ready("--model DIR [--tensors] [--kernels] [--json]", args, SL_COUNT(args), argc, argv,
+                       &exit_code))
         return exit_code;
     if (!sl_cli_model_given("inspect", dir))
         return SL_EXIT_USAGE;
     sl_err err = {0};
     sl_local_checkpoint m;
     sl_status st = sl_local_checkpoint_read(dir, indexer, rows, &m, &err);
-    return st == SL_OK ? inspect(dir, &m, tensors, json) : sl_args_fail("inspect", st, &err);
+    return st == SL_OK ? inspect(dir, &m, tensors, kernels, json) : sl_args_fail("inspect", st, &err);
 }

@@ -5,6 +5,7 @@
 
 #include "base/strbuf.h"
 #include "engine/plan_group.h"
+#include "kernels/scratch.h"
 #include "sparse/sparse.h"
 
 static const int32_t contexts[SL_PLAN_ROWS] = {16 << 10, 32 << 10, 64 << 10, 128 << 10};
@@ -71,6 +72,30 @@ static void add_tables(const sl_plan_in *in, int32_t max_seqs, sl_plan *p)
     p->fixed_bytes += p->logit_bytes + sl_choices_bytes(rows);
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The most scratch memory that an op of the model asks for, on a GPU of the size of an H200; experts as bf16. */
+static uint64_t scratch_bytes(const sl_model_config *c, int32_t step_tokens, int32_t max_seqs,
+                              int32_t list_tokens)
+{
+    enum { MULTIPROCESSORS = 132, EXPERT_VALUE = 2 };
+    const int64_t attended = (int64_t)c->n_heads * c->v_head_dim,
+                  in = (int64_t)larger(larger((uint64_t)c->hidden_size, (uint64_t)c->intermediate_size),
+                                       (uint64_t)attended);
+    uint64_t most = sl_linear_scratch(step_tokens, in, in);
+
+    if (c->n_routed_experts > 0)
+        most = larger(most, sl_moe_grouped_scratch(step_tokens, c->num_experts_per_tok, c->n_routed_experts,
+                                                   c->hidden_size, c->moe_intermediate_size, EXPERT_VALUE));
+    if (c->n_kv_heads > 0)
+        most = larger(most, sl_gqa_decode_scratch_most(MULTIPROCESSORS, max_seqs, c->n_heads, c->n_kv_heads,
+                                                       c->v_head_dim, list_tokens));
+    return most;
+}
+
 static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
 {
     sl_coord_layer layers[SL_MAX_LAYERS];
@@ -109,6 +134,8 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
         p->index_tokens =
             in->algorithm->state_tokens(&in->cache, p->max_context, p->max_context) + SL_PLAN_GENERATED;
     add_tables(in, o.max_seqs, p);
+    p->scratch_bytes = scratch_bytes(in->cfg, in->max_step_tokens, o.max_seqs, p->max_context);
+    p->fixed_bytes += p->scratch_bytes;
     return SL_OK;
 }
 
@@ -234,6 +261,8 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
     sl_sb_printf(&sb, "    of these, %s takes %.1f MiB and logits %.1f MiB, for %d requests of %d tokens\n",
                  in->algorithm->name, (double)p->algorithm_bytes / 1048576, (double)p->logit_bytes / 1048576,
                  p->max_seqs, p->max_context);
+    sl_sb_printf(&sb, "    and the scratch memory of the model's ops %.1f MiB\n",
+                 (double)p->scratch_bytes / 1048576);
     put_mib(&sb, "left for the cache", p->cache_bytes);
     put_mib(&sb, "host memory", in->host_bytes);
     put_mib(&sb, "a hot slot: rows", p->hot_rows_bytes);

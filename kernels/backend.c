@@ -4,7 +4,11 @@
  */
 #include "kernels/backend_impl.h"
 
+#include <stdatomic.h>
 #include <string.h>
+
+#include "base/log.h"
+#include "kernels/paths.h"
 
 static const sl_backend_desc *const backends[] = {
     &sl_backend_cpu,
@@ -142,14 +146,36 @@ sl_status sl_be_supports(sl_backend *be, sl_op op, const void *params, sl_err *e
     return be->desc->ops[op]->supports ? be->desc->ops[op]->supports(be, params, err) : SL_OK;
 }
 
+const sl_path *sl_be_path(const sl_backend *be, sl_op op, const void *params)
+{
+    return be->desc->gpu ? sl_op_path(be->desc->gpu(be), op, params) : NULL;
+}
+
+/* Once for each op of the process: with a real model it means that a shape or a type has no kernel of its own. */
+static void tell_plain(const sl_backend *be, sl_op op, const void *params)
+{
+    static atomic_bool told[SL_OP_COUNT];
+    const sl_path *path = be->desc->gpu && !told[op] ? sl_be_path(be, op, params) : NULL;
+
+    if (!path || !path->plain || atomic_exchange(&told[op], true))
+        return;
+    sl_log(
+        SL_LOG_WARN, "kernels", "plain-kernel",
+        "op=%s backend=%s it computes every shape and is slow; docs/kernels.md has the shapes with a fast one",
+        sl_op_name(op), be->desc->name);
+}
+
 sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err)
 {
     SL_TRY(sl_op_check_shape(op, params, err));
     if (sl_op_items(op, params) == 0)
         return SL_OK;
-    SL_TRY(sl_op_check(op, params, err));
+    SL_TRY(sl_op_check(op, params, be->desc->row_align, err));
     if (be->profile)
         sl_profile_op(be, op, params);
+    tell_plain(be, op, params);
+    if (be->desc->begin)
+        be->desc->begin(be, op);
     return be->desc->ops[op]->run(be, params, err);
 }
 

@@ -80,8 +80,12 @@ sl_status sl_be_fill(sl_backend *be, void *dst, uint8_t byte, size_t bytes, sl_e
 /* Whether this backend can run the op with these parameters; if not, err receives the reason (dimension, format,
  * dtype). */
 sl_status sl_be_supports(sl_backend *be, sl_op op, const void *params, sl_err *err);
+/* The path on which this backend runs the op with these parameters (kernels/paths.h); NULL where it has one kernel. The
+ * parameters have passed sl_be_supports(). */
+const struct sl_path *sl_be_path(const sl_backend *be, sl_op op, const void *params);
 /* Enqueues one op; params is the op's struct of kernels/params.h. Bad parameters give SL_ERR_INVALID or
- * SL_ERR_UNSUPPORTED, never a wrong answer. */
+ * SL_ERR_UNSUPPORTED, never a wrong answer.
+ * The first time that an op takes a path that is not meant to be fast, the log says so. */
 sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err);
 /* Waits for everything enqueued; reports any deferred device error. */
 sl_status sl_be_sync(sl_backend *be, sl_err *err);

@@ -20,6 +20,7 @@
 #include "kernels/backend.h"
 
 typedef struct sl_backend_desc sl_backend_desc;
+struct sl_gpu;                            /* kernels/paths.h */
 typedef struct sl_profile sl_profile;     /* kernels/profile.c */
 typedef struct sl_comm_desc sl_comm_desc; /* kernels/comm_impl.h */
 
@@ -49,9 +50,16 @@ typedef struct sl_op_impl {
 struct sl_backend_desc {
     const char *name;        /* "cpu", "cuda" */
     const char *description; /* one line for `--help` */
+    /* What rows that are multiples of SL_ROW_ALIGN bytes are aligned to: SL_ROW_ALIGN, or 1 for a backend that chooses no path
+     * by it (the CPU reads weights where the file was mapped). */
+    size_t row_align;
     /* Required: instance, memory, stream. Arguments are never NULL except err; bytes are never 0. */
     sl_status (*create)(const sl_backend_opts *opts, sl_backend **out, sl_err *err);
     void (*destroy)(sl_backend *be);
+    /* Optional: what the device can do, by which paths are chosen (kernels/paths.h). NULL: an op has one kernel. */
+    const struct sl_gpu *(*gpu)(const sl_backend *be);
+    /* Optional: the next calls of this instance enqueue this op; SL_OP_COUNT: a collective. For messages. */
+    void (*begin)(sl_backend *be, sl_op op);
     sl_status (*memory)(sl_backend *be, uint64_t *free_bytes, uint64_t *total_bytes, sl_err *err);
     sl_status (*alloc)(sl_backend *be, sl_mem_kind kind, size_t bytes, void **out, sl_err *err);
     void (*free)(sl_backend *be, sl_mem_kind kind, void *ptr);
@@ -91,8 +99,9 @@ extern const sl_backend_desc sl_backend_cpu;
 extern const sl_backend_desc sl_backend_cuda;
 #endif
 
-/* Checks what the host can see of an op's parameters; SL_ERR_INVALID / UNSUPPORTED with the field's name. Pure. */
-sl_status sl_op_check(sl_op op, const void *params, sl_err *err);
+/* Checks what the host can see of an op's parameters; SL_ERR_INVALID / UNSUPPORTED with the field's name. align: see
+ * sl_backend_desc.row_align. Pure. */
+sl_status sl_op_check(sl_op op, const void *params, size_t align, sl_err *err);
 /* The same without the data pointers, which may be NULL (for sl_be_supports: only dimensions, dtypes and formats). */
 sl_status sl_op_check_shape(sl_op op, const void *params, sl_err *err);
 /* The number of tokens (or rows) on which the op would work; 0 means that there is nothing to do. The parameters must

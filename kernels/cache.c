@@ -85,14 +85,24 @@ static sl_status gqa_plane(const sl_cache_dims *d, sl_dtype dtype, sl_cache_plan
     return SL_OK;
 }
 
+/* Zeros up to a multiple of 16 bytes, as sl_gqa_row_bytes() has them. */
+static sl_status fill_up(sl_cache_plane *p)
+{
+    const int32_t more = (int32_t)(-sl_cache_unit_bytes(p) & (SL_ROW_ALIGN - 1));
+    add_part(p, (sl_cache_part){.name = "fill", .dtype = SL_I8, .per = SL_PER_OPEN_UNIT, .count = more});
+    return SL_OK;
+}
+
 static sl_status gqa_f32(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
 {
-    return gqa_plane(d, SL_F32, out, err);
+    SL_TRY(gqa_plane(d, SL_F32, out, err));
+    return fill_up(out);
 }
 
 static sl_status gqa_bf16(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
 {
-    return gqa_plane(d, SL_BF16, out, err);
+    SL_TRY(gqa_plane(d, SL_BF16, out, err));
+    return fill_up(out);
 }
 
 static sl_status gqa_fp8(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
@@ -100,7 +110,7 @@ static sl_status gqa_fp8(const sl_cache_dims *d, sl_cache_plane *out, sl_err *er
     SL_TRY(gqa_plane(d, SL_F8_E4M3, out, err));
     add_part(out, part("scale_k", SL_F32, heads_in_row(d)));
     add_part(out, part("scale_v", SL_F32, heads_in_row(d)));
-    return SL_OK;
+    return fill_up(out);
 }
 
 static const sl_row_format_desc rows[] = {

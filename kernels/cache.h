@@ -43,7 +43,7 @@
 
 enum {
     SL_CACHE_PLANES = 6,
-    SL_CACHE_PARTS = 4,
+    SL_CACHE_PARTS = 6,
     SL_CACHE_NAME = 16,
     SL_CACHE_ROWS = 0, /* the plane of rows */
     SL_CACHE_UNIT_MAX = 1024 * SL_PAGE_TOKENS

@@ -26,6 +26,14 @@ void sl_chk_ptr(sl_chk *c, const char *field, const void *ptr, size_t align)
     sl_chk_need(c, (uintptr_t)ptr % align == 0, field, "is not aligned to its elements");
 }
 
+void sl_chk_rows(sl_chk *c, const char *field, const void *ptr, size_t size, int64_t bytes)
+{
+    sl_chk_ptr(c, field, ptr, size ? size : 1);
+    if (c->pointers && bytes % SL_ROW_ALIGN == 0)
+        sl_chk_need(c, (uintptr_t)ptr % c->align == 0, field,
+                    "is not aligned to 16 bytes, but its rows are multiples of 16");
+}
+
 void sl_chk_pos(sl_chk *c, const char *field, int64_t value)
 {
     sl_chk_need(c, value >= 1, field, "must be at least 1");
@@ -66,7 +74,7 @@ void sl_chk_weight(sl_chk *c, const char *field, const sl_weight *w, int64_t out
     sl_chk_need(c, w->out >= 1 && w->in >= 1, field, "has no rows or columns");
     sl_chk_need(c, (out < 0 || w->out == out) && (in < 0 || w->in == in), field, "has another shape");
     sl_chk_size(c, field, w->out, w->in);
-    sl_chk_ptr(c, field, w->data, sl_dtype_size(w->dtype) ? sl_dtype_size(w->dtype) : 1);
+    sl_chk_rows(c, field, w->data, sl_dtype_size(w->dtype), w->in * (int64_t)sl_dtype_size(w->dtype));
     if (c->pointers && w->dtype == SL_F8_E4M3)
         sl_chk_need(c, w->scale != NULL && (uintptr_t)w->scale % 4 == 0, field,
                     "is f8 but has no (aligned) scales");
@@ -76,7 +84,7 @@ void sl_chk_rope(sl_chk *c, int32_t rope, int32_t dim, const float *cos_sin)
 {
     sl_chk_need(c, rope >= 0 && rope <= dim && rope % 2 == 0, "rope", "must be even and within the head");
     if (rope > 0)
-        sl_chk_ptr(c, "cos_sin", cos_sin, 4);
+        sl_chk_ptr(c, "cos_sin", cos_sin, 8);
 }
 
 void sl_chk_eps(sl_chk *c, float eps)
@@ -110,12 +118,14 @@ void sl_chk_rmsnorm(sl_chk *c, const void *params)
     sl_chk_eps(c, p->eps);
     sl_chk_act(c, "act", p->act);
     sl_chk_float(c, "weight_dtype", p->weight_dtype);
-    sl_chk_ptr(c, "x", p->x, sl_dtype_size(p->act));
+    const size_t size = sl_dtype_size(p->act), of_weight = sl_dtype_size(p->weight_dtype);
+    const int64_t row = p->dim * (int64_t)size;
+    sl_chk_rows(c, "x", p->x, size, p->ld_x * (int64_t)size);
     if (p->add)
-        sl_chk_ptr(c, "add", p->add, sl_dtype_size(p->act));
+        sl_chk_rows(c, "add", p->add, size, row);
     if (p->out) {
-        sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
-        sl_chk_ptr(c, "weight", p->weight, sl_dtype_size(p->weight_dtype));
+        sl_chk_rows(c, "out", p->out, size, row);
+        sl_chk_rows(c, "weight", p->weight, of_weight, p->dim * (int64_t)of_weight);
     }
     if (c->pointers)
         sl_chk_need(c, p->out || p->add, "out", "and add are both NULL");
@@ -131,8 +141,9 @@ static void chk_one_linear(sl_chk *c, const sl_linear_params *p)
     sl_chk_act(c, "out_dtype", p->out_dtype);
     sl_chk_size(c, "x", p->tokens, p->ld_x);
     sl_chk_size(c, "out", p->tokens, p->ld_out);
-    sl_chk_ptr(c, "x", p->x, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->out_dtype));
+    const size_t in = sl_dtype_size(p->act), out = sl_dtype_size(p->out_dtype);
+    sl_chk_rows(c, "x", p->x, in, p->ld_x * (int64_t)in);
+    sl_chk_rows(c, "out", p->out, out, p->ld_out * (int64_t)out);
 }
 
 void sl_chk_linear(sl_chk *c, const void *params)
@@ -169,11 +180,12 @@ void sl_chk_q_absorb(sl_chk *c, const void *params)
     chk_heads(c, p->tokens, p->heads, (int64_t)p->lora + p->rope + p->nope);
     sl_chk_weight(c, "kv_b", &p->kv_b, (int64_t)p->heads * ((int64_t)p->nope + p->v), p->lora);
     sl_chk_act(c, "act", p->act);
-    sl_chk_ptr(c, "q", p->q, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "ql", p->ql, 4);
+    const size_t size = sl_dtype_size(p->act);
+    sl_chk_rows(c, "q", p->q, size, (p->nope + (int64_t)p->rope) * (int64_t)size);
+    sl_chk_rows(c, "ql", p->ql, 4, 4 * (p->lora + (int64_t)p->rope));
     if (p->rope) {
         sl_chk_ptr(c, "pos", p->pos, 4);
-        sl_chk_ptr(c, "cos_sin", p->cos_sin, 4);
+        sl_chk_ptr(c, "cos_sin", p->cos_sin, 8);
     }
 }
 
@@ -187,8 +199,8 @@ void sl_chk_v_up(sl_chk *c, const void *params)
     chk_heads(c, p->tokens, p->heads, (int64_t)p->lora + p->v);
     sl_chk_weight(c, "kv_b", &p->kv_b, (int64_t)p->heads * ((int64_t)p->nope + p->v), p->lora);
     sl_chk_act(c, "act", p->act);
-    sl_chk_ptr(c, "o", p->o, 4);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_rows(c, "o", p->o, 4, 4 * (int64_t)p->lora);
+    sl_chk_rows(c, "out", p->out, sl_dtype_size(p->act), p->v * (int64_t)sl_dtype_size(p->act));
 }
 
 void sl_chk_silu_mul(sl_chk *c, const void *params)
@@ -224,18 +236,20 @@ void sl_chk_moe_route(sl_chk *c, const void *params)
     sl_chk_ptr(c, "weights_out", p->weights_out, 4);
 }
 
-static void chk_moe_weights(sl_chk *c, const sl_moe_params *p)
+void sl_chk_experts(sl_chk *c, const sl_weight *gate, const sl_weight *up, const sl_weight *down,
+                    int32_t experts, int32_t inter, int32_t hidden)
 {
-    bool pointers = c->pointers;
-
-    if (pointers)
-        sl_chk_need(c, p->gate && p->up && p->down, "gate", ", up or down is NULL");
-    if (!p->gate || !p->up || !p->down)
+    if (c->pointers)
+        sl_chk_need(c, gate && up && down, "gate", ", up or down is NULL");
+    if (!gate || !up || !down)
         return;
-    for (int32_t e = 0; e < p->experts && c->st == SL_OK; e++) {
-        sl_chk_weight(c, "gate", &p->gate[e], p->inter, p->hidden);
-        sl_chk_weight(c, "up", &p->up[e], p->inter, p->hidden);
-        sl_chk_weight(c, "down", &p->down[e], p->hidden, p->inter);
+    for (int32_t e = 0; e < experts && c->st == SL_OK; e++) {
+        sl_chk_weight(c, "gate", &gate[e], inter, hidden);
+        sl_chk_weight(c, "up", &up[e], inter, hidden);
+        sl_chk_weight(c, "down", &down[e], hidden, inter);
+        sl_chk_can(
+            c, gate[e].dtype == gate[0].dtype && up[e].dtype == up[0].dtype && down[e].dtype == down[0].dtype,
+            "gate", ", up or down has another dtype for some experts");
     }
 }
 
@@ -257,12 +271,13 @@ void sl_chk_moe(sl_chk *c, const void *params)
     if (c->pointers)
         sl_chk_need(c, p->workspace_bytes >= need, "workspace_bytes",
                     "is smaller than sl_moe_workspace_bytes()");
-    sl_chk_ptr(c, "x", p->x, sl_dtype_size(p->act));
+    const size_t size = sl_dtype_size(p->act);
+    sl_chk_rows(c, "x", p->x, size, p->hidden * (int64_t)size);
     sl_chk_ptr(c, "expert_ids", p->expert_ids, 4);
     sl_chk_ptr(c, "weights", p->weights, 4);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_rows(c, "out", p->out, size, p->hidden * (int64_t)size);
     sl_chk_ptr(c, "workspace", p->workspace, 16);
-    chk_moe_weights(c, p);
+    sl_chk_experts(c, p->gate, p->up, p->down, p->experts, p->inter, p->hidden);
 }
 
 void sl_chk_add(sl_chk *c, const void *params)

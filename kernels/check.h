@@ -16,6 +16,7 @@ typedef struct sl_chk {
     sl_err *err;
     sl_status st;  /* first failure */
     bool pointers; /* also check data pointers */
+    size_t align;  /* of the first row where rows are multiples of SL_ROW_ALIGN; 1: the backend needs none */
 } sl_chk;
 
 /* SL_ERR_INVALID "op: field why" unless ok. */
@@ -24,6 +25,9 @@ void sl_chk_need(sl_chk *c, bool ok, const char *field, const char *why);
 void sl_chk_can(sl_chk *c, bool ok, const char *field, const char *why);
 /* Not NULL and aligned to align bytes. */
 void sl_chk_ptr(sl_chk *c, const char *field, const void *ptr, size_t align);
+/* The same of rows of `bytes` bytes, of elements of `size`: where rows are multiples of SL_ROW_ALIGN, the first one is aligned to
+ * it, if the backend asks for that. Backends choose a path by shape, never by where memory lies; this is what makes that possible. */
+void sl_chk_rows(sl_chk *c, const char *field, const void *ptr, size_t size, int64_t bytes);
 /* In this order: value >= 1; a stride, value >= min; a count, value >= 0. */
 void sl_chk_pos(sl_chk *c, const char *field, int64_t value);
 void sl_chk_ld(sl_chk *c, const char *field, int64_t value, int64_t min);
@@ -36,6 +40,10 @@ void sl_chk_act(sl_chk *c, const char *field, sl_dtype d);
 void sl_chk_float(sl_chk *c, const char *field, sl_dtype d);
 /* A linear weight of out x in (out < 0: any). */
 void sl_chk_weight(sl_chk *c, const char *field, const sl_weight *w, int64_t out, int64_t in);
+/* The weights of a layer's experts, all with the dtypes of the first: otherwise a rank of a group, which has some of them,
+ * could take another path than one process. */
+void sl_chk_experts(sl_chk *c, const sl_weight *gate, const sl_weight *up, const sl_weight *down,
+                    int32_t experts, int32_t inter, int32_t hidden);
 /* Even, 0 or more, at most dim. */
 void sl_chk_rope(sl_chk *c, int32_t rope, int32_t dim, const float *cos_sin);
 void sl_chk_eps(sl_chk *c, float eps);

@@ -62,7 +62,7 @@ static void chk_rows(sl_chk *c, const sl_row_view *r, int64_t row_bytes)
     if (c->st == SL_OK)
         sl_chk_can(c, r->hot_rows / sl_row_lists(r) <= SL_HOT_ROWS_MAX, "rows.hot_rows",
                    "must be at most 65534");
-    sl_chk_ptr(c, "rows.base", r->base, 4);
+    sl_chk_rows(c, "rows.base", r->base, 4, r->row_bytes);
 }
 
 /* Latent rows hold one token, and all heads read them. */
@@ -137,7 +137,7 @@ void sl_chk_index_append(sl_chk *c, const void *params)
     sl_chk_seqs(c, p->seqs);
     if (!c->pointers)
         return;
-    sl_chk_ptr(c, "index_base", p->index_base, 4);
+    sl_chk_rows(c, "index_base", p->index_base, 4, p->index_page_stride);
     sl_chk_need(
         c, p->index_page_stride >= sl_index_block_bytes(p->format, p->dim) && p->index_page_stride % 4 == 0,
         "index_page_stride", "is smaller than a block or not a multiple of 4");
@@ -161,11 +161,12 @@ void sl_chk_index_query(sl_chk *c, const void *params)
     sl_chk_rope(c, p->rope, p->dim, p->cos_sin);
     sl_chk_act(c, "act", p->act);
     sl_chk_size(c, "tokens", p->tokens, (int64_t)p->heads * p->dim);
-    sl_chk_ptr(c, "q", p->q, sl_dtype_size(p->act));
+    sl_chk_rows(c, "q", p->q, sl_dtype_size(p->act), p->dim * (int64_t)sl_dtype_size(p->act));
     sl_chk_ptr(c, "wproj", p->wproj, 4);
     if (p->rope)
         sl_chk_ptr(c, "pos", p->pos, 4);
-    sl_chk_ptr(c, "q_out", p->q_out, p->format == SL_INDEX_PLAIN ? 4 : 1);
+    const size_t e = p->format == SL_INDEX_PLAIN ? 4 : 1;
+    sl_chk_rows(c, "q_out", p->q_out, e, p->dim * (int64_t)e);
     sl_chk_ptr(c, "weights", p->weights, 4);
 }
 
@@ -189,12 +190,13 @@ void sl_chk_index_scores(sl_chk *c, const void *params)
     sl_chk_pos(c, "ld_scores", p->ld_scores);
     sl_chk_size(c, "scores", p->token_count, p->ld_scores);
     sl_chk_size(c, "heads", p->heads, p->dim);
-    sl_chk_ptr(c, "q", p->q, p->format == SL_INDEX_PLAIN ? 4 : 1);
+    const size_t e = p->format == SL_INDEX_PLAIN ? 4 : 1;
+    sl_chk_rows(c, "q", p->q, e, p->dim * (int64_t)e);
     sl_chk_ptr(c, "weights", p->weights, 4);
     sl_chk_ptr(c, "scores", p->scores, 4);
     if (!c->pointers)
         return;
-    sl_chk_ptr(c, "index_base", p->index_base, 4);
+    sl_chk_rows(c, "index_base", p->index_base, 4, p->index_page_stride);
     sl_chk_need(
         c, p->index_page_stride >= sl_index_block_bytes(p->format, p->dim) && p->index_page_stride % 4 == 0,
         "index_page_stride", "is smaller than a block or not a multiple of 4");
@@ -317,9 +319,9 @@ void sl_chk_sparse_attn(sl_chk *c, const void *params)
     if (c->st != SL_OK)
         return;
     sl_chk_size(c, "tokens", p->tokens, (int64_t)p->heads * (p->lora + p->rope));
-    sl_chk_ptr(c, "ql", p->ql, 4);
+    sl_chk_rows(c, "ql", p->ql, 4, 4 * (p->lora + (int64_t)p->rope));
     sl_chk_ptr(c, "phys", p->phys, 4);
-    sl_chk_ptr(c, "o", p->o, 4);
+    sl_chk_rows(c, "o", p->o, 4, 4 * (int64_t)p->lora);
     if (p->block_need || p->block_done) {
         sl_chk_need(c, p->ld_blocks >= sl_list_blocks(p->k), "ld_blocks",
                     "is smaller than the list's blocks");

@@ -37,10 +37,11 @@ void sl_chk_ep_send(sl_chk *c, const void *params)
     chk_layout(c, &p->layout);
     sl_chk_need(c, p->tokens >= 0 && p->tokens <= p->layout.cap, "tokens", "is not within 0..cap");
     if (p->tokens > 0) {
-        sl_chk_ptr(c, "x", p->x, sl_dtype_size(p->layout.act));
+        sl_chk_rows(c, "x", p->x, sl_dtype_size(p->layout.act),
+                    p->layout.hidden * (int64_t)sl_dtype_size(p->layout.act));
         sl_chk_ptr(c, "expert_ids", p->expert_ids, 4);
     }
-    sl_chk_ptr(c, "send", p->send, 4);
+    sl_chk_rows(c, "send", p->send, 4, SL_ROW_ALIGN);
     sl_chk_ptr(c, "send_count", p->send_count, 4);
     chk_to(c, &p->layout, p->to);
 }
@@ -52,20 +53,15 @@ void sl_chk_ep_experts(sl_chk *c, const void *params)
 
     chk_layout(c, l);
     sl_chk_pos(c, "inter", p->inter);
-    sl_chk_ptr(c, "recv", p->recv, 4);
+    sl_chk_rows(c, "recv", p->recv, 4, SL_ROW_ALIGN);
     sl_chk_ptr(c, "recv_count", p->recv_count, 4);
-    sl_chk_ptr(c, "send", p->send, 4);
+    sl_chk_rows(c, "send", p->send, 4, SL_ROW_ALIGN);
     sl_chk_ptr(c, "send_count", p->send_count, 4);
     chk_to(c, l, p->to);
-    if (c->pointers)
-        sl_chk_need(c, p->gate && p->up && p->down, "gate", ", up or down is NULL");
-    if (c->st != SL_OK || !p->gate || !p->up || !p->down)
+    if (c->st != SL_OK)
         return;
-    for (int32_t e = 0; e < l->first[l->rank + 1] - l->first[l->rank] && c->st == SL_OK; e++) {
-        sl_chk_weight(c, "gate", &p->gate[e], p->inter, l->hidden);
-        sl_chk_weight(c, "up", &p->up[e], p->inter, l->hidden);
-        sl_chk_weight(c, "down", &p->down[e], l->hidden, p->inter);
-    }
+    sl_chk_experts(c, p->gate, p->up, p->down, l->first[l->rank + 1] - l->first[l->rank], p->inter,
+                   l->hidden);
 }
 
 void sl_chk_ep_sum(sl_chk *c, const void *params)
@@ -74,9 +70,10 @@ void sl_chk_ep_sum(sl_chk *c, const void *params)
 
     chk_layout(c, &p->layout);
     sl_chk_need(c, p->tokens >= 0 && p->tokens <= p->layout.cap, "tokens", "is not within 0..cap");
-    sl_chk_ptr(c, "recv", p->recv, 4);
+    sl_chk_rows(c, "recv", p->recv, 4, SL_ROW_ALIGN);
     sl_chk_ptr(c, "recv_count", p->recv_count, 4);
     sl_chk_ptr(c, "expert_ids", p->expert_ids, 4);
     sl_chk_ptr(c, "weights", p->weights, 4);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->layout.act));
+    sl_chk_rows(c, "out", p->out, sl_dtype_size(p->layout.act),
+                p->layout.hidden * (int64_t)sl_dtype_size(p->layout.act));
 }

@@ -60,7 +60,7 @@ void sl_chk_key_source(sl_chk *c, const sl_chk_keys *k)
         return;
     sl_chk_key_rows(c, k->rows, k->format, k->heads, k->dim);
     if (k->device_rows)
-        sl_chk_ptr(c, "rows.base", k->rows->base, 4);
+        sl_chk_rows(c, "rows.base", k->rows->base, 4, k->rows->row_bytes);
     else
         sl_chk_need(c, k->rows->base || k->host_rows->base, "rows.base", "and host_rows.base are both NULL");
     if (k->host_rows->base)
@@ -108,7 +108,7 @@ static void chk_rows(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t k
     if (c->st != SL_OK)
         return;
     sl_chk_count(c, "rows.hot_base", r->hot_base);
-    sl_chk_ptr(c, "rows.base", r->base, 4);
+    sl_chk_rows(c, "rows.base", r->base, 4, r->row_bytes);
 }
 
 void sl_chk_gqa_query(sl_chk *c, const void *params)
@@ -191,8 +191,8 @@ void sl_chk_gqa_attn(sl_chk *c, const void *params)
     sl_chk_count(c, "skip_from", p->skip_from);
     sl_chk_act(c, "act", p->act);
     sl_chk_size(c, "tokens", p->tokens, (int64_t)p->heads * p->dim);
-    sl_chk_ptr(c, "q", p->q, 4);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_rows(c, "q", p->q, 4, 4 * (int64_t)p->dim);
+    sl_chk_rows(c, "out", p->out, sl_dtype_size(p->act), p->dim * (int64_t)sl_dtype_size(p->act));
     if (!c->pointers)
         return;
     chk_rows(c, &p->rows, p->format, p->kv_heads, p->dim);

@@ -242,6 +242,8 @@ static void note(const sl_comm *c)
 {
     if (c->be->profile)
         sl_profile_op(c->be, SL_OP_COUNT, NULL);
+    if (c->be->desc->begin)
+        c->be->desc->begin(c->be, SL_OP_COUNT);
 }
 
 static sl_status check_formed(sl_comm *c, sl_err *err)

@@ -19,10 +19,16 @@ static size_t element(sl_row_format f)
     }
 }
 
-int64_t sl_gqa_row_bytes(sl_row_format f, int32_t slots, int32_t dim)
+/* What the slots occupy of a row. */
+static int64_t filled(sl_row_format f, int32_t slots, int32_t dim)
 {
     int64_t values = 2 * (int64_t)slots * dim;
     return values * (int64_t)element(f) + (f == SL_ROW_GQA_FP8 ? 8 * (int64_t)slots : 0);
+}
+
+int64_t sl_gqa_row_bytes(sl_row_format f, int32_t slots, int32_t dim)
+{
+    return (filled(f, slots, dim) + SL_ROW_ALIGN - 1) / SL_ROW_ALIGN * SL_ROW_ALIGN;
 }
 
 /* One side of a row: `side` 0 is k, 1 is v. */
@@ -64,6 +70,10 @@ void sl_gqa_row_encode(sl_row_format f, int32_t slots, int32_t dim, int32_t firs
 {
     encode_side(f, slots, dim, 0, first, count, k, row);
     encode_side(f, slots, dim, 1, first, count, v, row);
+    if (first == 0) {
+        const int64_t at = filled(f, slots, dim);
+        memset(row + at, 0, (size_t)(sl_gqa_row_bytes(f, slots, dim) - at));
+    }
 }
 
 void sl_gqa_row_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,

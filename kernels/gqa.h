@@ -17,6 +17,10 @@
  *   of 16 tokens, by KV head      KV_HEAD, 16                                 16
  *   of 16 tokens, all heads       REQUEST, 16                                 16 * kv_heads
  *
+ * A row is filled up with zeros to a multiple of 16 bytes (SL_ROW_ALIGN), so that it travels over the link and into shared
+ * memory in whole lines: a gqa_fp8 row of one KV head with 128 channels has 272 bytes, of which 264 are in use. A slot 0 that
+ * is written writes the zeros.
+ *
  * Keys are stored as attention multiplies them: after bias, norm and RoPE. The scales of gqa_fp8 are powers of two, one
  * per token, head and side (sl_scale_row).
  *

@@ -46,9 +46,9 @@ size_t sl_op_params_size(sl_op op)
     return (unsigned)op < SL_OP_COUNT ? op_rows[op].size : 0;
 }
 
-static sl_status check(sl_op op, const void *params, bool pointers, sl_err *err)
+static sl_status check(sl_op op, const void *params, bool pointers, size_t align, sl_err *err)
 {
-    sl_chk c = {.op = sl_op_name(op), .err = err, .st = SL_OK, .pointers = pointers};
+    sl_chk c = {.op = sl_op_name(op), .err = err, .st = SL_OK, .pointers = pointers, .align = align};
 
     if ((unsigned)op >= SL_OP_COUNT)
         return sl_fail(err, SL_ERR_INVALID, "op %d does not exist", (int)op);
@@ -58,14 +58,14 @@ static sl_status check(sl_op op, const void *params, bool pointers, sl_err *err)
     return c.st;
 }
 
-sl_status sl_op_check(sl_op op, const void *params, sl_err *err)
+sl_status sl_op_check(sl_op op, const void *params, size_t align, sl_err *err)
 {
-    return check(op, params, true, err);
+    return check(op, params, true, align, err);
 }
 
 sl_status sl_op_check_shape(sl_op op, const void *params, sl_err *err)
 {
-    return check(op, params, false, err);
+    return check(op, params, false, 1, err);
 }
 
 int64_t sl_op_items(sl_op op, const void *params)

@@ -29,6 +29,9 @@
 
 #define SL_PAGE_TOKENS 64 /* tokens of a page; also keys of an index block */
 #define SL_PAGE_LOG2 6
+/* Bytes. Matrices whose rows are multiples of this number begin at a multiple: so a shape says whether wide loads are
+ * possible, and no path depends on where memory lies. The CUDA backend requires it. */
+#define SL_ROW_ALIGN 16
 /* LRU indices have 16 bits, of which the two largest values stand for the list's sentinel and for "not there". */
 #define SL_HOT_ROWS_MAX 65534
 /* Most tokens of one hierarchical sequence in a step (SL_OP_RESOLVE). */

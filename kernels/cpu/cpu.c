@@ -179,6 +179,7 @@ const sl_backend_desc sl_backend_cpu = {
     .name = "cpu",
     .description =
         "CPU cores, with AVX2 if available; the reference with which every other backend is compared",
+    .row_align = 1,
     .create = cpu_create,
     .destroy = cpu_destroy,
     .memory = cpu_memory,

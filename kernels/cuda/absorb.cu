@@ -48,14 +48,6 @@ __global__ static void q_absorb_plain(sl_q_absorb_params p)
     }
 }
 
-static bool through_library(sl_dtype act, const sl_weight *kv_b, int a, int b, int c)
-{
-    bool fp8 =
-        kv_b->dtype == SL_F8_E4M3 && kv_b->scale && kv_b->in % 16 == 0 && (uintptr_t)kv_b->data % 16 == 0;
-
-    return act == SL_BF16 && (kv_b->dtype == SL_BF16 || fp8) && a % 8 == 0 && b % 8 == 0 && c % 8 == 0;
-}
-
 /* Converts an fp8 weight to bf16, 16 values per thread; the length of a row is a multiple of 16. */
 __global__ static void dequantise_kernel(sl_weight w, int64_t chunks, uint4 *out)
 {
@@ -96,8 +88,8 @@ static sl_status as_bf16(sl_cuda *cu, const sl_weight *w, size_t more, const voi
     *rest = (uint8_t *)mem + own;
     if (!own)
         return SL_OK;
-    dequantise_kernel<<<sl_ceil_div(n / 16, 256), 256, 0, cu->stream>>>(*w, n / 16, (uint4 *)mem);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, dequantise_kernel, (sl_launch{dim3(sl_ceil_div(n / 16, 256)), 256}), err, *w, n / 16,
+                     (uint4 *)mem);
 }
 
 static sl_status run_q_absorb(sl_backend *be, const void *params, sl_err *err)
@@ -107,10 +99,9 @@ static sl_status run_q_absorb(sl_backend *be, const void *params, sl_err *err)
     sl_cuda_gemm g = {};
     void *rest;
 
-    rope_kernel<<<p->tokens, 256, 0, cu->stream>>>(*p);
-    if (!through_library(p->act, &p->kv_b, p->nope, p->rope, p->lora)) {
-        q_absorb_plain<<<p->tokens * p->heads, 128, 0, cu->stream>>>(*p);
-        return SL_CU_LAUNCHED(err);
+    SL_TRY(SL_LAUNCH(cu, rope_kernel, (sl_launch{dim3(p->tokens), 256}), err, *p));
+    if (sl_path_q_absorb(p) == SL_ABSORB_PLAIN) {
+        return SL_LAUNCH(cu, q_absorb_plain, (sl_launch{dim3(p->tokens * p->heads), 128}), err, *p);
     }
     SL_TRY(as_bf16(cu, &p->kv_b, 0, &g.a, &rest, err));
     g.b = p->q, g.d = p->ql;
@@ -157,12 +148,12 @@ static sl_status run_v_up(sl_backend *be, const void *params, sl_err *err)
     sl_cuda_gemm g = {};
     void *o;
 
-    if (!through_library(p->act, &p->kv_b, p->nope, p->v, p->lora) || (uintptr_t)p->o % 16) {
-        v_up_plain<<<p->tokens * p->heads, 128, 0, cu->stream>>>(*p);
-        return SL_CU_LAUNCHED(err);
+    if (sl_path_v_up(p) == SL_ABSORB_PLAIN) {
+        return SL_LAUNCH(cu, v_up_plain, (sl_launch{dim3(p->tokens * p->heads), 128}), err, *p);
     }
     SL_TRY(as_bf16(cu, &p->kv_b, (size_t)n * 2, &g.a, &o, err));
-    to_bf16_kernel<<<sl_ceil_div(n / 4, 256), 256, 0, cu->stream>>>((const float4 *)p->o, (uint2 *)o, n / 4);
+    SL_TRY(SL_LAUNCH(cu, to_bf16_kernel, (sl_launch{dim3(sl_ceil_div(n / 4, 256)), 256}), err,
+                     (const float4 *)p->o, (uint2 *)o, n / 4));
     g.a = (const __nv_bfloat16 *)g.a + (int64_t)p->nope * p->lora, g.b = o, g.d = p->out;
     g.lda = p->lora, g.ldb = (int64_t)p->heads * p->lora, g.ldd = (int64_t)p->heads * p->v;
     g.stride_a = (int64_t)(p->nope + p->v) * p->lora, g.stride_b = p->lora, g.stride_d = p->v;

@@ -81,13 +81,6 @@ __global__ static void __launch_bounds__(THREADS, 1) mla_kernel(const __grid_con
 #endif
 }
 
-bool sl_cuda_attn_mla_fits(const sl_cuda *cu, const sl_sparse_attn_params *p)
-{
-    return cu->cc == 90 && p->lora == LORA && p->rope == WIDTH - LORA && p->format != SL_ROW_MLA_F32 &&
-           p->rows.row_bytes % 16 == 0 &&
-           ((uintptr_t)p->rows.base | (uintptr_t)p->ql | (uintptr_t)p->o) % 16 == 0;
-}
-
 /* How many thread blocks of a cluster share an item, or 1 for one block per item: whichever needs fewer rounds. */
 static int parts_for(int sms, int blocks, int items)
 {
@@ -104,23 +97,16 @@ sl_status sl_cuda_attn_mla(sl_cuda *cu, const sl_sparse_attn_params *p, sl_err *
 {
     void (*kernel)(attn_work) = p->format == SL_ROW_MLA_FP8 ? mla_kernel<__half> : mla_kernel<__nv_bfloat16>;
     attn_work w = {*p, NULL, sl_ceil_div(p->heads, HEADS), 0, 1};
-    int blocks = sl_ceil_div(p->k, BLOCK), sms = cu->sms - (p->block_need ? SL_CUDA_GATHER_SMS : 0);
-    cudaLaunchAttribute at[2];
-    cudaLaunchConfig_t cfg = {};
+    int blocks = sl_ceil_div(p->k, BLOCK), sms = cu->sms - (p->block_need ? cu->gpu.gather_sms : 0);
     void *mem;
 
-    SL_TRY(SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES), err));
     w.items = p->tokens * w.groups;
     w.parts = parts_for(sms, blocks, w.items);
-    cfg.gridDim = w.parts > 1 ? dim3(w.parts, w.items) : dim3(min(w.items, sms));
     SL_TRY(sl_cuda_scratch(cu, sizeof(float) * PARTIAL * (size_t)cu->sms, &mem, err));
     w.partial = (float *)mem;
-    at[0].id = cudaLaunchAttributeClusterDimension;
-    at[0].val.clusterDim.x = w.parts, at[0].val.clusterDim.y = at[0].val.clusterDim.z = 1;
-    /* may start as soon as all blocks of the gather run */
-    at[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    at[1].val.programmaticStreamSerializationAllowed = 1;
-    cfg.blockDim = dim3(THREADS), cfg.dynamicSmemBytes = SMEM_BYTES, cfg.stream = cu->stream;
-    cfg.attrs = at, cfg.numAttrs = p->block_need ? 2 : 1;
-    return SL_CU(cudaLaunchKernelEx(&cfg, kernel, w), err);
+    /* With block_need it may start as soon as all blocks of the gather run. */
+    return SL_LAUNCH(cu, kernel,
+                     (sl_launch{w.parts > 1 ? dim3(w.parts, w.items) : dim3(min(w.items, sms)), THREADS,
+                                SMEM_BYTES, p->block_need != NULL, w.parts}),
+                     err, w);
 }

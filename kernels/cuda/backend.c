@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "kernels/arch.h"
 #include "kernels/cuda/probe.h"
 #include "kernels/ep.h"
@@ -98,8 +99,8 @@ static void cuda_destroy(sl_backend *be)
     free(cu->retired);
     cudaFree(cu->scratch);
     cudaFree(cu->workspace);
-    cudaFree(cu->deverr);
-    cudaFreeHost(cu->deverr_host);
+    cudaFree(cu->words);
+    cudaFreeHost(cu->words_host);
     if (cu->side_stream)
         cudaStreamDestroy(cu->side_stream);
     if (cu->main_stream)
@@ -156,11 +157,10 @@ static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
     if (e != cudaSuccess)
         return SL_CU(e, err);
     cu->device = device;
-    cu->cc = prop.major * 10 + prop.minor;
-    cu->sms = cu->all_sms = prop.multiProcessorCount;
-    cu->side_sms = SL_CUDA_SIDE_SMS;
-    cu->smem_optin = prop.sharedMemPerBlockOptin;
-    if (cu->cc < MIN_CC)
+    cu->gpu = sl_gpu_of(prop.major * 10 + prop.minor, prop.multiProcessorCount, prop.sharedMemPerBlockOptin);
+    cu->sms = cu->gpu.sms;
+    cu->side_sms = cu->gpu.side_sms;
+    if (cu->gpu.cc < MIN_CC)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "cuda: %s has compute capability %d.%d, at least %d.%d is needed", prop.name,
                        prop.major, prop.minor, MIN_CC / 10, MIN_CC % 10);
@@ -168,7 +168,14 @@ static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
              prop.name, cu->sms, (double)prop.totalGlobalMem / (1u << 30), prop.major, prop.minor);
     write_id(&cu->base, (const uint8_t *)prop.uuid.bytes);
     SL_TRY(SL_CU(cudaSetDevice(device), err));
-    return sl_arch_check(SL_CUDA_ARCHS_TEXT, cu->cc, can_load(), prop.name, err);
+    SL_TRY(sl_arch_check(SL_CUDA_ARCHS_TEXT, cu->gpu.cc, can_load(), prop.name, err));
+    if (!cu->gpu.wgmma)
+        sl_log(
+            SL_LOG_WARN, "kernels", "plain-device",
+            "device=\"%s\" compute_capability=%d.%d the fast kernels of products, experts and attention exist for 9.0 "
+            "only: everything runs on plain ones, with other bits than those of a 9.0",
+            prop.name, prop.major, prop.minor);
+    return SL_OK;
 }
 
 static sl_status allocate(sl_cuda *cu, sl_err *err)
@@ -177,11 +184,11 @@ static sl_status allocate(sl_cuda *cu, sl_err *err)
     cu->stream = cu->main_stream;
     SL_TRY(SL_CU(cudaStreamCreateWithPriority(&cu->side_stream, cudaStreamNonBlocking, -5), err));
     SL_TRY(SL_CU(cudaMalloc(&cu->workspace, SL_CUDA_WORKSPACE), err));
-    SL_TRY(SL_CU(cudaMalloc((void **)&cu->deverr, SL_CUDA_WORDS * sizeof(uint32_t)), err));
-    SL_TRY(SL_CU(cudaMemset(cu->deverr, 0, SL_CUDA_WORDS * sizeof(uint32_t)), err));
-    SL_TRY(
-        SL_CU(cudaHostAlloc((void **)&cu->deverr_host, SL_CUDA_MEET * sizeof(uint32_t), cudaHostAllocDefault),
-              err));
+    SL_TRY(SL_CU(cudaMalloc((void **)&cu->words, SL_CUDA_WORDS * sizeof(uint32_t)), err));
+    cu->deverr = cu->words;
+    SL_TRY(SL_CU(cudaMemset(cu->words, 0, SL_CUDA_WORDS * sizeof(uint32_t)), err));
+    SL_TRY(SL_CU(
+        cudaHostAlloc((void **)&cu->words_host, SL_CUDA_MEET * sizeof(uint32_t), cudaHostAllocDefault), err));
     return sl_cuda_lt_create(cu, &cu->lt, err);
 }
 
@@ -280,7 +287,12 @@ static sl_status wait_stream(sl_cuda *cu, sl_err *err)
     if (cu->comm) /* another rank may never come */
         return sl_cuda_comm_wait(cu->comm, err);
 #endif
-    return SL_CU(cudaStreamSynchronize(cu->stream), err);
+    cudaError_t e = cudaStreamSynchronize(cu->stream);
+    if (e == cudaSuccess)
+        return SL_OK;
+    (void)cudaGetLastError();
+    return sl_fail(err, SL_ERR_DEVICE, "cuda: the device failed: %s; the op that was enqueued last is %s",
+                   cudaGetErrorString(e), sl_op_name(cu->op));
 }
 
 /* Hands on what the device has counted since the last sync. */
@@ -288,7 +300,7 @@ static void take_counts(sl_cuda *cu)
 {
     sl_cuda_counts now;
 
-    memcpy(&now, cu->deverr_host + SL_CUDA_COUNTS, sizeof now);
+    memcpy(&now, cu->words_host + SL_CUDA_COUNTS, sizeof now);
     if (cu->load && now.rows != cu->seen.rows) {
         cu->load->rows += now.rows - cu->seen.rows;
         cu->load->busiest += now.busiest - cu->seen.busiest;
@@ -300,21 +312,35 @@ static void take_counts(sl_cuda *cu)
     cu->seen = now;
 }
 
+static const sl_gpu *cuda_gpu(const sl_backend *be)
+{
+    return &((const sl_cuda *)be)->gpu;
+}
+
+static void cuda_begin(sl_backend *be, sl_op op)
+{
+    sl_cuda *cu = sl_cuda_of(be);
+
+    cu->op = op;
+    cu->deverr = cu->words + op;
+}
+
 static sl_status cuda_sync(sl_backend *be, sl_err *err)
 {
     sl_cuda *cu = sl_cuda_of(be);
-    uint32_t mask;
 
-    SL_TRY(SL_CU(cudaMemcpyAsync(cu->deverr_host, cu->deverr, SL_CUDA_MEET * sizeof(uint32_t),
+    SL_TRY(SL_CU(cudaMemcpyAsync(cu->words_host, cu->words, SL_CUDA_MEET * sizeof(uint32_t),
                                  cudaMemcpyDeviceToHost, cu->stream),
                  err));
     SL_TRY(wait_stream(cu, err));
     take_counts(cu);
-    mask = *cu->deverr_host;
-    if (mask == 0)
-        return SL_OK;
-    SL_TRY(SL_CU(cudaMemsetAsync(cu->deverr, 0, sizeof(uint32_t), cu->stream), err));
-    return sl_deverr(mask, "cuda", err);
+    for (int op = 0; op <= SL_OP_COUNT; op++)
+        if (cu->words_host[op]) {
+            SL_TRY(
+                SL_CU(cudaMemsetAsync(cu->words, 0, (SL_OP_COUNT + 1) * sizeof(uint32_t), cu->stream), err));
+            return sl_deverr(cu->words_host[op], sl_op_name((sl_op)op), err);
+        }
+    return SL_OK;
 }
 
 static sl_status cuda_host_register(sl_backend *be, void *ptr, size_t bytes, sl_err *err)
@@ -340,7 +366,10 @@ static void cuda_host_unregister(sl_backend *be, void *ptr)
 const sl_backend_desc sl_backend_cuda = {
     .name = "cuda",
     .description = "NVIDIA GPUs, compute capability 8.0 and newer; kernels tuned for 9.0",
+    .row_align = SL_ROW_ALIGN,
     .create = cuda_create,
+    .begin = cuda_begin,
+    .gpu = cuda_gpu,
     .destroy = cuda_destroy,
     .use_thread = cuda_use_thread,
     .memory = cuda_memory,

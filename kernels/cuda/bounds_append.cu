@@ -223,10 +223,10 @@ static sl_status run_bounds_append(sl_backend *be, const void *params, sl_err *e
     if (p->dim % 2)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: bounds_append: dim %d is odd", p->dim);
     if (grid.x > 0)
-        bounds_append_kernel<<<grid, THREADS, 0, sl_cuda_of(be)->stream>>>(
-            *p, *p->seqs, sl_key_rows_of(&p->rows, &p->host_rows, p->heads, p->dim, p->format),
-            (int)sl_bounds_unit_bytes(p->dim, p->dtype), sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(sl_cuda_of(be), bounds_append_kernel, (sl_launch{grid, THREADS}), err, *p, *p->seqs,
+                         sl_key_rows_of(&p->rows, &p->host_rows, p->heads, p->dim, p->format),
+                         (int)sl_bounds_unit_bytes(p->dim, p->dtype), sl_cuda_of(be)->deverr));
+    return SL_OK;
 }
 
 const sl_op_impl sl_cuda_bounds_append = {.run = run_bounds_append};

@@ -152,13 +152,10 @@ template <int G> static sl_status run(sl_cuda *cu, const sl_bc_job *b, sl_err *e
     dim3 grid(sl_ceil_div(b->j.d.ld_out, SL_BC_ROWS * WARPS), b->j.d.kv_heads,
               sl_ceil_div(b->j.d.token_count, TOKENS));
 
-    if (smem + 4096 > cu->smem_optin)
+    if (smem + 4096 > cu->gpu.smem)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: queries of %d bytes exceed the shared memory",
                        b->record);
-    SL_TRY(SL_CU(
-        cudaFuncSetAttribute(chunk_kernel<G>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), err));
-    chunk_kernel<G><<<grid, 32 * WARPS + 32, smem, cu->stream>>>(*b);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, chunk_kernel<G>, (sl_launch{grid, (int)(32 * WARPS + 32), smem}), err, *b);
 }
 
 sl_status sl_cuda_bounds_chunk(sl_cuda *cu, const sl_bc_job *b, sl_err *err)

@@ -151,11 +151,10 @@ static sl_status products(sl_cuda *cu, const sl_bc_job *b, sl_err *err)
     const sl_row_dots *d = &b->j.d;
     dim3 grid(sl_ceil_div(d->ld_out, THREADS), d->kv_heads, d->token_count);
 
-    if (cu->cc >= 90 && (d->dim == 64 || d->dim == 128 || d->dim == 256))
+    if (cu->gpu.bulk && (d->dim == 64 || d->dim == 128 || d->dim == 256))
         return d->token_count > b->j.s.n_seqs ? sl_cuda_bounds_chunk(cu, b, err)
                                               : sl_cuda_bounds_stream(cu, b, err);
-    plain_kernel<<<grid, THREADS, 0, cu->stream>>>(*b);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, plain_kernel, (sl_launch{grid, THREADS}), err, *b);
 }
 
 sl_status sl_cuda_bound_codes(sl_cuda *cu, const sl_row_dots *d, sl_err *err)
@@ -167,12 +166,12 @@ sl_status sl_cuda_bound_codes(sl_cuda *cu, const sl_row_dots *d, sl_err *err)
     b.j = sl_dots_job(cu, d);
     b.queries = records;
     b.out = joined(d) ? (float *)(records + (int64_t)d->token_count * d->kv_heads * b.record) : d->out;
-    queries_kernel<<<sl_ceil_div(warps, WARPS), 32 * WARPS, 0, cu->stream>>>(b, records);
-    SL_TRY(SL_CU_LAUNCHED(err));
+    SL_TRY(SL_LAUNCH(cu, queries_kernel, (sl_launch{dim3(sl_ceil_div(warps, WARPS)), (int)(32 * WARPS)}), err,
+                     b, records));
     SL_TRY(products(cu, &b, err));
     if (!joined(d))
         return SL_OK;
-    join_kernel<<<dim3(sl_ceil_div(d->ld_out, THREADS), d->token_count), THREADS, 0, cu->stream>>>(b.j,
-                                                                                                   b.out);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, join_kernel,
+                     (sl_launch{dim3(sl_ceil_div(d->ld_out, THREADS), d->token_count), THREADS}), err, b.j,
+                     b.out);
 }

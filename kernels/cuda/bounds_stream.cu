@@ -154,7 +154,7 @@ template <int G> __global__ static void __launch_bounds__(288, 2) stream_kernel(
 /* How the work is divided: 8 warps with products, as many KV heads in a thread block as the records of queries allow. */
 static size_t divide(const sl_cuda *cu, sl_bc_job *b)
 {
-    size_t room = cu->smem_optin / BLOCKS - 1024, used;
+    size_t room = cu->gpu.smem / BLOCKS - 1024, used;
 
     b->heads = b->j.d.kv_heads < 8 ? b->j.d.kv_heads : 8;
     for (;; b->heads = (b->heads + 1) / 2) {
@@ -175,11 +175,9 @@ template <int G> static sl_status run(sl_cuda *cu, const sl_bc_job *b, size_t sm
 {
     int tiles = sl_ceil_div(b->j.d.ld_out, SL_BC_ROWS * b->row_sets), splits = sl_ceil_div(tiles, TILES);
 
-    SL_TRY(SL_CU(
-        cudaFuncSetAttribute(stream_kernel<G>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), err));
     dim3 grid(splits, sl_ceil_div(b->j.d.kv_heads, b->heads), b->j.d.token_count);
-    stream_kernel<G><<<grid, 32 * (b->heads * b->row_sets + 1), smem, cu->stream>>>(*b);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, stream_kernel<G>, (sl_launch{grid, (int)(32 * (b->heads * b->row_sets + 1)), smem}),
+                     err, *b);
 }
 
 sl_status sl_cuda_bounds_stream(sl_cuda *cu, const sl_bc_job *job, sl_err *err)
@@ -187,7 +185,7 @@ sl_status sl_cuda_bounds_stream(sl_cuda *cu, const sl_bc_job *job, sl_err *err)
     sl_bc_job b = *job;
     size_t smem = divide(cu, &b);
 
-    if (smem + 1024 > cu->smem_optin)
+    if (smem + 1024 > cu->gpu.smem)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: queries of %d bytes exceed the shared memory",
                        b.record);
     return b.groups == 4   ? run<4>(cu, &b, smem, err)

@@ -358,11 +358,10 @@ static size_t place(lists_job *j, size_t most, uint8_t *base)
 
 static sl_status slice(sl_cuda *cu, const lists_job *j, size_t smem, sl_err *err)
 {
-    tables_kernel<<<j->count, 32, 0, cu->stream>>>(*j);
-    SL_TRY(SL_CU_LAUNCHED(err));
+    SL_TRY(SL_LAUNCH(cu, tables_kernel, (sl_launch{dim3(j->count), 32}), err, *j));
     SL_TRY(products(cu, j, err));
-    lists_kernel<<<(unsigned)j->count * j->p.kv_heads, THREADS, smem, cu->stream>>>(*j);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, lists_kernel, (sl_launch{dim3((unsigned)j->count * j->p.kv_heads), THREADS, smem}),
+                     err, *j);
 }
 
 static sl_status run_cluster_lists(sl_backend *be, const void *params, sl_err *err)
@@ -373,7 +372,7 @@ static sl_status run_cluster_lists(sl_backend *be, const void *params, sl_err *e
     lists_job j = {};
     void *scratch;
 
-    if (smem + 8192 > cu->smem_optin)
+    if (smem + 8192 > cu->gpu.smem)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: cluster_lists: %d clusters exceed the shared memory",
                        p->ld_clusters);
     j.p = *p, j.s = *p->seqs;
@@ -384,8 +383,6 @@ static sl_status run_cluster_lists(sl_backend *be, const void *params, sl_err *e
     most = most < p->token_count ? most : p->token_count;
     SL_TRY(sl_cuda_scratch(cu, place(&j, (size_t)most, NULL), &scratch, err));
     place(&j, (size_t)most, (uint8_t *)scratch);
-    SL_TRY(SL_CU(cudaFuncSetAttribute(lists_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
-                 err));
     for (int done = 0; done < p->token_count; done += most) {
         j.first = p->token_first + done;
         j.count = p->token_count - done < most ? p->token_count - done : most;

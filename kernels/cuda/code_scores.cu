@@ -149,13 +149,10 @@ static sl_status slice(sl_cuda *cu, const scores_job *j, sl_err *err)
 {
     unsigned blocks = (unsigned)sl_ceil_div(j->ld, THREADS), lists = j->p.kv_heads;
 
-    tables_kernel<<<dim3(j->count, j->p.heads), THREADS, 0, cu->stream>>>(*j);
-    SL_TRY(SL_CU_LAUNCHED(err));
-    look_up_kernel<<<dim3(blocks, lists, j->count), THREADS, 0, cu->stream>>>(*j);
-    SL_TRY(SL_CU_LAUNCHED(err));
+    SL_TRY(SL_LAUNCH(cu, tables_kernel, (sl_launch{dim3(j->count, j->p.heads), THREADS}), err, *j));
+    SL_TRY(SL_LAUNCH(cu, look_up_kernel, (sl_launch{dim3(blocks, lists, j->count), THREADS}), err, *j));
     SL_TRY(exponentials(cu, j, err));
-    weights_kernel<<<dim3(blocks, lists, j->count), THREADS, 0, cu->stream>>>(*j);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, weights_kernel, (sl_launch{dim3(blocks, lists, j->count), THREADS}), err, *j);
 }
 
 static sl_status run_code_scores(sl_backend *be, const void *params, sl_err *err)

@@ -27,8 +27,7 @@ static sl_status write_codes(sl_cuda *cu, const sl_points *s, const sl_codes_par
     SL_TRY(sl_cuda_points_load(cu, s, err));
     SL_TRY(sl_cuda_points_book(cu, s, err));
     SL_TRY(sl_cuda_points_nearest(cu, s, err));
-    codes_kernel<<<grid, THREADS, 0, cu->stream>>>(*s, *p);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, codes_kernel, (sl_launch{grid, THREADS}), err, *s, *p);
 }
 
 static sl_status run_codes(sl_backend *be, const void *params, sl_err *err)

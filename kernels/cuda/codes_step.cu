@@ -110,6 +110,6 @@ sl_status sl_cuda_codes_step(sl_cuda *cu, const sl_codes_params *p, sl_err *err)
     step_job j = {*p, *p->step, *p->step->seqs,
                   sl_key_rows_of(&k->rows, &k->host, k->heads, k->dim, k->format), cu->deverr};
 
-    codes_step_kernel<<<grid, THREADS, 4 * (size_t)(k->dim / p->parts), cu->stream>>>(j);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, codes_step_kernel, (sl_launch{grid, THREADS, 4 * (size_t)(k->dim / p->parts)}), err,
+                     j);
 }

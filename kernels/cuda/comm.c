@@ -148,7 +148,7 @@ void sl_cuda_comm_count(sl_cuda_comm *c, const sl_cuda_counts *now, const sl_cud
     s->exchanges += now->exchange.calls - seen->exchange.calls;
     s->exchange_ns += now->exchange.ns - seen->exchange.ns;
     s->hidden_ns += now->hidden_ns - seen->hidden_ns;
-    memcpy(&waited, c->cu->deverr_host + SL_CUDA_WAITED, sizeof waited);
+    memcpy(&waited, c->cu->words_host + SL_CUDA_WAITED, sizeof waited);
     s->wait_ns += waited - c->waited;
     c->waited = waited;
     s->exchange_bytes += now->exchange.bytes - seen->exchange.bytes;
@@ -238,7 +238,7 @@ static void nccl_destroy(sl_comm *base)
     if (c->comm)
         (void)c->n->comm_abort(c->comm);
     if (c->broken != SL_OK) /* what kernels found in data that did not arrive is no failure of later ops */
-        (void)cudaMemset(c->cu->deverr, 0, sizeof(uint32_t));
+        (void)cudaMemset(c->cu->words, 0, (SL_OP_COUNT + 1) * sizeof(uint32_t));
     c->cu->comm = NULL;
     cudaFree(c->meet);
     cudaFreeHost(c->pinned);
@@ -315,6 +315,7 @@ static sl_status nccl_form(sl_comm *base, sl_err *err)
     SL_TRY(SL_CU(cudaMemsetAsync(sl_cuda_waited_of(c->cu), 0, sizeof(uint64_t), c->cu->stream), err));
     SL_TRY(nccl_barrier(base, err));
     SL_TRY(sl_cuda_comm_wait(c, err));
+    SL_TRY(sl_peer_resident(c->cu, err));
     SL_TRY(sl_cuda_windows_open(&base->opts, gather_host, c, &c->windows, err));
     if (c->windows.open) {
         size_t n = strlen(base->describe);

@@ -17,7 +17,7 @@ _Static_assert(SL_CUDA_WAITED + 2 <= SL_CUDA_MEET, "the count of waiting fits be
 
 static inline uint64_t *sl_cuda_waited_of(const sl_cuda *cu)
 {
-    return (uint64_t *)(void *)(cu->deverr + SL_CUDA_WAITED);
+    return (uint64_t *)(void *)(cu->words + SL_CUDA_WAITED);
 }
 
 /* Waits for the selected stream as cudaStreamSynchronize() does, but ends when the group breaks or the deadline passes:

@@ -29,7 +29,7 @@ __device__ static bool wait_for(const sl_peer_view &v, const uint64_t *at, uint3
     uint64_t end = sl_clock_ns() + v.deadline_ns, got;
 
     for (uint32_t i = 1;; i++) {
-        asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(got) : "l"(at) : "memory");
+        got = sl_load_system(at);
         if ((uint32_t)(got >> 32) == call) {
             *word = (uint32_t)got;
             return true;
@@ -60,9 +60,7 @@ __global__ static void agree_kernel(sl_peer_view v, uint64_t area, agree_words m
             word = mine.w[w];
         } else {
             uint64_t out = (uint64_t)call << 32 | mine.w[w];
-            asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word_of(v, area, r, call, v.rank, w)),
-                         "l"(out)
-                         : "memory");
+            sl_store_system(word_of(v, area, r, call, v.rank, w), out);
             there = wait_for(v, word_of(v, area, v.rank, call, r, w), call, r, &word);
         }
         if (there)
@@ -83,7 +81,6 @@ extern "C" sl_status sl_peer_agree(sl_cuda *cu, const sl_peer_view *v, const voi
     agree_words mine = {};
 
     memcpy(mine.w, src, bytes);
-    agree_kernel<<<1, v->ranks * SL_PEER_AGREE_WORDS, 0, cu->stream>>>(
-        *v, sl_peer_agree_at(v->ranks, v->slot_bytes), mine, (int)(bytes / 4), call, meter);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, agree_kernel, (sl_launch{1, (int)(v->ranks * SL_PEER_AGREE_WORDS)}), err, *v,
+                     sl_peer_agree_at(v->ranks, v->slot_bytes), mine, (int)(bytes / 4), call, meter);
 }

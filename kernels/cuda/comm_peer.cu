@@ -4,7 +4,7 @@
  * written to memory of the group, or that the work before has placed there, nothing is copied out: the block that posted
  * the flags waits alone.
  *
- * Latency decides for few rows: the kernel may begin early (sl_cuda_launch_early), counts are read once, one thread
+ * Latency decides for few rows: the kernel may begin early (sl_launch.early), counts are read once, one thread
  * fences and posts, and nothing at the end waits for what it counts.
  *
  * A flag is posted when all blocks of its kernel have written, and other ranks' blocks wait for it. So all blocks of a
@@ -27,15 +27,12 @@ __device__ static void post(uint64_t *flag, uint32_t epoch, uint32_t rows)
 {
     uint64_t v = (uint64_t)epoch << 32 | rows;
 
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(v) : "memory");
+    sl_store_system(flag, v);
 }
 
 __device__ static uint64_t look(const uint64_t *flag)
 {
-    uint64_t v;
-
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(flag) : "memory");
-    return v;
+    return sl_load_acquire_system(flag);
 }
 
 __device__ static uint64_t *flag_of(const sl_peer_view &v, int32_t at, uint32_t half, int32_t sender)
@@ -276,14 +273,32 @@ static uint64_t *hidden_of(const sl_cuda *cu)
 
 extern "C" sl_status sl_meter_begin(sl_cuda *cu, sl_cuda_meter *m, sl_err *err)
 {
-    meter_begin_kernel<<<1, 1, 0, cu->stream>>>(m);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, meter_begin_kernel, (sl_launch{1, 1}), err, m);
 }
 
 extern "C" sl_status sl_meter_end(sl_cuda *cu, sl_cuda_meter *m, uint64_t bytes, sl_err *err)
 {
-    meter_end_kernel<<<1, 1, 0, cu->stream>>>(m, hidden_of(cu), bytes);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, meter_end_kernel, (sl_launch{1, 1}), err, m, hidden_of(cu), bytes);
+}
+
+/* An exchange waits inside for other blocks of its launch and for other ranks, so all its blocks must run at once. Asked
+ * of the device when a group forms, for the kernel with the most registers and for as many blocks as a launch may have. */
+extern "C" sl_status sl_peer_resident(sl_cuda *cu, sl_err *err)
+{
+    void (*const kernels[])(sl_peer_view, sl_peer_move) = {exchange<uint4>, exchange<uint32_t>,
+                                                           exchange<unsigned char>};
+
+    for (int i = 0; i < 3; i++) {
+        int each = 0;
+        SL_TRY(SL_CU(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernels[i], THREADS, 0), err));
+        if (each < 1)
+            return sl_fail(
+                err, SL_ERR_UNSUPPORTED,
+                "comm: a multiprocessor of this device cannot hold a block of %d threads of an exchange, so "
+                "its blocks would wait for blocks that do not run",
+                THREADS);
+    }
+    return SL_OK;
 }
 
 extern "C" sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl_peer_move *m, sl_err *err)
@@ -291,7 +306,7 @@ extern "C" sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl
     uint64_t all = (uint64_t)m->slice * m->row_bytes * (uint64_t)v->ranks;
     bool side = cu->stream == cu->side_stream;
     bool large = (uint64_t)m->rows * m->row_bytes > SL_CUDA_EXCHANGE_LARGE;
-    uint64_t most = (uint64_t)(!side ? cu->sms : large ? SL_CUDA_EXCHANGE_SMS_LARGE : SL_CUDA_EXCHANGE_SMS);
+    uint64_t most = (uint64_t)(!side ? cu->sms : large ? cu->gpu.exchange_sms_large : cu->gpu.exchange_sms);
     uint64_t unit = (uint64_t)(uintptr_t)m->send | (uint64_t)(uintptr_t)m->recv | m->send_stride |
                     m->recv_stride | m->row_bytes;
     uint64_t blocks = (all + BLOCK_BYTES - 1) / BLOCK_BYTES;
@@ -311,7 +326,6 @@ extern "C" sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl
                                                                  : exchange<unsigned char>;
 
     if (!side)
-        return sl_cuda_launch_early(cu, kernel, dim3((unsigned)blocks), threads, 0, err, *v, move);
-    kernel<<<(unsigned)blocks, threads, 0, cu->stream>>>(*v, move);
-    return SL_CU_LAUNCHED(err);
+        return SL_LAUNCH(cu, kernel, (sl_launch{dim3((unsigned)blocks), threads, 0, true}), err, *v, move);
+    return SL_LAUNCH(cu, kernel, (sl_launch{dim3((unsigned)blocks), threads}), err, *v, move);
 }

@@ -105,6 +105,9 @@ sl_status sl_peer_agree(sl_cuda *cu, const sl_peer_view *v, const void *src, siz
 sl_status sl_meter_begin(sl_cuda *cu, sl_cuda_meter *m, sl_err *err);
 sl_status sl_meter_end(sl_cuda *cu, sl_cuda_meter *m, uint64_t bytes, sl_err *err);
 
+/* SL_ERR_UNSUPPORTED: this device cannot run all blocks of an exchange at once. Asked when a group forms. */
+sl_status sl_peer_resident(sl_cuda *cu, sl_err *err);
+
 #ifdef __cplusplus
 }
 #endif

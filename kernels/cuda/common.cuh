@@ -7,13 +7,12 @@
 #define SL_KERNELS_CUDA_COMMON_CUH
 
 #include "kernels/cuda/cuda_impl.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
-
-#define SL_CU_LAUNCHED(err) SL_CU(cudaGetLastError(), (err))
 
 __device__ static inline float sl_ld(const void *p, int64_t i, sl_dtype d)
 {
@@ -76,6 +75,30 @@ __device__ static inline float sl_scale_act_d(float amax)
 __device__ static inline float sl_scale_row_d(float amax)
 {
     return sl_pow2_ceil_d(fmaxf(__fmul_rn(amax, 1.0f / 448.0f), 1e-4f));
+}
+
+/* 1 / s, exact because s is a power of two: a multiplication by it equals the division by s. */
+__device__ static inline float sl_inverse_pow2(float s)
+{
+    return __uint_as_float((254u << 23) - __float_as_uint(s));
+}
+
+__device__ static inline float sl_sigmoid(float v)
+{
+    return 1.0f / (1.0f + expf(-v));
+}
+
+/* silu(g) * u. */
+__device__ static inline float sl_silu_mul(float g, float u)
+{
+    return __fmul_rn(g / (1.0f + expf(-g)), u);
+}
+
+/* Four values times m as e4m3, the first in the lowest byte. */
+__device__ static inline uint32_t sl_e4m3x4(float a, float b, float c, float d, float m)
+{
+    return (uint32_t)sl_e4m3(a * m) | (uint32_t)sl_e4m3(b * m) << 8 | (uint32_t)sl_e4m3(c * m) << 16 |
+           (uint32_t)sl_e4m3(d * m) << 24;
 }
 
 template <typename T> __device__ static inline T sl_warp_sum(T v)
@@ -145,25 +168,6 @@ __device__ static inline bool sl_token(const sl_seq_tables *s, int t, uint32_t *
 static inline int sl_ceil_div(int64_t a, int64_t b)
 {
     return (int)((a + b - 1) / b);
-}
-
-/*
- * Launches a kernel that may begin while the kernel before it on the stream still runs, where the device can
- * (programmatic stream serialization). Each of its threads must call sl_after_previous() before it touches global
- * memory that another kernel writes, also before an early return.
- */
-template <typename... P, typename... A>
-static inline sl_status sl_cuda_launch_early(sl_cuda *cu, void (*kernel)(P...), dim3 grid, int threads,
-                                             size_t smem, sl_err *err, const A &...args)
-{
-    cudaLaunchAttribute at;
-    cudaLaunchConfig_t cfg = {};
-
-    at.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    at.val.programmaticStreamSerializationAllowed = 1;
-    cfg.gridDim = grid, cfg.blockDim = dim3(threads), cfg.dynamicSmemBytes = smem, cfg.stream = cu->stream;
-    cfg.attrs = &at, cfg.numAttrs = cu->cc >= 90 ? 1 : 0;
-    return SL_CU(cudaLaunchKernelEx(&cfg, kernel, P(args)...), err);
 }
 
 #endif

@@ -17,19 +17,18 @@ extern "C" {
 #endif
 
 #include "kernels/backend_impl.h"
+#include "kernels/paths.h"
 
 #define SL_CUDA_WORKSPACE ((size_t)32 << 20) /* of cuBLASLt, and for split-K sums of our own kernels */
 
-#define SL_CUDA_WORDS 64
-#define SL_CUDA_COUNTS 8
-#define SL_CUDA_MEET 32
-#define SL_CUDA_GATHER_SMS 4 /* multiprocessors of a gather that runs concurrently with an attention */
-#define SL_CUDA_SIDE_SMS 6   /* of a gather on the side stream; even, because its clusters have two blocks */
-/* Of an exchange on the side stream. The linear layers that run meanwhile use 112 of 132 (linear_stream.cu). */
-#define SL_CUDA_EXCHANGE_SMS 16
-/* The same of blocks of more than SL_CUDA_EXCHANGE_LARGE bytes: then the linear layers are those of many tokens, which
- * leave what an exchange takes, and on few multiprocessors copies would take longer than the link. Not measured. */
-#define SL_CUDA_EXCHANGE_SMS_LARGE 64
+/* Device words: SL_DEVERR_* of each op, and at SL_OP_COUNT of the collectives; then sl_cuda_counts, and the barrier of
+ * resolve's blocks. */
+#define SL_CUDA_COUNTS 64
+#define SL_CUDA_MEET 96
+#define SL_CUDA_WORDS 128
+/* Blocks of more bytes than this take gpu.exchange_sms_large on the side stream: then the linear layers are those of many
+ * tokens, which leave what an exchange takes, and on few multiprocessors copies would take longer than the link. Not
+ * measured. */
 #define SL_CUDA_EXCHANGE_LARGE ((uint64_t)32 << 20)
 
 /* The calls of one kind of collective, counted on the device. begun is private to the kernel that runs. */
@@ -38,8 +37,8 @@ typedef struct sl_cuda_meter {
 } sl_cuda_meter;
 
 /*
- * What kernels of this instance count, cumulative. It lies at word SL_CUDA_COUNTS of the words of deverr and is read
- * with them by each sync, so counting needs no copy and no wait of its own and works in graphs. Kernels that may run
+ * What kernels of this instance count, cumulative. It lies at word SL_CUDA_COUNTS and is read
+ * with the errors by each sync, so counting needs no copy and no wait of its own and works in graphs. Kernels that may run
  * concurrently use atomics on it.
  */
 typedef struct sl_cuda_counts {
@@ -54,28 +53,29 @@ typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the algorithm chose
 #ifndef __cplusplus
 _Static_assert(sizeof(sl_cuda_counts) <= (SL_CUDA_MEET - SL_CUDA_COUNTS) * 4,
                "the counts fit before the barrier");
+_Static_assert(SL_OP_COUNT < SL_CUDA_COUNTS, "every op and the collectives have a word for errors");
 #endif
 
 typedef struct sl_cuda {
     sl_backend base; /* first member */
-    int device, cc;  /* cc = 10 * major + minor */
+    int device;
+    sl_gpu gpu;
     /* Multiprocessors that an op of the main stream may use: all of them, or all except those that a gather on the
      * side stream occupies. */
-    int sms, all_sms;
-    size_t smem_optin;
+    int sms;
     cudaStream_t stream; /* the one of the two below that is selected; all work is enqueued on it */
     cudaStream_t main_stream, side_stream;
     int side_pending; /* events recorded on the side stream that the main stream has not waited for yet */
-    int side_sms; /* multiprocessors that its work occupies: SL_CUDA_SIDE_SMS, or what an exchange has set */
+    int side_sms;     /* multiprocessors that its work occupies: gpu.side_sms, or what an exchange has set */
     void *workspace;
     void *scratch; /* temporary operands of one op, e.g. quantised x; grows outside captures only */
     size_t scratch_bytes;
     void **retired; /* scratch blocks that graphs may still use */
     int n_retired, n_graphs;
-    /* Device words: SL_DEVERR_*; from SL_CUDA_COUNTS on, sl_cuda_counts; from SL_CUDA_MEET on, the barrier of resolve's
-     * blocks. The host's copy has the words before SL_CUDA_MEET. */
-    uint32_t *deverr;
-    uint32_t *deverr_host;
+    /* Device words, see SL_CUDA_COUNTS; the host's copy has those before SL_CUDA_MEET. deverr: the word of the op that is
+     * being enqueued. A graph keeps it, so a failure names its op. */
+    uint32_t *words, *deverr;
+    uint32_t *words_host;
     sl_cuda_counts seen;     /* at the last sync */
     struct sl_ep_load *load; /* where rows and busiest go: that of the last SL_OP_EP_EXPERTS, or NULL */
     sl_cuda_lt *lt;
@@ -84,7 +84,7 @@ typedef struct sl_cuda {
     void (*encode)(void); /* the driver's function that makes tensor maps: tables.c */
     cudaEvent_t *marks;   /* of the profile */
     int32_t n_marks;
-    sl_op last_op;             /* for the message of a deferred failure */
+    sl_op op;                  /* that is being enqueued, or was last; SL_OP_COUNT: a collective */
     struct sl_cuda_comm *comm; /* the group that this backend is in, or NULL: comm.c */
 } sl_cuda;
 
@@ -96,7 +96,7 @@ static inline sl_cuda *sl_cuda_of(sl_backend *be)
 /* The counts in device memory. */
 static inline sl_cuda_counts *sl_cuda_counts_of(const sl_cuda *cu)
 {
-    return (sl_cuda_counts *)(void *)(cu->deverr + SL_CUDA_COUNTS);
+    return (sl_cuda_counts *)(void *)(cu->words + SL_CUDA_COUNTS);
 }
 
 /* Status and text for a failed call; SL_OK for cudaSuccess. "Out of memory" is SL_ERR_DEVICE_MEMORY. */
@@ -137,11 +137,12 @@ typedef struct sl_cuda_gemm {
     sl_dtype in, out;
 } sl_cuda_gemm;
 sl_status sl_cuda_gemm_run(sl_cuda *cu, const sl_cuda_gemm *g, sl_err *err);
+/* Whether the library has such an algorithm for this weight: a, m, k, types and batch of g. It does not depend on the
+ * number of tokens, and the first answer holds for as long as the instance exists. */
+bool sl_cuda_gemm_offered(sl_cuda *cu, const sl_cuda_gemm *g);
 
-/* Tensor core paths for frequent shapes. An op asks whether its parameters fit, and otherwise takes the plain path. */
-bool sl_cuda_attn_mla_fits(const sl_cuda *cu, const sl_sparse_attn_params *p);
+/* The tensor core paths of kernels/paths.h. */
 sl_status sl_cuda_attn_mla(sl_cuda *cu, const sl_sparse_attn_params *p, sl_err *err); /* tokens <= 65535 */
-bool sl_cuda_scores_mma_fits(const sl_cuda *cu, const sl_index_scores_params *p);
 /* token_count <= 65535 */
 sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_err *err);
 

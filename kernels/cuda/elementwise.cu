@@ -14,8 +14,8 @@ static sl_status run_add(sl_backend *be, const void *params, sl_err *err)
     const sl_add_params *p = (const sl_add_params *)params;
     int64_t n = (int64_t)p->tokens * p->dim;
 
-    add_kernel<<<min(sl_ceil_div(n, 256), 4096), 256, 0, sl_cuda_of(be)->stream>>>(*p, n);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(sl_cuda_of(be), add_kernel, (sl_launch{dim3(min(sl_ceil_div(n, 256), 4096)), 256}), err,
+                     *p, n);
 }
 
 const sl_op_impl sl_cuda_add = {.run = run_add};
@@ -35,19 +35,19 @@ static sl_status run_pick(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_pick_params *p = (const sl_pick_params *)params;
 
-    pick_kernel<<<p->n, 256, 0, sl_cuda_of(be)->stream>>>(*p, sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(sl_cuda_of(be), pick_kernel, (sl_launch{dim3(p->n), 256}), err, *p,
+                     sl_cuda_of(be)->deverr);
 }
 
 const sl_op_impl sl_cuda_pick = {.run = run_pick};
 
 __global__ static void silu_mul_kernel(sl_silu_mul_params p)
 {
-    int64_t t = blockIdx.y;
+    int64_t t = blockIdx.x;
 
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < p.dim; i += gridDim.x * blockDim.x) {
+    for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < p.dim; i += gridDim.y * blockDim.x) {
         float g = sl_ld(p.gate, t * p.ld_in + i, p.act), u = sl_ld(p.up, t * p.ld_in + i, p.act);
-        sl_st(p.out, t * p.ld_out + i, __fmul_rn(g / (1.0f + expf(-g)), u), p.act);
+        sl_st(p.out, t * p.ld_out + i, sl_silu_mul(g, u), p.act);
     }
 }
 
@@ -55,16 +55,8 @@ static sl_status run_silu_mul(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_silu_mul_params *p = (const sl_silu_mul_params *)params;
 
-    for (int t0 = 0; t0 < p->tokens; t0 += 65535) {
-        sl_silu_mul_params q = *p;
-        int64_t in = (int64_t)t0 * p->ld_in * (int64_t)sl_dtype_size(p->act);
-        q.gate = (const char *)p->gate + in;
-        q.up = (const char *)p->up + in;
-        q.out = (char *)p->out + (int64_t)t0 * p->ld_out * (int64_t)sl_dtype_size(p->act);
-        silu_mul_kernel<<<dim3(min(sl_ceil_div(p->dim, 256), 64), min(p->tokens - t0, 65535)), 256, 0,
-                          sl_cuda_of(be)->stream>>>(q);
-    }
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(sl_cuda_of(be), silu_mul_kernel,
+                     (sl_launch{dim3(p->tokens, min(sl_ceil_div(p->dim, 256), 64)), 256}), err, *p);
 }
 
 const sl_op_impl sl_cuda_silu_mul = {.run = run_silu_mul};

@@ -17,8 +17,8 @@ static sl_status run_embed(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_embed_params *p = (const sl_embed_params *)params;
 
-    embed_kernel<<<p->tokens, 256, 0, sl_cuda_of(be)->stream>>>(*p, sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(sl_cuda_of(be), embed_kernel, (sl_launch{dim3(p->tokens), 256}), err, *p,
+                     sl_cuda_of(be)->deverr);
 }
 
 const sl_op_impl sl_cuda_embed = {.run = run_embed};

@@ -55,8 +55,8 @@ sl_status sl_moe_begin(sl_cuda *cu, sl_moe_run *r, bool floats, size_t bytes, vo
     a->sort_lists = !floats && p->tokens <= SL_MOE_LIST_PLACES;
     if (a->sort_lists)
         return SL_OK;
-    list_kernel<<<a->ranks + (a->counts ? 1 : 0), SL_EP_THREADS, 0, cu->stream>>>(*a, cu->deverr);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, list_kernel, (sl_launch{dim3(a->ranks + (a->counts ? 1 : 0)), SL_EP_THREADS}), err,
+                     *a, cu->deverr);
 }
 
 __global__ static void send_kernel(sl_moe_arrived a, const float *res)
@@ -75,8 +75,7 @@ sl_status sl_moe_send(sl_cuda *cu, const sl_moe_run *r, sl_err *err)
     const sl_moe_params *p = &r->p;
     dim3 grid((unsigned)(p->tokens * p->top_k), min(sl_ceil_div(p->hidden, 256), 8));
 
-    send_kernel<<<grid, 256, 0, cu->stream>>>(r->arrived, r->res);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, send_kernel, (sl_launch{grid, 256}), err, r->arrived, r->res);
 }
 
 /* The gates and ups must be what the rows were quantised for. */

@@ -207,20 +207,24 @@ __global__ static void __launch_bounds__(32 * WARPS) write_kernel(ep_send a, uin
 static sl_status write_fused(sl_cuda *cu, const ep_send &a, dim3 grid, bool f8, sl_err *err)
 {
     if (f8)
-        return sl_cuda_launch_early(cu, write_kernel<true, true>, grid, 32 * WARPS, 0, err, a, cu->deverr);
-    return sl_cuda_launch_early(cu, write_kernel<false, true>, grid, 32 * WARPS, 0, err, a, cu->deverr);
+        return SL_LAUNCH(cu, (write_kernel<true, true>), (sl_launch{grid, (int)(32 * WARPS), 0, true}), err,
+                         a, cu->deverr);
+    return SL_LAUNCH(cu, (write_kernel<false, true>), (sl_launch{grid, (int)(32 * WARPS), 0, true}), err, a,
+                     cu->deverr);
 }
 
 /* Also without tokens, because the counts are stored. */
 static sl_status write_placed(sl_cuda *cu, ep_send a, dim3 grid, bool f8, sl_err *err)
 {
     SL_TRY(sl_cuda_scratch(cu, ((size_t)a.tokens * a.ranks + 1) * sizeof(int32_t), (void **)&a.where, err));
-    place_kernel<<<a.ranks, SL_EP_THREADS, 0, cu->stream>>>(a, cu->deverr);
+    SL_TRY(SL_LAUNCH(cu, place_kernel, (sl_launch{dim3(a.ranks), SL_EP_THREADS}), err, a, cu->deverr));
     if (a.tokens > 0 && f8)
-        write_kernel<true, false><<<grid, 32 * WARPS, 0, cu->stream>>>(a, cu->deverr);
+        SL_TRY(SL_LAUNCH(cu, (write_kernel<true, false>), (sl_launch{grid, (int)(32 * WARPS)}), err, a,
+                         cu->deverr));
     else if (a.tokens > 0)
-        write_kernel<false, false><<<grid, 32 * WARPS, 0, cu->stream>>>(a, cu->deverr);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(cu, (write_kernel<false, false>), (sl_launch{grid, (int)(32 * WARPS)}), err, a,
+                         cu->deverr));
+    return SL_OK;
 }
 
 static sl_status run_ep_send(sl_backend *be, const void *params, sl_err *err)

@@ -184,16 +184,15 @@ static sl_status run_ep_sum(sl_backend *be, const void *params, sl_err *err)
     a.hidden = l->hidden;
     dim3 grid((unsigned)p->tokens, sl_ceil_div(l->hidden, THREADS * OUTS));
     if (few) {
-        sum_bf16_kernel<true><<<grid, THREADS, 0, cu->stream>>>(a, cu->deverr);
-        return SL_CU_LAUNCHED(err);
+        return SL_LAUNCH(cu, sum_bf16_kernel<true>, (sl_launch{grid, THREADS}), err, a, cu->deverr);
     }
     SL_TRY(sl_cuda_scratch(cu, (size_t)p->tokens * l->top_k * sizeof(int32_t), (void **)&a.where, err));
-    place_kernel<<<l->ranks, SL_EP_THREADS, 0, cu->stream>>>(a, cu->deverr);
+    SL_TRY(SL_LAUNCH(cu, place_kernel, (sl_launch{dim3(l->ranks), SL_EP_THREADS}), err, a, cu->deverr));
     if (lines)
-        sum_bf16_kernel<false><<<grid, THREADS, 0, cu->stream>>>(a, cu->deverr);
+        SL_TRY(SL_LAUNCH(cu, sum_bf16_kernel<false>, (sl_launch{grid, THREADS}), err, a, cu->deverr));
     else
-        sum_kernel<<<grid, THREADS, 0, cu->stream>>>(a);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(cu, sum_kernel, (sl_launch{grid, THREADS}), err, a));
+    return SL_OK;
 }
 
 const sl_op_impl sl_cuda_ep_sum = {.run = run_ep_sum};

@@ -138,8 +138,7 @@ __global__ static void stamp_kernel(uint64_t *at)
 
 sl_status sl_cuda_stamp(sl_backend *be, uint64_t *at, sl_err *err)
 {
-    stamp_kernel<<<1, 1, 0, sl_cuda_of(be)->stream>>>(at);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(sl_cuda_of(be), stamp_kernel, (sl_launch{1, 1}), err, at);
 }
 
 template <int ROWS, int PARTS, bool D>
@@ -223,7 +222,7 @@ __global__ static void __launch_bounds__(GATHER_THREADS) gather_long_kernel(sl_g
 
 /* The kernel for these rows; pieces: it cuts them. */
 template <bool D>
-static sl_status launch(const cudaLaunchConfig_t *cfg, const sl_gather_params *p, bool wide, bool pieces,
+static sl_status launch(sl_cuda *cu, const sl_launch &l, const sl_gather_params *p, bool wide, bool pieces,
                         sl_err *err)
 {
     bool dense =
@@ -233,9 +232,9 @@ static sl_status launch(const cudaLaunchConfig_t *cfg, const sl_gather_params *p
     sl_rows shape = sl_rows_of(&p->rows);
 
     if (pieces)
-        return SL_CU(cudaLaunchKernelEx(cfg, gather_long_kernel<D>, *p, shape), err);
-    return SL_CU(
-        cudaLaunchKernelEx(cfg, two ? gather_kernel<2, 2, D> : gather_kernel<1, 3, D>, *p, shape, wide), err);
+        return SL_LAUNCH(cu, gather_long_kernel<D>, l, err, *p, shape);
+    return two ? SL_LAUNCH(cu, (gather_kernel<2, 2, D>), l, err, *p, shape, wide)
+               : SL_LAUNCH(cu, (gather_kernel<1, 3, D>), l, err, *p, shape, wide);
 }
 
 static sl_status run_gather(sl_backend *be, const void *params, sl_err *err)
@@ -245,25 +244,19 @@ static sl_status run_gather(sl_backend *be, const void *params, sl_err *err)
     bool side = cu->stream == cu->side_stream;
     /* On the side stream the blocks come in clusters of two, so that they leave pairs of multiprocessors free for the
      * clusters of two of the main stream's kernels. */
-    cudaLaunchAttribute at;
-    cudaLaunchConfig_t cfg = {};
     int64_t align = (int64_t)(uintptr_t)p->rows.base | (int64_t)(uintptr_t)p->host.base | p->rows.row_bytes |
                     p->host.page_stride | p->host.row_stride;
     bool wide = align % 16 == 0, pieces = wide && p->rows.row_bytes > PIECE && !p->block_done;
 
     if (align % 4)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: gather: rows must be multiples of 4 bytes");
-    cfg.gridDim = dim3(side            ? SL_CUDA_SIDE_SMS
-                       : p->block_done ? SL_CUDA_GATHER_SMS
-                       : pieces        ? GATHER_BLOCKS_LONG
-                                       : GATHER_BLOCKS);
-    cfg.blockDim = dim3(GATHER_THREADS), cfg.stream = cu->stream;
-    at.id = cudaLaunchAttributeClusterDimension;
-    at.val.clusterDim.x = side ? 2 : 1;
-    at.val.clusterDim.y = at.val.clusterDim.z = 1;
-    cfg.attrs = &at, cfg.numAttrs = cu->cc >= 90 ? 1 : 0;
-    return sl_row_lists(&p->rows) > 1 || p->rows.block_log2 ? launch<true>(&cfg, p, wide, pieces, err)
-                                                            : launch<false>(&cfg, p, wide, pieces, err);
+    int blocks = side            ? cu->gpu.side_sms
+                 : p->block_done ? cu->gpu.gather_sms
+                 : pieces        ? GATHER_BLOCKS_LONG
+                                 : GATHER_BLOCKS;
+    sl_launch l = {dim3(blocks), GATHER_THREADS, 0, false, !cu->gpu.bulk ? 0 : side ? 2 : 1};
+    return sl_row_lists(&p->rows) > 1 || p->rows.block_log2 ? launch<true>(cu, l, p, wide, pieces, err)
+                                                            : launch<false>(cu, l, p, wide, pieces, err);
 }
 
 const sl_op_impl sl_cuda_gather = {.run = run_gather};

@@ -9,6 +9,7 @@
 /* One head of one token in its row, by slot: see the layout in kernels/gqa.h. */
 struct head_slot {
     int slots, slot, element; /* element: bytes of a value */
+    int filled, row_bytes;    /* what the slots occupy, and the whole row */
 };
 
 template <typename W> __device__ static inline void copy_words(uint8_t *to, const uint8_t *from, int bytes)
@@ -64,6 +65,9 @@ __device__ static inline void put(uint8_t *row, const head_slot &h, int side, in
     copy_bytes(row + (side * n + (int64_t)h.slot * dim) * h.element, bytes, dim * h.element);
     if (f == SL_ROW_GQA_FP8 && (threadIdx.x & 31) == 0)
         ((float *)(row + 2 * n))[side * h.slots + h.slot] = scale;
+    if (side == 0 && h.slot == 0) /* the bytes that fill the row up */
+        for (int i = h.filled + (threadIdx.x & 31); i < h.row_bytes; i += 32)
+            row[i] = 0;
 }
 
 __global__ static void __launch_bounds__(32 * SL_GQA_WARPS)
@@ -110,10 +114,14 @@ static sl_status run_gqa_append(sl_backend *be, const void *params, sl_err *err)
                     : p->format == SL_ROW_GQA_BF16 ? 2
                                                    : 1};
 
+    in.row_bytes = (int)p->rows.row_bytes;
+    in.filled = 2 * in.slots * p->dim * in.element + (p->format == SL_ROW_GQA_FP8 ? 8 * in.slots : 0);
+
     if (blocks > 0)
-        gqa_append_kernel<<<blocks, 32 * SL_GQA_WARPS, smem, sl_cuda_of(be)->stream>>>(
-            *p, *p->seqs, sl_rows_of(&p->rows), in, sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(sl_cuda_of(be), gqa_append_kernel,
+                         (sl_launch{blocks, (int)(32 * SL_GQA_WARPS), smem}), err, *p, *p->seqs,
+                         sl_rows_of(&p->rows), in, sl_cuda_of(be)->deverr));
+    return SL_OK;
 }
 
 const sl_op_impl sl_cuda_gqa_append = {.run = run_gqa_append};

@@ -44,9 +44,7 @@ static sl_status gqa_launch_kernel(sl_cuda *cu, const gqa_tensor_work *w, int gr
     void (*kernel)(gqa_tensor_work) = w->g.p.skip_factor > 0 ? tensor_kernel<DIM, GROUPS, FP8, true>
                                                              : tensor_kernel<DIM, GROUPS, FP8, false>;
 
-    SL_TRY(SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem), err));
-    kernel<<<grid, gqa_size<DIM, GROUPS>::THREADS, smem, cu->stream>>>(*w);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, kernel, (sl_launch{grid, (int)(gqa_size<DIM, GROUPS>::THREADS), smem}), err, *w);
 }
 
 template <int DIM>

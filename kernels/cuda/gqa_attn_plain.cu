@@ -193,8 +193,9 @@ sl_status sl_cuda_gqa_plain(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *er
     if (p->dim > THREADS * COLS_MAX)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: gqa_attn: dim %d is larger than %d", p->dim,
                        THREADS * COLS_MAX);
-    for (int t0 = 0; t0 < p->tokens; t0 += 32768)
-        plain_kernel<<<dim3(p->kv_heads, min(p->tokens - t0, 32768)), THREADS,
-                       (size_t)w.group * p->dim * sizeof(float), cu->stream>>>(w, t0);
-    return SL_CU_LAUNCHED(err);
+    return sl_for_slices(p->tokens, SL_GRID_YZ, [&](int t0, int n) {
+        return SL_LAUNCH(cu, plain_kernel,
+                         (sl_launch{dim3(p->kv_heads, n), THREADS, (size_t)w.group * p->dim * sizeof(float)}),
+                         err, w, t0);
+    });
 }

@@ -101,13 +101,6 @@ __global__ static void combine_kernel(const __grid_constant__ gqa_tensor_work w)
 #endif
 }
 
-bool sl_cuda_gqa_tensor_fits(const sl_cuda *cu, const sl_gqa_attn_params *p)
-{
-    return cu->cc == 90 && p->act == SL_BF16 && p->format != SL_ROW_GQA_F32 &&
-           (p->dim == 64 || p->dim == 128 || p->dim == 256) && p->heads / p->kv_heads <= GQA_GROUP &&
-           ((uintptr_t)p->rows.base | (uintptr_t)p->q) % 16 == 0;
-}
-
 static sl_status launch(sl_cuda *cu, const gqa_tensor_work *w, int groups, int grid, sl_err *err)
 {
     switch (w->g.p.dim) {
@@ -131,8 +124,8 @@ static sl_status run_tiles(sl_cuda *cu, gqa_tensor_work *w, sl_err *err)
     SL_TRY(sl_cuda_scratch(cu, list + (size_t)grid * 2 * ROWS * p->dim * 4, &mem, err));
     w->tiles = (const int32_t *)mem;
     w->partial = (float *)((uint8_t *)mem + list);
-    tiles_kernel<<<1, 1024, 0, cu->stream>>>(p->seqs->token_seq, p->tokens, most, (int32_t *)mem);
-    SL_TRY(SL_CU_LAUNCHED(err));
+    SL_TRY(SL_LAUNCH(cu, tiles_kernel, (sl_launch{1, 1024}), err, p->seqs->token_seq, p->tokens, most,
+                     (int32_t *)mem));
     return p->format == SL_ROW_GQA_BF16 ? sl_cuda_gqa_prompt(cu, w, err) : launch(cu, w, 2, grid, err);
 }
 
@@ -167,7 +160,7 @@ sl_status sl_cuda_gqa_tensor(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *e
                            &mem, err));
     w.partial = (float *)mem;
     SL_TRY(launch(cu, &w, 1, (int)min(units, (int64_t)cu->sms), err));
-    return w.parts == 1
-               ? SL_OK
-               : sl_cuda_launch_early(cu, combine_kernel, dim3(p->tokens * p->heads), p->dim, 0, err, w);
+    return w.parts == 1 ? SL_OK
+                        : SL_LAUNCH(cu, combine_kernel,
+                                    (sl_launch{dim3(p->tokens * p->heads), (int)(p->dim), 0, true}), err, w);
 }

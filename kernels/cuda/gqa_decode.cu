@@ -17,6 +17,7 @@
  *     gqa_decode_fetch.cuh      the side that fills the ring
  *     gqa_decode_multiply.cuh   the side that multiplies
  */
+#include "kernels/scratch.h"
 #include "kernels/cuda/gqa_decode_fetch.cuh"
 #include "kernels/cuda/gqa_decode_multiply.cuh"
 
@@ -127,17 +128,18 @@ __global__ static void __launch_bounds__(COMBINE_THREADS) combine_kernel(const _
 #endif
 }
 
+static_assert(SEGMENT == SL_GQA_SEGMENT, "the scratch that is stated is that of these segments");
+
 template <int DIM, int MODE>
 static sl_status launch(sl_cuda *cu, const dec_work *w, const CUtensorMap *map, sl_err *err)
 {
     const int smem = dec_size<DIM, MODE>::INFO + (int)sizeof(dec_shared<DIM>);
     int64_t units = (int64_t)w->g.p.tokens * w->g.p.kv_heads * w->parts;
 
-    SL_TRY(SL_CU(
-        cudaFuncSetAttribute(decode_kernel<DIM, MODE>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem),
-        err));
-    return sl_cuda_launch_early(cu, decode_kernel<DIM, MODE>, dim3((int)min(units, (int64_t)cu->sms)),
-                                dec_size<DIM, MODE>::THREADS, smem, err, *w, *map);
+    return SL_LAUNCH(
+        cu, (decode_kernel<DIM, MODE>),
+        (sl_launch{dim3((int)min(units, (int64_t)cu->sms)), (int)(dec_size<DIM, MODE>::THREADS), smem, true}),
+        err, *w, *map);
 }
 
 template <int DIM>
@@ -173,26 +175,10 @@ static dec_mode mode_of(const gqa_work *w, dec_boxes *b, int64_t *pitch)
     return n >= 8 && p->rows.row_bytes == 2 * n * *pitch ? DEC_BOXES : DEC_COPIES;
 }
 
-bool sl_cuda_gqa_decode_fits(const sl_gqa_attn_params *p)
-{
-    return p->skip_factor <= 0 && p->rows.row_bytes % 16 == 0 && (!p->seqs || p->tokens <= p->seqs->n_seqs);
-}
-
-/* Into how many units a list is cut: its segments, or 1 where whole lists occupy the device nearly as well, which saves
- * the second kernel and look-ups of lists. The unit of both numbers is the time of a segment. */
-static int parts_of(const sl_cuda *cu, const sl_gqa_attn_params *p)
-{
-    int segments = sl_ceil_div((int64_t)p->k << p->rows.block_log2, SEGMENT);
-    int64_t lists = (int64_t)p->tokens * p->kv_heads;
-    int64_t whole = (int64_t)sl_ceil_div(lists, cu->sms) * segments,
-            cut = sl_ceil_div(lists * segments, cu->sms);
-
-    return 8 * whole > 9 * cut + 16 ? segments : 1;
-}
-
 sl_status sl_cuda_gqa_decode(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *err)
 {
-    dec_work w = {gqa_work_of(cu, p), NULL, parts_of(cu, p), {}};
+    const int64_t list = (int64_t)p->k << p->rows.block_log2;
+    dec_work w = {gqa_work_of(cu, p), NULL, sl_gqa_parts(cu->sms, p->tokens, p->kv_heads, list), {}};
     CUtensorMap map = {};
     int64_t pitch = 0;
     dec_mode mode = mode_of(&w.g, &w.b, &pitch);
@@ -201,7 +187,8 @@ sl_status sl_cuda_gqa_decode(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *e
     if (mode == DEC_BOXES)
         SL_TRY(sl_cuda_map(cu, p->rows.base, INT32_MAX, pitch, pitch, w.b.box, &map, err));
     if (w.parts > 1) {
-        SL_TRY(sl_cuda_scratch(cu, (size_t)p->tokens * p->heads * w.parts * (p->dim + 4) * 4, &mem, err));
+        SL_TRY(sl_cuda_scratch(
+            cu, sl_gqa_decode_scratch(cu->sms, p->tokens, p->heads, p->kv_heads, p->dim, list), &mem, err));
         w.partial = (float *)mem;
     }
     SL_TRY(p->dim == 64    ? launch_mode<64>(cu, &w, mode, &map, err)
@@ -209,7 +196,9 @@ sl_status sl_cuda_gqa_decode(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *e
                            : launch_mode<256>(cu, &w, mode, &map, err));
     if (w.parts == 1)
         return SL_OK;
-    return sl_cuda_launch_early(cu, combine_kernel, dim3(p->tokens * p->heads),
-                                w.parts > BATCH ? max(p->dim, min(4 * p->dim, COMBINE_THREADS)) : p->dim, 0,
-                                err, w);
+    return SL_LAUNCH(
+        cu, combine_kernel,
+        (sl_launch{dim3(p->tokens * p->heads),
+                   (int)(w.parts > BATCH ? max(p->dim, min(4 * p->dim, COMBINE_THREADS)) : p->dim), 0, true}),
+        err, w);
 }

@@ -7,7 +7,7 @@
 #define SL_KERNELS_CUDA_GQA_DECODE_FETCH_CUH
 #include "kernels/cuda/gqa_attn_fetch.cuh"
 #include "kernels/cuda/gqa_decode.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* The tokens [first, end) of a unit within its list, and what gqa_entry() needs. */

@@ -9,7 +9,7 @@
 #ifndef SL_KERNELS_CUDA_GQA_DECODE_MULTIPLY_CUH
 #define SL_KERNELS_CUDA_GQA_DECODE_MULTIPLY_CUH
 #include "kernels/cuda/gqa_decode_fetch.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* What a warp has of a unit. */

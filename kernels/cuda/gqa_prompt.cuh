@@ -50,23 +50,6 @@ sl_status sl_cuda_gqa_prompt_128(sl_cuda *cu, const gqa_tensor_work *w, const CU
 sl_status sl_cuda_gqa_prompt_256(sl_cuda *cu, const gqa_tensor_work *w, const CUtensorMap *map, sl_err *err);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/* Copies a box of a five-dimensional map; the barrier counts its bytes. */
-__device__ static inline void sl_copy_box5(uint32_t to, const CUtensorMap *map, int c, int slot, int head,
-                                           int side, int block, uint32_t bar)
-{
-    asm volatile(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
-        "{%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
-        "l"(map), "r"(c), "r"(slot), "r"(head), "r"(side), "r"(block), "r"(bar)
-        : "memory");
-}
-
-/* Arrives at a named barrier without waiting. */
-__device__ static inline void sl_bar_arrive(int id, int threads)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 /* ---- the warp that brings keys and values ---- */
 
 /* A step of a unit: which pages are its pages, and where they go. */

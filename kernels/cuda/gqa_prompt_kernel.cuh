@@ -71,7 +71,7 @@ gqa_prompt_weigh(gqa_prompt<DIM> &y, float (&s)[gqa_prompt_size<DIM>::STEP / 2],
 template <int DIM> __device__ static inline void gqa_prompt_added(gqa_prompt<DIM> &y, int stage, float least)
 {
     if (least < 0)
-        asm volatile("nanosleep.u32 0;" ::: "memory");
+        sl_yield();
     sl_wgmma_wait<0>();
     gqa_arrived(y.o);
     gqa_warp_arrive(&y.x->empty_v[stage]);
@@ -360,9 +360,7 @@ static sl_status gqa_prompt_launch(sl_cuda *cu, const gqa_tensor_work *w, const 
         w->g.p.skip_factor > 0 ? prompt_kernel<DIM, true> : prompt_kernel<DIM, false>;
 
     static_assert(smem <= 227 * 1024, "shared memory of a block");
-    SL_TRY(SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem), err));
-    kernel<<<cu->sms, PROMPT_THREADS, smem, cu->stream>>>(*w, *map);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, kernel, (sl_launch{dim3(cu->sms), PROMPT_THREADS, smem}), err, *w, *map);
 }
 
 #endif

@@ -25,8 +25,9 @@ static sl_status run_gqa_query(sl_backend *be, const void *params, sl_err *err)
     int blocks = sl_ceil_div((int64_t)p->tokens * p->heads, SL_GQA_WARPS);
 
     if (blocks > 0)
-        gqa_query_kernel<<<blocks, 32 * SL_GQA_WARPS, smem, sl_cuda_of(be)->stream>>>(*p);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(sl_cuda_of(be), gqa_query_kernel,
+                         (sl_launch{blocks, (int)(32 * SL_GQA_WARPS), smem}), err, *p));
+    return SL_OK;
 }
 
 const sl_op_impl sl_cuda_gqa_query = {.run = run_gqa_query};

@@ -33,8 +33,9 @@ static sl_status run_hot_reset(sl_backend *be, const void *params, sl_err *err)
     int first = p->slot < 0 ? 0 : p->slot, n = p->slot < 0 ? p->hot_slots : 1;
 
     if (n > 0)
-        hot_reset_kernel<<<dim3(BLOCKS, n), THREADS, 0, sl_cuda_of(be)->stream>>>(*p, first);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(sl_cuda_of(be), hot_reset_kernel, (sl_launch{dim3(BLOCKS, n), THREADS}), err, *p,
+                         first));
+    return SL_OK;
 }
 
 const sl_op_impl sl_cuda_hot_reset = {.run = run_hot_reset};

@@ -71,9 +71,9 @@ static sl_status run_index_append(sl_backend *be, const void *params, sl_err *er
     if (p->dim > SL_INDEX_DIM_MAX)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: index_append: dim %d exceeds %d", p->dim,
                        SL_INDEX_DIM_MAX);
-    index_append_kernel<<<sl_ceil_div(p->seqs->n_tokens, 4), 128, 0, sl_cuda_of(be)->stream>>>(
-        *p, *p->seqs, sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(sl_cuda_of(be), index_append_kernel,
+                     (sl_launch{dim3(sl_ceil_div(p->seqs->n_tokens, 4)), 128}), err, *p, *p->seqs,
+                     sl_cuda_of(be)->deverr);
 }
 
 const sl_op_impl sl_cuda_index_append = {.run = run_index_append};

@@ -174,13 +174,6 @@ __global__ static void __launch_bounds__(256)
     }
 }
 
-static bool lanes_fit(const sl_index_query_params *p)
-{
-    return p->format == SL_INDEX_OFFICIAL && p->act == SL_BF16 && p->dim == DIM && p->rope == ROPE &&
-           p->heads % 4 == 0 && ((uintptr_t)p->q | (uintptr_t)p->q_out) % 16 == 0 &&
-           (uintptr_t)p->cos_sin % 8 == 0;
-}
-
 static sl_status run_index_query(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_index_query_params *p = (const sl_index_query_params *)params;
@@ -190,16 +183,15 @@ static sl_status run_index_query(sl_backend *be, const void *params, sl_err *err
     if (p->dim > SL_INDEX_DIM_MAX)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: index_query: dim %d exceeds %d", p->dim,
                        SL_INDEX_DIM_MAX);
-    if (lanes_fit(p)) {
+    if (sl_path_index_query(p) == SL_QUERY_LANES) {
         int rounds = p->heads % 16 == 0 && p->tokens >= 256 ? 4 : 1;
         void (*kernel)(sl_index_query_params, int, float, float, float) =
             p->interleaved ? index_query_lanes<true> : index_query_lanes<false>;
-        kernel<<<sl_ceil_div(n, 4 * rounds * 8), 256, 0, sl_cuda_of(be)->stream>>>(*p, rounds, head_scale,
-                                                                                   dim_scale, dim_scale);
-        return SL_CU_LAUNCHED(err);
+        return SL_LAUNCH(sl_cuda_of(be), kernel, (sl_launch{dim3(sl_ceil_div(n, 4 * rounds * 8)), 256}), err,
+                         *p, rounds, head_scale, dim_scale, dim_scale);
     }
-    index_query_kernel<<<sl_ceil_div(n, 4), 128, 0, sl_cuda_of(be)->stream>>>(*p, head_scale, dim_scale);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(sl_cuda_of(be), index_query_kernel, (sl_launch{dim3(sl_ceil_div(n, 4)), 128}), err, *p,
+                     head_scale, dim_scale);
 }
 
 const sl_op_impl sl_cuda_index_query = {.run = run_index_query};

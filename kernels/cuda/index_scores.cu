@@ -71,15 +71,11 @@ static sl_status run_index_scores(sl_backend *be, const void *params, sl_err *er
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "cuda: index_scores: dim %d (at most 256), %d tokens (at most 65535)", p->dim,
                        p->token_count);
-    if (sl_cuda_scores_mma_fits(sl_cuda_of(be), p))
+    if (sl_path_index_scores(&sl_cuda_of(be)->gpu, p) == SL_SCORES_TENSOR)
         return sl_cuda_scores_mma(sl_cuda_of(be), p, err);
     pages = min(pages, p->seqs->ld);
-    SL_TRY(SL_CU(
-        cudaFuncSetAttribute(plain_scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 * 1024),
-        err));
-    plain_scores_kernel<<<dim3(pages, p->token_count), 256, smem, sl_cuda_of(be)->stream>>>(
-        *p, *p->seqs, sl_cuda_of(be)->deverr);
-    SL_TRY(SL_CU_LAUNCHED(err));
+    SL_TRY(SL_LAUNCH(sl_cuda_of(be), plain_scores_kernel, (sl_launch{dim3(pages, p->token_count), 256, smem}),
+                     err, *p, *p->seqs, sl_cuda_of(be)->deverr));
     if (!p->hint || p->ld_scores <= SL_HINT_MIN)
         return SL_OK;
     return sl_cuda_hint(sl_cuda_of(be), p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,

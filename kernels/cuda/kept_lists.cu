@@ -53,9 +53,9 @@ static sl_status run_kept_lists(sl_backend *be, const void *params, sl_err *err)
     if (lists > INT32_MAX)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: kept_lists: %lld lists", (long long)lists);
     if (lists > 0)
-        kept_lists_kernel<<<(unsigned)lists, THREADS, 0, sl_cuda_of(be)->stream>>>(*p, *p->seqs,
-                                                                                   sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(sl_cuda_of(be), kept_lists_kernel, (sl_launch{dim3((unsigned)lists), THREADS}), err,
+                         *p, *p->seqs, sl_cuda_of(be)->deverr));
+    return SL_OK;
 }
 
 const sl_op_impl sl_cuda_kept_lists = {.run = run_kept_lists};

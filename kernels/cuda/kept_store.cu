@@ -127,8 +127,9 @@ static sl_status run_kept_store(sl_backend *be, const void *params, sl_err *err)
     dim3 grid((unsigned)p->seqs->n_tokens, (unsigned)p->lists);
 
     if (grid.x > 0)
-        kept_store_kernel<<<grid, THREADS, 0, sl_cuda_of(be)->stream>>>(*p, *p->seqs, sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(sl_cuda_of(be), kept_store_kernel, (sl_launch{grid, THREADS}), err, *p, *p->seqs,
+                         sl_cuda_of(be)->deverr));
+    return SL_OK;
 }
 
 const sl_op_impl sl_cuda_kept_store = {.run = run_kept_store};

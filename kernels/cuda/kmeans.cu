@@ -124,10 +124,8 @@ static sl_status iterate(sl_cuda *cu, const kmeans_job *j, sl_err *err)
     dim3 each(j->s.k, j->s.heads * j->s.parts);
 
     SL_TRY(sl_cuda_points_nearest(cu, &j->s, err));
-    settle_kernel<<<each.y, SETTLE_THREADS, 0, cu->stream>>>(*j);
-    SL_TRY(SL_CU_LAUNCHED(err));
-    means_kernel<<<each, MEAN_THREADS, 8 * (size_t)j->s.width, cu->stream>>>(*j);
-    SL_TRY(SL_CU_LAUNCHED(err));
+    SL_TRY(SL_LAUNCH(cu, settle_kernel, (sl_launch{dim3(each.y), SETTLE_THREADS}), err, *j));
+    SL_TRY(SL_LAUNCH(cu, means_kernel, (sl_launch{each, MEAN_THREADS, 8 * (size_t)j->s.width}), err, *j));
     return sl_cuda_points_book(cu, &j->s, err);
 }
 
@@ -139,16 +137,16 @@ static sl_status cluster(sl_cuda *cu, const kmeans_job *j, const sl_kmeans_param
 
     SL_TRY(sl_cuda_points_load(cu, s, err));
     SL_TRY(SL_CU(cudaMemsetAsync(s->labels, 0xff, 4 * sets * (size_t)s->n, cu->stream), err));
-    begin_kernel<<<dim3(s->k, s->heads), BEGIN_THREADS, 0, cu->stream>>>(*s);
-    SL_TRY(SL_CU_LAUNCHED(err));
+    SL_TRY(SL_LAUNCH(cu, begin_kernel, (sl_launch{dim3(s->k, s->heads), BEGIN_THREADS}), err, *s));
     SL_TRY(sl_cuda_points_book(cu, s, err));
     for (int32_t i = 0; i < p->iterations; i++)
         SL_TRY(iterate(cu, j, err));
     SL_TRY(sl_cuda_points_nearest(cu, s, err)); /* of a set that is done, the labels are those already */
     if (p->labels)
-        labels_kernel<<<dim3(sl_ceil_div(s->n, BEGIN_THREADS), (unsigned)sets), BEGIN_THREADS, 0,
-                        cu->stream>>>(*s, *p);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(cu, labels_kernel,
+                         (sl_launch{dim3(sl_ceil_div(s->n, BEGIN_THREADS), (unsigned)sets), BEGIN_THREADS}),
+                         err, *s, *p));
+    return SL_OK;
 }
 
 static sl_status run_kmeans(sl_backend *be, const void *params, sl_err *err)

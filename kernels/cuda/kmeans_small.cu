@@ -217,7 +217,7 @@ __global__ static void __launch_bounds__(THREADS)
 bool sl_cuda_kmeans_fits(const sl_cuda *cu, const sl_kmeans_params *p)
 {
     return p->parts == 1 && p->k <= MOST_CLUSTERS &&
-           layout_of(p->tokens, p->k, p->keys.dim).bytes + 2048 <= cu->smem_optin;
+           layout_of(p->tokens, p->k, p->keys.dim).bytes + 2048 <= cu->gpu.smem;
 }
 
 sl_status sl_cuda_kmeans_small(sl_cuda *cu, const sl_kmeans_params *p, sl_err *err)
@@ -225,9 +225,6 @@ sl_status sl_cuda_kmeans_small(sl_cuda *cu, const sl_kmeans_params *p, sl_err *e
     const sl_key_source *k = &p->keys;
     size_t smem = layout_of(p->tokens, p->k, k->dim).bytes;
 
-    SL_TRY(SL_CU(cudaFuncSetAttribute(small_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
-                 err));
-    small_kernel<<<k->heads, THREADS, smem, cu->stream>>>(
-        *p, sl_key_rows_of(&k->rows, &k->host, k->heads, k->dim, k->format), cu->deverr);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, small_kernel, (sl_launch{dim3(k->heads), THREADS, smem}), err, *p,
+                     sl_key_rows_of(&k->rows, &k->host, k->heads, k->dim, k->format), cu->deverr);
 }

@@ -113,9 +113,8 @@ static sl_status run_kv_append(sl_backend *be, const void *params, sl_err *err)
     if (smem > 48 * 1024)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: kv_append: lora + rope = %d is too wide",
                        p->lora + p->rope);
-    kv_append_kernel<<<p->seqs->n_tokens, 128, smem, sl_cuda_of(be)->stream>>>(*p, *p->seqs,
-                                                                               sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(sl_cuda_of(be), kv_append_kernel, (sl_launch{dim3(p->seqs->n_tokens), 128, smem}), err,
+                     *p, *p->seqs, sl_cuda_of(be)->deverr);
 }
 
 const sl_op_impl sl_cuda_kv_append = {.run = run_kv_append};

@@ -45,10 +45,10 @@ static sl_status run_labels_append(sl_backend *be, const void *params, sl_err *e
     dim3 grid((unsigned)p->seqs->n_tokens, (unsigned)sl_ceil_div((int64_t)p->heads * p->count, THREADS));
 
     if (grid.x > 0)
-        labels_append_kernel<<<grid, THREADS, 0, sl_cuda_of(be)->stream>>>(
-            *p, *p->seqs, sl_key_rows_of(&p->rows, &p->host_rows, p->heads, p->dim, p->format),
-            sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(sl_cuda_of(be), labels_append_kernel, (sl_launch{grid, THREADS}), err, *p, *p->seqs,
+                         sl_key_rows_of(&p->rows, &p->host_rows, p->heads, p->dim, p->format),
+                         sl_cuda_of(be)->deverr));
+    return SL_OK;
 }
 
 const sl_op_impl sl_cuda_labels_append = {.run = run_labels_append};

@@ -1,19 +1,12 @@
 /*
- * Linear layers. Data types and shape choose the path, so that one weight always takes the same path:
- *
- *   | case                                        | path                                                       |
- *   |---------------------------------------------|------------------------------------------------------------|
- *   | few tokens, on Hopper                       | the weight is streamed through the SMs (linear_stream.cu)  |
- *   | bf16 x bf16, f32 x f32                      | cuBLASLt                                                   |
- *   | fp8 weights and fp8 activations, on Hopper  | cuBLASLt's block-scaled product; x is quantised here       |
- *   | everything else                             | plain tiled kernel                                         |
- *
- * "Everything else" is: mixed types, fp8 weights with float activations, and shapes that cuBLASLt refuses. The
- * plain kernel is not meant to be fast. A checkpoint at its native precision uses it on Hopper only for shapes
- * that are not multiples of the tile.
+ * Linear layers: the path that sl_path_linear() gives is the same for every number of tokens, up to paths with the same
+ * order of sums. x is quantised here where weights and activations are fp8. The plain kernel computes everything and is not
+ * meant to be fast: mixed types, fp8 weights with float activations, and shapes that the library refuses. A checkpoint at
+ * its native precision uses it on Hopper only for shapes that are not multiples of the tile.
  */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/stream.h"
+#include "kernels/scratch.h"
 
 #define TILE_T 16
 #define TILE_O 64
@@ -77,12 +70,10 @@ __global__ static void __launch_bounds__(256)
         }
         for (int o = 8; o; o >>= 1)
             amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, o));
-        float s = sl_scale_act_d(amax), m = __uint_as_float((254u << 23) - __float_as_uint(s));
+        float s = sl_scale_act_d(amax), m = sl_inverse_pow2(s);
         uint32_t out[2];
         for (int k = 0; k < 2; k++)
-            out[k] = (uint32_t)sl_e4m3(v[2 * k].x * m) | (uint32_t)sl_e4m3(v[2 * k].y * m) << 8 |
-                     (uint32_t)sl_e4m3(v[2 * k + 1].x * m) << 16 |
-                     (uint32_t)sl_e4m3(v[2 * k + 1].y * m) << 24;
+            out[k] = sl_e4m3x4(v[2 * k].x, v[2 * k].y, v[2 * k + 1].x, v[2 * k + 1].y, m);
         if (i >= total)
             continue;
         *(uint2 *)(q + ((int64_t)i * GROUP + lane * 8)) = make_uint2(out[0], out[1]);
@@ -162,30 +153,23 @@ static sl_status quantise(sl_cuda *cu, const sl_linear_params *p, int padded, ui
            q_bytes = ((size_t)padded * p->w.in + 255) / 256 * 256;
     /* + 128: a copy reads up to 128 scales at once. */
     size_t s_bytes = ((groups * padded + 128) * sizeof(float) + 255) / 256 * 256;
-    size_t o_bytes = padded == p->tokens ? 0 : (size_t)padded * p->w.out * 2;
     void *mem;
-    SL_TRY(sl_cuda_scratch(cu, q_bytes + s_bytes + o_bytes, &mem, err));
+    SL_TRY(sl_cuda_scratch(cu, sl_linear_scratch(p->tokens, p->w.in, p->w.out), &mem, err));
     *q = (uint8_t *)mem;
     *scale = (float *)((uint8_t *)mem + q_bytes);
     *padded_out = (uint8_t *)mem + q_bytes + s_bytes;
     int total = (int)groups * p->tokens;
     const __nv_bfloat16 *x = (const __nv_bfloat16 *)p->x;
-    if (p->act != SL_BF16 || p->w.in % GROUP || p->ld_x % 8 || (uintptr_t)p->x % 16)
-        quant_acts_kernel<<<dim3(sl_ceil_div(groups, 4), p->tokens), 128, 0, cu->stream>>>(
-            p->x, p->act, p->ld_x, p->w.in, *q, *scale, padded);
+    if (p->act != SL_BF16 || p->w.in % GROUP || p->ld_x % 8)
+        SL_TRY(SL_LAUNCH(cu, quant_acts_kernel, (sl_launch{dim3(sl_ceil_div(groups, 4), p->tokens), 128}),
+                         err, p->x, p->act, p->ld_x, p->w.in, *q, *scale, padded));
     else if (total < 64 * cu->sms)
-        quant_bf16_kernel<1><<<sl_ceil_div(total, 16), 256, 0, cu->stream>>>(x, p->ld_x, (int)groups, total,
-                                                                             *q, *scale, padded);
+        SL_TRY(SL_LAUNCH(cu, quant_bf16_kernel<1>, (sl_launch{dim3(sl_ceil_div(total, 16)), 256}), err, x,
+                         p->ld_x, (int)groups, total, *q, *scale, padded));
     else
-        quant_bf16_kernel<4><<<sl_ceil_div(total, 64), 256, 0, cu->stream>>>(x, p->ld_x, (int)groups, total,
-                                                                             *q, *scale, padded);
-    return SL_CU_LAUNCHED(err);
-}
-
-static bool block_scaled_fits(const sl_cuda *cu, const sl_linear_params *p)
-{
-    return cu->cc == 90 && p->w.in % 512 == 0 && p->w.out % 8 == 0 && p->out_dtype == SL_BF16 &&
-           p->ld_out % 8 == 0;
+        SL_TRY(SL_LAUNCH(cu, quant_bf16_kernel<4>, (sl_launch{dim3(sl_ceil_div(total, 64)), 256}), err, x,
+                         p->ld_x, (int)groups, total, *q, *scale, padded));
+    return SL_OK;
 }
 
 /*
@@ -193,16 +177,12 @@ static bool block_scaled_fits(const sl_cuda *cu, const sl_linear_params *p)
  * multiple are whatever scratch contains (the sum of a token does not depend on other tokens), and only the rows
  * that exist are copied to the output.
  */
-static sl_status run_block_scaled(sl_cuda *cu, const sl_linear_params *p, int padded, const uint8_t *q,
-                                  const float *scale, void *padded_out, sl_err *err)
+static sl_status run_block_scaled(sl_cuda *cu, const sl_linear_params *p, sl_cuda_gemm g, int padded,
+                                  const uint8_t *q, const float *scale, void *padded_out, sl_err *err)
 {
-    sl_cuda_gemm g = {};
-
-    g.a = p->w.data, g.b = q, g.a_scale = p->w.scale, g.b_scale = scale;
-    g.d = padded == p->tokens ? p->out : padded_out;
-    g.lda = p->w.in, g.ldb = p->w.in, g.ldd = padded == p->tokens ? p->ld_out : p->w.out;
-    g.m = p->w.out, g.n = padded, g.k = p->w.in, g.batch = 1, g.a_transposed = true;
-    g.in = SL_F8_E4M3, g.out = SL_BF16;
+    g.b = q, g.b_scale = scale, g.n = padded;
+    if (padded != p->tokens)
+        g.d = padded_out, g.ldd = p->w.out;
     SL_TRY(sl_cuda_gemm_run(cu, &g, err));
     if (padded == p->tokens)
         return SL_OK;
@@ -216,56 +196,67 @@ static sl_status run_plain(sl_cuda *cu, const sl_linear_params *p, const uint8_t
 {
     plain_args a = {p->x, q, scale, ld_scale, *p};
 
-    plain_kernel<<<dim3(sl_ceil_div(p->w.out, TILE_O), sl_ceil_div(p->tokens, TILE_T)), 256, 0, cu->stream>>>(
-        a);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, plain_kernel,
+                     (sl_launch{dim3(sl_ceil_div(p->w.out, TILE_O), sl_ceil_div(p->tokens, TILE_T)), 256}),
+                     err, a);
 }
 
-static sl_status run_library(sl_cuda *cu, const sl_linear_params *p, sl_err *err)
+/* The product as the library sees it. f8: the quantised x is not known yet. */
+static sl_cuda_gemm product_of(const sl_linear_params *p, bool f8)
 {
     sl_cuda_gemm g = {};
 
     g.a = p->w.data, g.b = p->x, g.d = p->out;
-    g.lda = p->w.in, g.ldb = p->ld_x, g.ldd = p->ld_out;
+    g.lda = p->w.in, g.ldb = f8 ? p->w.in : p->ld_x, g.ldd = p->ld_out;
     g.m = p->w.out, g.n = p->tokens, g.k = p->w.in, g.batch = 1, g.a_transposed = true;
-    g.in = p->act, g.out = p->out_dtype;
-    return sl_cuda_gemm_run(cu, &g, err);
+    g.in = f8 ? SL_F8_E4M3 : p->act, g.out = p->out_dtype;
+    g.a_scale = f8 ? p->w.scale : NULL;
+    return g;
+}
+
+/*
+ * The path of one layer. Where the library has no algorithm for a weight, which does not depend on the number of tokens
+ * (lt.c), another path takes its place, again for any number of tokens: the own kernel with the same order of sums, or the
+ * plain one.
+ */
+static sl_linear_path path_of(sl_cuda *cu, const sl_linear_params *p, const sl_cuda_gemm *g)
+{
+    sl_linear_path path = sl_path_linear(&cu->gpu, p);
+
+    if (path != SL_LINEAR_ONE_CHAIN && path != SL_LINEAR_LIBRARY && path != SL_LINEAR_SCALED)
+        return path;
+    if (sl_cuda_gemm_offered(cu, g))
+        return path;
+    return path == SL_LINEAR_ONE_CHAIN ? SL_LINEAR_MANY : SL_LINEAR_PLAIN;
 }
 
 /* Runs one layer, or the whole chain where one launch can do it; *done receives the number of layers. */
 static sl_status run_some(sl_cuda *cu, const sl_linear_params *p, int *done, sl_err *err)
 {
-    bool stream = sl_cuda_linear_stream_fits(cu, p);
-    uint8_t *q;
-    float *scale;
-    void *padded_out;
-    sl_status st;
+    const bool f8 = p->fp8_acts && p->w.dtype == SL_F8_E4M3;
+    const int padded = (p->tokens + 3) / 4 * 4;
+    sl_cuda_gemm g = product_of(p, f8);
+    const sl_linear_path path = path_of(cu, p, &g);
+    uint8_t *q = NULL;
+    float *scale = NULL;
+    void *padded_out = NULL;
 
     *done = 1;
-    if (p->fp8_acts && p->w.dtype == SL_F8_E4M3) {
-        int padded = (p->tokens + 3) / 4 * 4;
+    if (f8)
         SL_TRY(quantise(cu, p, padded, &q, &scale, &padded_out, err));
-        if (stream) {
-            *done = sl_cuda_linear_stream_together(cu, p);
-            return sl_cuda_linear_stream(cu, p, *done, q, scale, padded, err);
-        }
-        st = block_scaled_fits(cu, p) ? run_block_scaled(cu, p, padded, q, scale, padded_out, NULL)
-                                      : SL_ERR_UNSUPPORTED;
-        if (st != SL_ERR_UNSUPPORTED)
-            return st == SL_OK ? SL_OK : sl_fail(err, st, "cuda: linear: block-scaled product failed");
-        return run_plain(cu, p, q, scale, padded, err);
-    }
-    if (stream && p->w.dtype == SL_BF16) {
+    switch (path) {
+    case SL_LINEAR_FEW:
+    case SL_LINEAR_MANY:
         *done = sl_cuda_linear_stream_together(cu, p);
-        return sl_cuda_linear_stream(cu, p, *done, NULL, NULL, 0, err);
+        return sl_cuda_linear_stream(cu, p, *done, q, scale, f8 ? padded : 0, err);
+    case SL_LINEAR_ONE_CHAIN:
+    case SL_LINEAR_LIBRARY:
+    case SL_LINEAR_SCALED:
+        return f8 ? run_block_scaled(cu, p, g, padded, q, scale, padded_out, err)
+                  : sl_cuda_gemm_run(cu, &g, err);
+    default:
+        return run_plain(cu, p, q, scale, f8 ? padded : 0, err);
     }
-    if (p->w.dtype == p->act && (p->act == SL_BF16 || p->out_dtype == SL_F32) && p->w.in % 8 == 0 &&
-        p->ld_x % 8 == 0 && p->w.out % 8 == 0 && p->ld_out % 8 == 0) {
-        st = run_library(cu, p, NULL);
-        if (st != SL_ERR_UNSUPPORTED)
-            return st == SL_OK ? SL_OK : sl_fail(err, st, "cuda: linear: library product failed");
-    }
-    return run_plain(cu, p, NULL, NULL, 0, err);
 }
 
 static sl_status run_linear(sl_backend *be, const void *params, sl_err *err)

@@ -192,10 +192,8 @@ __global__ static void __launch_bounds__(THREADS, 1) many_kernel(const __grid_co
 
 template <bool F8> static sl_status launch(sl_cuda *cu, const many_args *a, sl_err *err)
 {
-    SL_TRY(
-        SL_CU(cudaFuncSetAttribute(many_kernel<F8>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM), err));
-    many_kernel<F8><<<min(cu->sms, a->token_tiles * a->out_tiles), THREADS, SMEM, cu->stream>>>(*a);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, many_kernel<F8>,
+                     (sl_launch{dim3(min(cu->sms, a->token_tiles * a->out_tiles)), THREADS, SMEM}), err, *a);
 }
 
 sl_status sl_cuda_linear_many(sl_cuda *cu, const sl_linear_params *p, int n, const uint8_t *xq,

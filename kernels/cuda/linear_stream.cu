@@ -8,17 +8,16 @@
 #include "kernels/cuda/stream.cuh"
 
 #define GROUP 128
-#define FEW_TOKENS 256
 #define MANY_TOKENS 2048
-#define MOST_SPLITS 8
 #define OUTS (2 * ST_BOX)
 #define PART_LD (OUTS + 4) /* floats; the partial sums of a tile reuse the memory of the stages */
 #define X_BYTES(mt) ((mt)*ST_X_BYTES)
 #define STAGES(mt) ((mt) == 1 ? 5 : 4)
 #define STAGE(mt) (2 * ST_BOX_BYTES + X_BYTES(mt))
 #define SMEM(mt) (STAGES(mt) * (STAGE(mt) + (mt)*ST_XS_BYTES + 16) + 1024)
-#define THREADS 384 /* two warpgroups that multiply, and one that copies and gives them its registers */
-/* the largest number of blocks to which k is cut; a constant, so that the bits do not depend on the device */
+#define THREADS 384   /* two warpgroups that multiply, and one that copies and gives them its registers */
+#define MOST_RANGES 8 /* of sl_linear_ranges() */
+/* Blocks that are enough to occupy the device. */
 #define BUSY 112
 #define BAR_PART 1 /* named barrier: both warpgroups have read the last stage, the sums may overwrite it */
 
@@ -175,13 +174,13 @@ __device__ static void add_parts(const linear_args &p, const linear_out &o, cons
     int quads = min(most, p.tokens - t0) * (OUTS / 4);
 
     for (int i0 = rank * ST_MULTIPLIERS + threadIdx.x; i0 < quads; i0 += 2 * p.splits * ST_MULTIPLIERS) {
-        float4 v[2][MOST_SPLITS];
+        float4 v[2][MOST_RANGES];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             int i = i0 + j * p.splits * ST_MULTIPLIERS, t = i / (OUTS / 4), c = i % (OUTS / 4) * 4;
             uint32_t at = sl_smem_addr(part + t * PART_LD + c);
 #pragma unroll
-            for (int s = 0; s < MOST_SPLITS; s++)
+            for (int s = 0; s < MOST_RANGES; s++)
                 if (s < p.splits && i < quads)
                     v[j][s] = remote(at, s);
         }
@@ -192,7 +191,7 @@ __device__ static void add_parts(const linear_args &p, const linear_out &o, cons
             if (i >= quads)
                 break;
 #pragma unroll
-            for (int s = 1; s < MOST_SPLITS; s++)
+            for (int s = 1; s < MOST_RANGES; s++)
                 if (s < p.splits)
                     sum = plus(sum, v[j][s]);
             store_pair(o, t0 + t, out0 + c, sum.x, sum.y);
@@ -251,69 +250,30 @@ __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_
 #endif
 }
 
-/*
- * The number of ranges of k. It is doubled as long as there are at most BUSY blocks and every range keeps at least
- * seven groups. For clusters of eight the limit is half of BUSY; the assumed reason, which was not measured, is
- * that fewer such clusters run at the same time.
- */
-static int splits_of(int outs, int groups)
-{
-    int tiles = sl_ceil_div(outs, OUTS), s = 1;
-
-    while (s < MOST_SPLITS && tiles * s * 2 <= (s == 4 ? BUSY / 2 : BUSY) && groups >= s * 14)
-        s *= 2;
-    return s;
-}
-
 static int64_t row_bytes(const sl_linear_params *p)
 {
     return p->w.in * (int64_t)sl_dtype_size(p->w.dtype);
 }
 
-bool sl_cuda_linear_stream_fits(const sl_cuda *cu, const sl_linear_params *p)
-{
-    bool f8 = p->w.dtype == SL_F8_E4M3 && p->fp8_acts,
-         bf16 = p->w.dtype == SL_BF16 && (uintptr_t)p->x % 16 == 0 && p->ld_x % 8 == 0;
-    int groups = (int)(row_bytes(p) / GROUP);
-
-    if (cu->cc != 90 || p->act != SL_BF16 || (!f8 && !bf16) || (uintptr_t)p->w.data % 16 ||
-        row_bytes(p) % GROUP || groups < 1)
-        return false;
-    if (p->tokens > FEW_TOKENS && splits_of(p->w.out, groups) == 1)
-        return false; /* k is one chain of sums: the library's product has the same bits */
-    return !f8 || sl_ceil_div(groups, splits_of(p->w.out, groups)) <= ST_SCALES;
-}
-
 int sl_cuda_linear_stream_together(const sl_cuda *cu, const sl_linear_params *p)
 {
-    int groups = (int)(row_bytes(p) / GROUP), n = 1;
+    int n = 1;
 
     for (const sl_linear_params *q = p->next; q; q = q->next, n++)
         if (q->w.dtype != p->w.dtype || q->fp8_acts != p->fp8_acts || q->w.in != p->w.in ||
-            !sl_cuda_linear_stream_fits(cu, q) || splits_of(q->w.out, groups) != splits_of(p->w.out, groups))
+            sl_path_linear(&cu->gpu, q) != sl_path_linear(&cu->gpu, p) ||
+            sl_linear_ranges(&q->w) != sl_linear_ranges(&p->w))
             return 1;
     return n;
 }
 
+/* The kernels that produce a bf16 x do not allow an early start. */
 template <bool F8, int MT> static sl_status launch(sl_cuda *cu, const linear_args *a, int tiles, sl_err *err)
 {
-    cudaLaunchConfig_t c = {};
-    cudaLaunchAttribute at[2];
-    SL_TRY(SL_CU(cudaFuncSetAttribute((const void *)linear_kernel<F8, MT>,
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM(MT)),
-                 err));
-    at[0].id = cudaLaunchAttributeClusterDimension;
-    at[0].val.clusterDim.x = (unsigned)a->splits;
-    at[0].val.clusterDim.y = at[0].val.clusterDim.z = 1;
-    at[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    at[1].val.programmaticStreamSerializationAllowed = 1;
-    c.gridDim = dim3((unsigned)a->splits, (unsigned)tiles, sl_ceil_div(a->tokens, MT * ST_TOKENS));
-    c.blockDim = dim3(THREADS);
-    c.dynamicSmemBytes = SMEM(MT);
-    c.stream = cu->stream;
-    /* the kernels that produce a bf16 x do not allow an early start */
-    c.attrs = at, c.numAttrs = F8 ? 2 : 1;
-    return SL_CU(cudaLaunchKernelEx(&c, linear_kernel<F8, MT>, *a), err);
+    dim3 grid(a->splits, tiles, sl_ceil_div(a->tokens, MT * ST_TOKENS));
+
+    return SL_LAUNCH(cu, (linear_kernel<F8, MT>), (sl_launch{grid, THREADS, SMEM(MT), F8, a->splits}), err,
+                     *a);
 }
 
 /* Describes the first n layers of the chain in a; *tiles receives the number of their output tiles. */
@@ -332,7 +292,7 @@ static sl_status describe(sl_cuda *cu, const sl_linear_params *p, int n, linear_
     return SL_OK;
 }
 
-/* Whether linear_many.cu computes this layer, with tiles over all of k: for more than FEW_TOKENS tokens, if these
+/* Whether linear_many.cu computes this layer, with tiles over all of k: for more than SL_LINEAR_FEW_TOKENS tokens, if these
  * are also more than MANY_TOKENS or give enough tiles to occupy the device. */
 static bool wants_many(const sl_linear_params *p, int n)
 {
@@ -340,7 +300,8 @@ static bool wants_many(const sl_linear_params *p, int n)
 
     for (const sl_linear_params *q = p; n > 0; n--, q = q->next)
         boxes += sl_ceil_div(q->w.out, ST_BOX);
-    return p->tokens > FEW_TOKENS && (p->tokens > MANY_TOKENS || sl_ceil_div(p->tokens, 128) * boxes > 32);
+    return p->tokens > SL_LINEAR_FEW_TOKENS &&
+           (p->tokens > MANY_TOKENS || sl_ceil_div(p->tokens, 128) * boxes > 32);
 }
 
 sl_status sl_cuda_linear_stream(sl_cuda *cu, const sl_linear_params *p, int n, const uint8_t *xq,
@@ -352,13 +313,13 @@ sl_status sl_cuda_linear_stream(sl_cuda *cu, const sl_linear_params *p, int n, c
     int tiles;
 
     if (wants_many(p, n))
-        return sl_cuda_linear_many(cu, p, n, xq, xs, ld_xs, sl_ceil_div(groups, splits_of(p->w.out, groups)),
+        return sl_cuda_linear_many(cu, p, n, xq, xs, ld_xs, sl_ceil_div(groups, sl_linear_ranges(&p->w)),
                                    err);
     SL_TRY(describe(cu, p, n, &a, &tiles, err));
     SL_TRY(f8 ? sl_cuda_map(cu, xq, p->tokens, row_bytes(p), row_bytes(p), 8, &a.x, err)
               : sl_cuda_map(cu, p->x, p->tokens, row_bytes(p), (int64_t)p->ld_x * 2, 8, &a.x, err));
     a.xs = xs, a.ld_xs = ld_xs, a.tokens = p->tokens;
-    a.groups = groups, a.splits = splits_of(p->w.out, groups);
+    a.groups = groups, a.splits = sl_linear_ranges(&p->w);
     a.chunk = sl_ceil_div(a.groups, a.splits);
     if (p->tokens <= ST_TOKENS || tiles * a.splits * sl_ceil_div(p->tokens, ST_TOKENS) <= BUSY)
         return f8 ? launch<true, 1>(cu, &a, tiles, err) : launch<false, 1>(cu, &a, tiles, err);

@@ -5,6 +5,7 @@
  * built on the stack. Of the algorithms that the library offers, the first is taken that sums k in one chain: the
  * result of a token does not depend on the number of other tokens (the conformance suite checks this).
  */
+#include "kernels/chain.h"
 #include "kernels/cuda/cuda_impl.h"
 
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #define CACHE 1024 /* power of two */
 #define CHOICES 16
 #define BASE_TOKENS 16
-#define ALIGN 16 /* bytes; callers guarantee this alignment of every operand */
+#define ALIGN 16 /* bytes, of every operand: sl_op_check() requires it where rows are multiples of 16 */
 
 typedef struct lt_key {
     int32_t m, n_bucket, k, batch;
@@ -22,21 +23,23 @@ typedef struct lt_key {
     int32_t a_transposed;
 } lt_key;
 
+typedef struct lt_entry {
+    bool used, none; /* none: the library has no such algorithm */
+    lt_key key;      /* n_bucket 0: the algorithm by which the weight is summed */
+    cublasLtMatmulAlgo_t algo;
+} lt_entry;
+
 struct sl_cuda_lt {
     cublasLtHandle_t handle;
-    struct {
-        bool used;
-        lt_key key;
-        cublasLtMatmulAlgo_t algo;
-    } cache[CACHE];
+    lt_entry cache[CACHE];
 };
 
 static sl_status blas_status(cublasStatus_t s, const char *what, sl_err *err)
 {
     if (s == CUBLAS_STATUS_SUCCESS)
         return SL_OK;
-    return sl_fail(err, s == CUBLAS_STATUS_NOT_SUPPORTED ? SL_ERR_UNSUPPORTED : SL_ERR_DEVICE, "cuda: %s: %s",
-                   what, cublasLtGetStatusString(s));
+    return sl_fail(err, s == CUBLAS_STATUS_NOT_SUPPORTED ? SL_ERR_UNSUPPORTED : SL_ERR_DEVICE,
+                   "cuda: %s: cuBLASLt: %s", what, cublasLtGetStatusString(s));
 }
 
 sl_status sl_cuda_lt_create(sl_cuda *cu, sl_cuda_lt **out, sl_err *err)
@@ -100,12 +103,13 @@ static sl_status describe(const sl_cuda_gemm *g, lt_call *c, sl_err *err)
     if (s == CUBLAS_STATUS_SUCCESS && g->in == SL_F8_E4M3) {
         cublasLtMatmulMatrixScale_t sa = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
                                     sb = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+        const float *b_scale = g->b_scale ? g->b_scale : g->a_scale; /* not known yet: any address */
         cublasLtMatmulDescSetAttribute(&c->op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &sa, sizeof sa);
         cublasLtMatmulDescSetAttribute(&c->op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &sb, sizeof sb);
         cublasLtMatmulDescSetAttribute(&c->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &g->a_scale,
                                        sizeof g->a_scale);
-        s = cublasLtMatmulDescSetAttribute(&c->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &g->b_scale,
-                                           sizeof g->b_scale);
+        s = cublasLtMatmulDescSetAttribute(&c->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &b_scale,
+                                           sizeof b_scale);
     }
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatrixLayoutInit(&c->a, data_type(g->in), g->a_transposed ? g->k : g->m,
@@ -122,26 +126,27 @@ static sl_status describe(const sl_cuda_gemm *g, lt_call *c, sl_err *err)
     return SL_OK;
 }
 
-/* Whether algo sums k in one chain: no split, no reduction across blocks. It is configured so where it allows that. */
-static bool one_chain(cublasLtMatmulAlgo_t *algo)
+static bool get_chain(const void *algo, int32_t *split, uint32_t *scheme)
 {
-    const int32_t single = 1;
-    const uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE;
-    int32_t split = 1;
-    uint32_t scheme = 0;
+    const cublasLtMatmulAlgo_t *a = algo;
     size_t n;
 
-    (void)cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split,
-                                               &n);
-    (void)cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
-                                               sizeof scheme, &n);
-    if (split <= 1 && scheme == none)
-        return true;
-    (void)cublasLtMatmulAlgoConfigSetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &single, sizeof single);
-    (void)cublasLtMatmulAlgoConfigSetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &none,
-                                               sizeof none);
-    return true;
+    return cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, split, sizeof *split,
+                                                &n) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, scheme,
+                                                sizeof *scheme, &n) == CUBLAS_STATUS_SUCCESS;
 }
+
+static bool set_chain(void *algo, int32_t split, uint32_t scheme)
+{
+    return cublasLtMatmulAlgoConfigSetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split,
+                                                sizeof split) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatmulAlgoConfigSetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
+                                                sizeof scheme) == CUBLAS_STATUS_SUCCESS;
+}
+
+static const sl_chain_calls chain_calls = {get_chain, set_chain};
+_Static_assert(CUBLASLT_REDUCTION_SCHEME_NONE == 0, "as kernels/chain.h says");
 
 /* The kind of an algorithm's kernel: algorithms of one kind and one instruction shape add up k in the same order. */
 static uint32_t kind_of(const cublasLtMatmulAlgo_t *algo)
@@ -190,7 +195,7 @@ static bool offered(sl_cuda *cu, lt_call *c, lt_call *also, const cublasLtMatmul
         s = cublasLtMatmulAlgoGetHeuristic(cu->lt->handle, &c->op, &c->a, &c->b, &c->d, &c->d, &pref, CHOICES,
                                            best, &found);
     for (int i = 0; i < found && s == CUBLAS_STATUS_SUCCESS; i++)
-        if (best[i].state == CUBLAS_STATUS_SUCCESS && one_chain(&best[i].algo) &&
+        if (best[i].state == CUBLAS_STATUS_SUCCESS && sl_chain_make(&chain_calls, &best[i].algo) &&
             works(cu, &also[0], &best[i].algo) && works(cu, &also[1], &best[i].algo) &&
             (!like || kind_of(like) == kind_of(&best[i].algo))) {
             *algo = best[i].algo;
@@ -209,63 +214,109 @@ static int32_t bucket(int32_t n)
     return b;
 }
 
+/* The entry of a call, found or new; bucket 0: of its weight. */
+static lt_entry *entry_of(sl_cuda_lt *lt, const sl_cuda_gemm *g, int32_t n_bucket)
+{
+    lt_key key;
+    uint32_t h, i;
+
+    memset(&key, 0, sizeof key);
+    key.m = g->m, key.n_bucket = n_bucket, key.k = g->k, key.batch = g->batch;
+    key.lda = g->lda, key.ldb = g->ldb, key.ldd = g->ldd;
+    key.in = g->in, key.out = g->out, key.a_transposed = g->a_transposed;
+    h = (uint32_t)(g->m * 31 + g->k * 17 + n_bucket * 7 + g->in * 3 + g->out + g->batch * 131) & (CACHE - 1);
+    for (i = 0; i < CACHE && lt->cache[(h + i) & (CACHE - 1)].used; i++)
+        if (memcmp(&lt->cache[(h + i) & (CACHE - 1)].key, &key, sizeof key) == 0)
+            return &lt->cache[(h + i) & (CACHE - 1)];
+    lt_entry *e = &lt->cache[(h + (i < CACHE ? i : 0)) & (CACHE - 1)]; /* full: an entry is replaced */
+    memset(e, 0, sizeof *e);
+    e->key = key;
+    return e;
+}
+
+static int32_t step_of(const sl_cuda_gemm *g)
+{
+    return g->in == SL_F8_E4M3 ? 4 : 1; /* fp8 products require multiples of 4 tokens */
+}
+
 /*
- * A token's bits must not depend on the number of other tokens. So the algorithm for 16 tokens determines how a weight
- * is summed. For more tokens an algorithm of the same kind is taken (other tiles, the same order) or, if there is
- * none, the same algorithm. In float32 it is always the same one, because kernels of one kind may still cut k
- * differently.
+ * A token's bits must not depend on the number of other tokens. So the algorithm for 16 tokens determines how a weight is
+ * summed, whatever number of tokens comes first. It is that of dense rows, because the same weight is also called with
+ * others. *none: there is none.
+ */
+static sl_status weight_algo(sl_cuda *cu, const sl_cuda_gemm *g, cublasLtMatmulAlgo_t *base, bool *none,
+                             sl_err *err)
+{
+    sl_cuda_gemm few = *g;
+    lt_call call, others[2];
+
+    if (g->batch == 1)
+        few.ldb = g->k, few.ldd = g->m;
+    lt_entry *e = entry_of(cu->lt, &few, 0);
+    if (!e->used) {
+        few.n = BASE_TOKENS;
+        SL_TRY(describe(&few, &call, err));
+        few.n = step_of(g);
+        SL_TRY(describe(&few, &others[0], err));
+        few.n = BASE_TOKENS - step_of(g);
+        SL_TRY(describe(&few, &others[1], err));
+        e->none = !offered(cu, &call, others, NULL, &e->algo);
+        e->used = true;
+    }
+    *none = e->none;
+    *base = e->algo;
+    return SL_OK;
+}
+
+bool sl_cuda_gemm_offered(sl_cuda *cu, const sl_cuda_gemm *g)
+{
+    cublasLtMatmulAlgo_t base;
+    bool none;
+
+    return weight_algo(cu, g, &base, &none, NULL) == SL_OK && !none;
+}
+
+/*
+ * For more tokens an algorithm of the weight's kind is taken (other tiles, the same order) or, if there is none, the same
+ * algorithm. In float32 it is always the same one, because kernels of one kind may still cut k differently.
  */
 static sl_status choose(sl_cuda *cu, const sl_cuda_gemm *g, lt_call *c, cublasLtMatmulAlgo_t *algo,
                         sl_err *err)
 {
-    const int32_t step = g->in == SL_F8_E4M3 ? 4 : 1; /* fp8 products require multiples of 4 tokens */
-    sl_cuda_gemm few = *g;
+    sl_cuda_gemm near_end = *g;
     cublasLtMatmulAlgo_t base;
-    lt_call few_call, others[2], near[2] = {*c, *c};
+    lt_call near[2] = {*c, *c};
+    bool none;
 
-    few.n = BASE_TOKENS;
-    SL_TRY(describe(&few, &few_call, err));
-    few.n = step;
-    SL_TRY(describe(&few, &others[0], err));
-    few.n = BASE_TOKENS - step;
-    SL_TRY(describe(&few, &others[1], err));
-    few.n = bucket(g->n) / 2 + step;
-    SL_TRY(describe(&few, &near[1], err));
-    if (!offered(cu, &few_call, others, NULL, &base) || !works(cu, c, &base))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "cuda: no algorithm for a product of %d outputs, %d tokens, %d inputs", g->m, g->n,
-                       g->k);
-    if (g->n <= BASE_TOKENS || g->in == SL_F32 || !offered(cu, c, near, &base, algo))
-        *algo = base;
+    SL_TRY(weight_algo(cu, g, &base, &none, err));
+    near_end.n = bucket(g->n) / 2 + step_of(g);
+    SL_TRY(describe(&near_end, &near[1], err));
+    if (!none && g->n > BASE_TOKENS && g->in != SL_F32 && offered(cu, c, near, &base, algo))
+        return SL_OK;
+    if (none || !works(cu, c, &base))
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "cuda: %s: the library has no algorithm that sums %d outputs of %d inputs in one chain for %d "
+            "tokens",
+            sl_op_name(cu->op), g->m, g->k, g->n);
+    *algo = base;
     return SL_OK;
 }
 
 sl_status sl_cuda_gemm_run(sl_cuda *cu, const sl_cuda_gemm *g, sl_err *err)
 {
     static const float one = 1.0f, zero = 0.0f;
-    lt_key key;
     lt_call c;
-    uint32_t h, i;
+
     SL_TRY(describe(g, &c, err));
-    memset(&key, 0, sizeof key);
-    key.m = g->m, key.n_bucket = bucket(g->n), key.k = g->k, key.batch = g->batch;
-    key.lda = g->lda, key.ldb = g->ldb, key.ldd = g->ldd;
-    key.in = g->in, key.out = g->out, key.a_transposed = g->a_transposed;
-    h = (uint32_t)(g->m * 31 + g->k * 17 + key.n_bucket * 7 + g->in * 3 + g->out + g->batch * 131) &
-        (CACHE - 1);
-    for (i = 0; i < CACHE && cu->lt->cache[(h + i) & (CACHE - 1)].used; i++)
-        if (memcmp(&cu->lt->cache[(h + i) & (CACHE - 1)].key, &key, sizeof key) == 0)
-            break;
-    if (i == CACHE)
-        i = 0; /* the cache is full: replace an entry */
-    h = (h + i) & (CACHE - 1);
-    if (!cu->lt->cache[h].used || memcmp(&cu->lt->cache[h].key, &key, sizeof key) != 0) {
-        SL_TRY(choose(cu, g, &c, &cu->lt->cache[h].algo, err));
-        cu->lt->cache[h].used = true;
-        cu->lt->cache[h].key = key;
+    lt_entry *e = entry_of(cu->lt, g, bucket(g->n));
+    if (!e->used) {
+        cublasLtMatmulAlgo_t algo;
+        SL_TRY(choose(cu, g, &c, &algo, err));
+        e = entry_of(cu->lt, g, bucket(g->n)); /* the weight's entry may have taken its place */
+        e->algo = algo, e->used = true;
     }
     return blas_status(cublasLtMatmul(cu->lt->handle, &c.op, &one, g->a, &c.a, g->b, &c.b, &zero, g->d, &c.d,
-                                      g->d, &c.d, &cu->lt->cache[h].algo, cu->workspace, SL_CUDA_WORKSPACE,
-                                      cu->stream),
-                       "cublasLtMatmul", err);
+                                      g->d, &c.d, &e->algo, cu->workspace, SL_CUDA_WORKSPACE, cu->stream),
+                       sl_op_name(cu->op), err);
 }

@@ -1,5 +1,5 @@
 /*
- * Routed experts: the choice of the path (moe_grouped.cu, moe_stream.cu, moe_mma.cu), and the plain path. In the
+ * Routed experts: the choice of the path (moe_grouped.cu, moe_stream.cu), and the plain path. In the
  * plain path every (token, choice) pair computes its own expert, so that no result depends on which tokens share
  * an expert. It has three launches: gate and up with their product, down, and the weighted sum in ascending
  * expert order. One warp computes one output. It accepts every dtype; fp8 activations are quantised per 128
@@ -73,7 +73,7 @@ __device__ static void load_row(const moe_args &a, int64_t t, float *x, float *x
  * outputs of this warp. */
 __device__ static void plain_product(const moe_args &a, const sl_weight &w, const float *x, float *mid)
 {
-    for (int o = blockIdx.x * WARPS + (threadIdx.x >> 5); o < a.p.inter; o += gridDim.x * WARPS) {
+    for (int o = blockIdx.y * WARPS + (threadIdx.x >> 5); o < a.p.inter; o += gridDim.y * WARPS) {
         float v = sl_actr(row_dot(w, o, x, NULL), a.p.act);
         if ((threadIdx.x & 31) == 0)
             mid[o] = v;
@@ -84,7 +84,7 @@ __device__ static void plain_product(const moe_args &a, const sl_weight &w, cons
 __global__ static void gate_up_kernel(moe_args a, uint32_t *deverr)
 {
     extern __shared__ float x[];
-    int64_t pair = blockIdx.y, t = pair / a.p.top_k;
+    int64_t pair = blockIdx.x, t = pair / a.p.top_k;
     float *xs = x + a.p.hidden;
     int e = a.p.expert_ids[pair];
 
@@ -100,18 +100,18 @@ __global__ static void gate_up_kernel(moe_args a, uint32_t *deverr)
         plain_product(a, qg ? a.up[e] : a.gate[e], x, mid);
     if ((qg || qu) && !a.row_scales)
         quantise(x, xs, a.p.hidden);
-    for (int o = blockIdx.x * WARPS + (threadIdx.x >> 5); o < a.p.inter; o += gridDim.x * WARPS) {
+    for (int o = blockIdx.y * WARPS + (threadIdx.x >> 5); o < a.p.inter; o += gridDim.y * WARPS) {
         float g = qu && !qg ? mid[o] : sl_actr(row_dot(a.gate[e], o, x, qg ? xs : NULL), a.p.act),
               u = qg && !qu ? mid[o] : sl_actr(row_dot(a.up[e], o, x, qu ? xs : NULL), a.p.act);
         if ((threadIdx.x & 31) == 0)
-            mid[o] = sl_actr(__fmul_rn(g / (1.0f + expf(-g)), u), a.p.act);
+            mid[o] = sl_actr(sl_silu_mul(g, u), a.p.act);
     }
 }
 
 __global__ static void down_kernel(moe_args a)
 {
     extern __shared__ float x[];
-    int64_t pair = blockIdx.y;
+    int64_t pair = blockIdx.x;
     float *xs = x + a.p.inter;
     int e = a.p.expert_ids[pair];
 
@@ -123,7 +123,7 @@ __global__ static void down_kernel(moe_args a)
     bool q = a.p.fp8_acts && a.down[e].dtype == SL_F8_E4M3;
     if (q)
         quantise(x, xs, a.p.inter);
-    for (int o = blockIdx.x * WARPS + (threadIdx.x >> 5); o < a.p.hidden; o += gridDim.x * WARPS) {
+    for (int o = blockIdx.y * WARPS + (threadIdx.x >> 5); o < a.p.hidden; o += gridDim.y * WARPS) {
         float v = sl_actr(row_dot(a.down[e], o, x, q ? xs : NULL), a.p.act);
         if ((threadIdx.x & 31) == 0)
             a.res[pair * a.p.hidden + o] = v;
@@ -153,18 +153,15 @@ static sl_status plain(sl_cuda *cu, const moe_args &a, sl_err *err)
     size_t smem_h = (size_t)(p->hidden + sl_ceil_div(p->hidden, GROUP)) * 4,
            smem_i = (size_t)(p->inter + sl_ceil_div(p->inter, GROUP)) * 4;
 
-    if (pairs > 65535 || smem_h > 48 * 1024 || smem_i > 48 * 1024)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "cuda: moe: %lld pairs, hidden %d, inter %d exceed the plain path", (long long)pairs,
-                       p->hidden, p->inter);
-    gate_up_kernel<<<dim3(min(sl_ceil_div(p->inter, WARPS), 32), (unsigned)pairs), 32 * WARPS, smem_h,
-                     cu->stream>>>(a, cu->deverr);
-    down_kernel<<<dim3(min(sl_ceil_div(p->hidden, WARPS), 32), (unsigned)pairs), 32 * WARPS, smem_i,
-                  cu->stream>>>(a);
-    return SL_CU_LAUNCHED(err);
+    SL_TRY(SL_LAUNCH(cu, gate_up_kernel,
+                     (sl_launch{dim3(pairs, min(sl_ceil_div(p->inter, WARPS), 32)), 32 * WARPS, smem_h}), err,
+                     a, cu->deverr));
+    return SL_LAUNCH(cu, down_kernel,
+                     (sl_launch{dim3(pairs, min(sl_ceil_div(p->hidden, WARPS), 32)), 32 * WARPS, smem_i}),
+                     err, a);
 }
 
-/* The two paths with float32 results. */
+/* The path with float32 results. */
 static sl_status run_floats(sl_cuda *cu, sl_moe_run *r, sl_err *err)
 {
     const sl_moe_params *p = &r->p;
@@ -174,29 +171,29 @@ static sl_status run_floats(sl_cuda *cu, sl_moe_run *r, sl_err *err)
     SL_TRY(sl_cuda_table(cu, p->gate, p->experts, &a.gate, err));
     SL_TRY(sl_cuda_table(cu, p->up, p->experts, &a.up, err));
     SL_TRY(sl_cuda_table(cu, p->down, p->experts, &a.down, err));
-    bool mma = sl_cuda_moe_mma_fits(cu, r);
-    if (mma)
-        SL_TRY(sl_cuda_moe_mma(cu, r, a.gate, a.up, a.down, err));
-    else
-        SL_TRY(sl_moe_begin(cu, r, true, 0, &none, err));
+    SL_TRY(sl_moe_begin(cu, r, true, 0, &none, err));
     a.p = *p, a.mid = r->mid, a.res = r->res;
     a.row_bytes = r->arrived.recv ? r->arrived.row.bytes : p->hidden * (int64_t)sl_dtype_size(p->act);
     a.row_scales = r->arrived.quantised ? r->arrived.row.scales : 0;
-    if (!mma)
-        SL_TRY(plain(cu, a, err));
+    SL_TRY(plain(cu, a, err));
     if (r->arrived.recv)
         return sl_moe_send(cu, r, err);
-    sum_kernel<<<p->tokens, 256, 0, cu->stream>>>(a);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, sum_kernel, (sl_launch{dim3(p->tokens), 256}), err, a);
 }
 
 sl_status sl_moe_products(sl_cuda *cu, sl_moe_run *r, sl_err *err)
 {
-    if (sl_cuda_moe_grouped_fits(cu, r))
-        return sl_cuda_moe_grouped(cu, r, err);
-    if (sl_cuda_moe_stream_fits(cu, r))
+    const bool quantised = r->p.fp8_acts && (!r->arrived.recv || r->arrived.quantised);
+
+    switch (sl_path_moe(&cu->gpu, &r->p, r->arrived.recv ? r->arrived.cap : r->p.tokens, quantised)) {
+    case SL_MOE_STREAM:
         return sl_cuda_moe_stream(cu, r, err);
-    return run_floats(cu, r, err);
+    case SL_MOE_GROUPED:
+    case SL_MOE_GROUPED_BF16:
+        return sl_cuda_moe_grouped(cu, r, err);
+    default:
+        return run_floats(cu, r, err);
+    }
 }
 
 static sl_status run_moe(sl_backend *be, const void *params, sl_err *err)

@@ -88,13 +88,4 @@ __device__ static inline void sl_moe_group(const int32_t *ids, int pairs, int ex
     }
 }
 
-/* Whether all n weights are fp8 with block scales and are aligned for 16-byte reads. */
-static inline bool sl_moe_all_fp8(const sl_weight *w, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (w[i].dtype != SL_F8_E4M3 || !w[i].scale || (uintptr_t)w[i].data % 16)
-            return false;
-    return true;
-}
-
 #endif

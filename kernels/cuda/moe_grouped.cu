@@ -16,32 +16,7 @@
  * result depends on it.
  */
 #include "kernels/cuda/moe_grouped.cuh"
-
-static bool all_bf16(const sl_weight *w, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (w[i].dtype != SL_BF16 || (uintptr_t)w[i].data % 16)
-            return false;
-    return true;
-}
-
-static bool bf16_fits(const sl_cuda *cu, const sl_moe_params *p)
-{
-    return cu->cc == 90 && p->act == SL_BF16 && p->hidden % 64 == 0 && p->inter % ST_BOX == 0 &&
-           p->experts <= SL_MOE_MAX_EXPERTS && (uintptr_t)p->x % 16 == 0 && (uintptr_t)p->out % 16 == 0 &&
-           all_bf16(p->gate, p->experts) && all_bf16(p->up, p->experts) && all_bf16(p->down, p->experts);
-}
-
-/* Of rows that arrived, as many as a rank gets when all ranks send all their places. */
-bool sl_cuda_moe_grouped_fits(const sl_cuda *cu, const sl_moe_run *r)
-{
-    const sl_moe_params *p = &r->p;
-    int64_t rows = r->arrived.recv ? r->arrived.cap : p->tokens;
-
-    if (sl_cuda_moe_stream_fits(cu, r))
-        return rows * p->top_k >= (int64_t)SL_MOE_GROUPED_ROWS * p->experts;
-    return bf16_fits(cu, p);
-}
+#include "kernels/scratch.h"
 
 struct grouped_memory {
     uint8_t *x, *mid;
@@ -61,7 +36,8 @@ static sl_status reserve(sl_cuda *cu, sl_moe_run *r, int size, grouped_memory *m
             xs = size == 1 ? sl_moe_up256(m->ld * (p->hidden / 128) * 4 + MG_XS_BYTES) : 0,
             ms = size == 1 ? sl_moe_up256(m->ld * (p->inter / 128) * 4 + MG_XS_BYTES) : 0;
     uint8_t *mem;
-    SL_TRY(sl_moe_begin(cu, r, false, (size_t)(x + mid + xs + ms + tiles * 16 + (m->rows + pairs + 1) * 4),
+    SL_TRY(sl_moe_begin(cu, r, false,
+                        sl_moe_grouped_scratch(p->tokens, p->top_k, p->experts, p->hidden, p->inter, size),
                         (void **)&mem, err));
     m->x = mem, m->mid = mem + x;
     m->xs = (float *)(m->mid + mid), m->ms = (float *)((uint8_t *)m->xs + xs);
@@ -96,11 +72,8 @@ static sl_status describe(sl_cuda *cu, const sl_moe_run *r, const grouped_memory
 
 template <bool F8, bool DUAL> static sl_status launch(sl_cuda *cu, const mg_args *a, sl_err *err)
 {
-    SL_TRY(SL_CU(
-        cudaFuncSetAttribute(mg_gemm_kernel<F8, DUAL>, cudaFuncAttributeMaxDynamicSharedMemorySize, MG_SMEM),
-        err));
-    mg_gemm_kernel<F8, DUAL><<<cu->sms, MG_THREADS, MG_SMEM, cu->stream>>>(*a);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, (mg_gemm_kernel<F8, DUAL>), (sl_launch{dim3(cu->sms), MG_THREADS, MG_SMEM}), err,
+                     *a);
 }
 
 /* Stores the inputs of every pair in the order of the rows. */
@@ -110,16 +83,16 @@ static sl_status lay_out(sl_cuda *cu, const sl_moe_run *r, const grouped_memory 
     int quads = p->hidden / 8;
     dim3 grid((unsigned)p->tokens, sl_ceil_div(quads, 256));
 
-    mg_group_kernel<<<sl_moe_sort_blocks(&r->arrived), 1024, 0, cu->stream>>>(
-        p->expert_ids, p->tokens * p->top_k, p->experts, m->lists, r->arrived, cu->deverr);
+    SL_TRY(SL_LAUNCH(cu, mg_group_kernel, (sl_launch{dim3(sl_moe_sort_blocks(&r->arrived)), 1024}), err,
+                     p->expert_ids, p->tokens * p->top_k, p->experts, m->lists, r->arrived, cu->deverr));
     if (f8)
         return sl_moe_rows_f8(cu, r, m->lists.row_of, m->lists.pair, m->x, m->xs, (int)m->ld, err);
     if (r->arrived.recv)
-        mg_take_kernel<<<grid, 256, 0, cu->stream>>>(r->arrived, m->lists, m->x);
+        SL_TRY(SL_LAUNCH(cu, mg_take_kernel, (sl_launch{grid, 256}), err, r->arrived, m->lists, m->x));
     else
-        mg_copy_kernel<<<grid, 256, 0, cu->stream>>>((const uint4 *)p->x, quads, p->top_k, m->lists,
-                                                     (uint4 *)m->x);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(cu, mg_copy_kernel, (sl_launch{grid, 256}), err, (const uint4 *)p->x, quads,
+                         p->top_k, m->lists, (uint4 *)m->x));
+    return SL_OK;
 }
 
 sl_status sl_cuda_moe_grouped(sl_cuda *cu, sl_moe_run *r, sl_err *err)

@@ -188,7 +188,7 @@ __device__ static inline void mg_multiply(const mg_args &p, mg_ring &r, const fl
 __device__ static inline float mg_silu_up(float g, float u)
 {
     g = sl_bf16r(g);
-    return sl_bf16r(__fmul_rn(g / (1.0f + expf(-g)), sl_bf16r(u)));
+    return sl_bf16r(sl_silu_mul(g, sl_bf16r(u)));
 }
 
 /* Stores row half h of a box as bf16 at `out`; real: the row exists. */
@@ -247,7 +247,7 @@ __device__ static inline void mg_finish_dual(const mg_args &p, const mg_tile &t,
     for (int h = 0; h < 2; h++) {
         float m = fmaxf(amax[h], __shfl_xor_sync(0xffffffffu, amax[h], 1));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-        float s = sl_scale_act_d(m), inv = sl_moe_inverse(s);
+        float s = sl_scale_act_d(m), inv = sl_inverse_pow2(s);
         int64_t r = t.row + row + 8 * h, at = r * p.outs + t.out[0];
         bool real = row + 8 * h < t.count;
         if constexpr (F8)

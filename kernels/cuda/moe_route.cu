@@ -53,7 +53,7 @@ __global__ static void moe_route_kernel(sl_moe_route_params p)
     int64_t t = blockIdx.x;
 
     for (int i = threadIdx.x; i < p.experts; i += 32) {
-        s[i] = 1.0f / (1.0f + expf(-p.logits[t * p.experts + i]));
+        s[i] = sl_sigmoid(p.logits[t * p.experts + i]);
         c[i] = p.bias ? __fadd_rn(s[i], p.bias[i]) : s[i];
     }
     __syncwarp();
@@ -126,7 +126,7 @@ __global__ static void __launch_bounds__(32) narrow_kernel(sl_moe_route_params p
 
 #pragma unroll
     for (int i = 0; i < PER; i++) {
-        s[i] = 1.0f / (1.0f + expf(-p.logits[t * p.experts + first + i]));
+        s[i] = sl_sigmoid(p.logits[t * p.experts + first + i]);
         c[i] = p.bias ? __fadd_rn(s[i], p.bias[first + i]) : s[i];
         b = fmaxf(b, fminf(a, c[i]));
         a = fmaxf(a, c[i]);
@@ -187,17 +187,6 @@ __global__ static void __launch_bounds__(32) narrow_kernel(sl_moe_route_params p
     }
 }
 
-/* Lanes per group if the kernel with experts in registers can do it, else 0. Enough experts must remain after the
- * group selection, so that no excluded expert (score -inf) is ever chosen, where ties would matter. */
-static int narrow_lanes(const sl_moe_route_params *p)
-{
-    int groups = p->groups > 1 ? p->groups : 1, lanes = 32 / groups;
-
-    if (p->experts != 256 || 32 % groups || p->top_k > 32)
-        return 0;
-    return p->groups <= 1 || p->top_groups * (p->experts / groups) >= p->top_k ? lanes : 0;
-}
-
 static sl_status run_moe_route(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_moe_route_params *p = (const sl_moe_route_params *)params;
@@ -205,13 +194,11 @@ static sl_status run_moe_route(sl_backend *be, const void *params, sl_err *err)
     if (p->experts > MAX_EXPERTS || p->top_k > MAX_TOP_K)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: moe_route: %d experts, top_k %d; at most %d and %d",
                        p->experts, p->top_k, MAX_EXPERTS, MAX_TOP_K);
-    int lanes = narrow_lanes(p);
-    if (lanes > 0) {
-        narrow_kernel<8><<<p->tokens, 32, 0, sl_cuda_of(be)->stream>>>(*p, lanes);
-        return SL_CU_LAUNCHED(err);
+    if (sl_path_moe_route(p) == SL_ROUTE_256) {
+        int lanes = p->groups > 1 ? 32 / p->groups : 32;
+        return SL_LAUNCH(sl_cuda_of(be), narrow_kernel<8>, (sl_launch{dim3(p->tokens), 32}), err, *p, lanes);
     }
-    moe_route_kernel<<<p->tokens, 32, 0, sl_cuda_of(be)->stream>>>(*p);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(sl_cuda_of(be), moe_route_kernel, (sl_launch{dim3(p->tokens), 32}), err, *p);
 }
 
 const sl_op_impl sl_cuda_moe_route = {.run = run_moe_route};

@@ -9,12 +9,6 @@
 #include "kernels/cuda/moe_run.h"
 #include "kernels/cuda/stream.cuh"
 
-/* 1 / s, exact because s is a power of two; x / s equals x times it. */
-__device__ static inline float sl_moe_inverse(float s)
-{
-    return __uint_as_float((254u << 23) - __float_as_uint(s));
-}
-
 /* Quantises x of each token to e4m3 with a scale per 128 values, into the rows of the token's choices: q [rows][n],
  * scale [n / 128][ld]. One warp per group of 128. */
 __global__ static void sl_moe_quantise(const __nv_bfloat16 *x, int n, int top_k, const int32_t *row_of,
@@ -29,9 +23,8 @@ __global__ static void sl_moe_quantise(const __nv_bfloat16 *x, int n, int top_k,
     const __nv_bfloat162 *b = (const __nv_bfloat162 *)&raw;
     float2 lo = __bfloat1622float2(b[0]), hi = __bfloat1622float2(b[1]);
     float amax = fmaxf(fmaxf(fabsf(lo.x), fabsf(lo.y)), fmaxf(fabsf(hi.x), fabsf(hi.y)));
-    float s = sl_scale_act_d(sl_warp_max(amax)), m = sl_moe_inverse(s);
-    uint32_t packed = (uint32_t)sl_e4m3(lo.x * m) | (uint32_t)sl_e4m3(lo.y * m) << 8 |
-                      (uint32_t)sl_e4m3(hi.x * m) << 16 | (uint32_t)sl_e4m3(hi.y * m) << 24;
+    float s = sl_scale_act_d(sl_warp_max(amax)), m = sl_inverse_pow2(s);
+    uint32_t packed = sl_e4m3x4(lo.x, lo.y, hi.x, hi.y, m);
     for (int k = 0; k < top_k; k++) {
         int r = row_of[(int64_t)t * top_k + k];
         if (r < 0)
@@ -76,11 +69,12 @@ static inline sl_status sl_moe_rows_f8(sl_cuda *cu, const sl_moe_run *r, const i
     dim3 grid((unsigned)p->tokens, sl_ceil_div(p->hidden / 128, 8));
 
     if (r->arrived.recv)
-        sl_moe_take_f8<<<grid, 256, 0, cu->stream>>>(r->arrived, row_of, pair, q, scale, ld);
+        SL_TRY(SL_LAUNCH(cu, sl_moe_take_f8, (sl_launch{grid, 256}), err, r->arrived, row_of, pair, q, scale,
+                         ld));
     else
-        sl_moe_quantise<<<grid, 256, 0, cu->stream>>>((const __nv_bfloat16 *)p->x, p->hidden, p->top_k,
-                                                      row_of, q, scale, ld);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(cu, sl_moe_quantise, (sl_launch{grid, 256}), err, (const __nv_bfloat16 *)p->x,
+                         p->hidden, p->top_k, row_of, q, scale, ld));
+    return SL_OK;
 }
 
 /* out[t] = sum over the choices, in order, of weight * result. Eight outputs per thread; the results of eight
@@ -127,9 +121,8 @@ static inline sl_status sl_moe_finish(sl_cuda *cu, const sl_moe_run *r, const __
 
     if (r->arrived.recv)
         return SL_OK;
-    sl_moe_sum_kernel<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden, 1024)), 128, 0, cu->stream>>>(*p,
-                                                                                                       res);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, sl_moe_sum_kernel,
+                     (sl_launch{dim3((unsigned)p->tokens, sl_ceil_div(p->hidden, 1024)), 128}), err, *p, res);
 }
 
 /* Device descriptors and tensor maps of n experts; see sl_cuda_table() and sl_cuda_maps(). */

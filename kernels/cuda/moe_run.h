@@ -4,8 +4,8 @@
  *
  * The bits of both are equal: an expert's result of a row does not depend on the other rows, the path is chosen by
  * dtypes and dimensions (the two fp8 paths that are chosen by the number of rows give the same bits), and a row that
- * arrives quantised has the values that the path would have computed. So all experts of a layer must have the dtypes
- * of this rank's: where only some of them are F8, a rank could take another path than one process.
+ * arrives quantised has the values that the path would have computed. All experts of a layer have the same dtypes, on
+ * every rank: sl_op_check() requires it of those that it sees, and the model of all.
  *
  * A run of rows that arrived works on places: place i is row i % cap of the block from rank i / cap. How many of them
  * are rows is known on the device only, so launches are sized by the capacity, and the choices of other places are -1.
@@ -18,11 +18,6 @@
 extern "C" {
 #include "kernels/ep.h"
 }
-
-/* fp8: from this average number of pairs per expert on, moe_grouped.cu is faster than moe_stream.cu. */
-#ifndef SL_MOE_GROUPED_ROWS
-#define SL_MOE_GROUPED_ROWS 24
-#endif
 
 /* Where results go when their blocks are not in send: sl_ep_experts_params.to. A parameter of kernels. */
 typedef struct sl_moe_to {
@@ -79,21 +74,8 @@ sl_status sl_moe_begin(sl_cuda *cu, sl_moe_run *r, bool floats, size_t bytes, vo
 /* Rows that arrived: copies r->res to where the results are sent from. ep_experts.cu */
 sl_status sl_moe_send(sl_cuda *cu, const sl_moe_run *r, sl_err *err);
 
-/* fp8 with bf16 activations, few rows (moe_stream.cu) or many (moe_grouped.cu, also bf16 of any number); fp8 with any
- * activations (moe_mma.cu: all steps before the sum, to r->res; gate, up and down are device tables). */
-bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_run *r);
+/* The fast paths of sl_path_moe(): moe_stream.cu and moe_grouped.cu. */
 sl_status sl_cuda_moe_stream(sl_cuda *cu, sl_moe_run *r, sl_err *err);
-bool sl_cuda_moe_grouped_fits(const sl_cuda *cu, const sl_moe_run *r);
 sl_status sl_cuda_moe_grouped(sl_cuda *cu, sl_moe_run *r, sl_err *err);
-bool sl_cuda_moe_mma_fits(const sl_cuda *cu, const sl_moe_run *r);
-sl_status sl_cuda_moe_mma(sl_cuda *cu, sl_moe_run *r, const sl_weight *gate, const sl_weight *up,
-                          const sl_weight *down, sl_err *err);
-
-/* Whether the rows can go through a product of fp8 by fp8: those that arrived as act belong to a layer with experts of
- * other dtypes. */
-static inline bool sl_moe_fp8_rows(const sl_moe_run *r)
-{
-    return r->p.fp8_acts && (!r->arrived.recv || r->arrived.quantised);
-}
 
 #endif

@@ -173,7 +173,7 @@ __device__ static inline float2 unpack(uint32_t v)
 __device__ static inline float silu_up(float g, float u)
 {
     g = sl_bf16r(g);
-    return sl_bf16r(__fmul_rn(g / (1.0f + expf(-g)), u));
+    return sl_bf16r(sl_silu_mul(g, u));
 }
 
 /* silu(gate) * up, quantised: gate is acc, up comes from the exchange memory. A thread's row half h is row + 8 h. */
@@ -194,7 +194,7 @@ __device__ static inline void finish_dual(const moe_args &p, const moe_tile &t, 
     for (int h = 0; h < 2; h++) {
         float m = fmaxf(amax[h], __shfl_xor_sync(0xffffffffu, amax[h], 1));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-        float s = sl_scale_act_d(m), inv = sl_moe_inverse(s);
+        float s = sl_scale_act_d(m), inv = sl_inverse_pow2(s);
         int64_t r = t.first + row + 8 * h;
         if (row + 8 * h >= t.count)
             continue;
@@ -285,26 +285,10 @@ __global__ static void __launch_bounds__(ST_THREADS, 1) gemm_kernel(const __grid
 #endif
 }
 
-bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_run *r)
-{
-    const sl_moe_params *p = &r->p;
-
-    return cu->cc == 90 && sl_moe_fp8_rows(r) && p->act == SL_BF16 && p->hidden % GROUP == 0 &&
-           p->inter % GROUP == 0 && p->hidden / GROUP <= ST_SCALES && p->inter / GROUP <= ST_SCALES &&
-           p->experts <= SL_MOE_MAX_EXPERTS && (uintptr_t)p->x % 8 == 0 && (uintptr_t)p->out % 16 == 0 &&
-           sl_moe_all_fp8(p->gate, p->experts) && sl_moe_all_fp8(p->up, p->experts) &&
-           sl_moe_all_fp8(p->down, p->experts);
-}
-
-static sl_status allow_smem(const void *kernel, sl_err *err)
-{
-    return SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM), err);
-}
-
 /* One block per multiprocessor; it starts as soon as the previous kernel leaves enough resources free. */
 static sl_status launch(sl_cuda *cu, void (*kernel)(moe_args), const moe_args &a, sl_err *err)
 {
-    return sl_cuda_launch_early(cu, kernel, dim3((unsigned)cu->sms), ST_THREADS, SMEM, err, a);
+    return SL_LAUNCH(cu, kernel, (sl_launch{dim3((unsigned)cu->sms), ST_THREADS, SMEM, true}), err, a);
 }
 
 sl_status sl_cuda_moe_stream(sl_cuda *cu, sl_moe_run *r, sl_err *err)
@@ -335,10 +319,8 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, sl_moe_run *r, sl_err *err)
     up.rows.n_tiles = up.rows.tile_count + tiles;
     SL_TRY(sl_cuda_map(cu, xq, rows, p->hidden, p->hidden, 8, &up.x, err));
     SL_TRY(sl_cuda_map(cu, mq, rows, p->inter, p->inter, 8, &down.x, err));
-    SL_TRY(allow_smem((const void *)gemm_kernel<true>, err));
-    SL_TRY(allow_smem((const void *)gemm_kernel<false>, err));
-    group_kernel<<<sl_moe_sort_blocks(&r->arrived), 1024, 0, cu->stream>>>(
-        p->expert_ids, (int)pairs, p->experts, up.rows, r->arrived, cu->deverr);
+    SL_TRY(SL_LAUNCH(cu, group_kernel, (sl_launch{dim3(sl_moe_sort_blocks(&r->arrived)), 1024}), err,
+                     p->expert_ids, (int)pairs, p->experts, up.rows, r->arrived, cu->deverr));
     SL_TRY(sl_moe_rows_f8(cu, r, up.rows.row_of, up.rows.pair, xq, xs, (int)ld, err));
     up.xs = xs, up.ms = ms, up.mq = mq, up.ld = (int)ld;
     up.groups = p->hidden / GROUP, up.outs = p->inter, up.out_tiles = p->inter / ST_BOX;

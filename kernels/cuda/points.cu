@@ -72,9 +72,8 @@ sl_status sl_cuda_points_load(sl_cuda *cu, const sl_points *s, sl_err *err)
 
     SL_TRY(SL_CU(cudaMemsetAsync(s->changed, 0, flags, cu->stream), err));
     SL_TRY(SL_CU(cudaMemsetAsync(s->done, 0, flags, cu->stream), err));
-    load_kernel<<<grid, LOAD_THREADS, 0, cu->stream>>>(
-        *s, sl_key_rows_of(&k->rows, &k->host, k->heads, k->dim, k->format), cu->deverr);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, load_kernel, (sl_launch{grid, LOAD_THREADS}), err, *s,
+                     sl_key_rows_of(&k->rows, &k->host, k->heads, k->dim, k->format), cu->deverr);
 }
 
 /* ---- centroids ---- */
@@ -102,8 +101,7 @@ __global__ static void __launch_bounds__(BOOK_THREADS) book_kernel(sl_points s)
 
 sl_status sl_cuda_points_book(sl_cuda *cu, const sl_points *s, sl_err *err)
 {
-    book_kernel<<<dim3(s->k, s->heads * s->parts), BOOK_THREADS, 0, cu->stream>>>(*s);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, book_kernel, (sl_launch{dim3(s->k, s->heads * s->parts), BOOK_THREADS}), err, *s);
 }
 
 /* ---- labels ---- */
@@ -186,11 +184,8 @@ sl_status sl_cuda_points_nearest(sl_cuda *cu, const sl_points *s, sl_err *err)
     size_t smem = (size_t)slices_of(*s) * SL_STAGE + 4 * (size_t)BATCH * ((size_t)s->pad + 1);
     dim3 grid(sl_ceil_div(s->n, SL_TILE), s->heads * s->parts);
 
-    if (smem > cu->smem_optin)
+    if (smem > cu->gpu.smem)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: points of %d channels exceed the shared memory",
                        s->width);
-    SL_TRY(SL_CU(cudaFuncSetAttribute(nearest_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
-                 err));
-    nearest_kernel<<<grid, SL_TILE, smem, cu->stream>>>(*s);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, nearest_kernel, (sl_launch{grid, SL_TILE, smem}), err, *s);
 }

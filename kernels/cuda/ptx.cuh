@@ -317,6 +317,28 @@ __device__ static inline void sl_store16_shared(uint32_t to, uint4 v)
                  : "memory");
 }
 
+/* Words of memory that other devices and the host read and write. */
+__device__ static inline void sl_store_system(uint64_t *p, uint64_t v)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+__device__ static inline uint64_t sl_load_system(const uint64_t *p)
+{
+    uint64_t v;
+
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+
+__device__ static inline uint64_t sl_load_acquire_system(const uint64_t *p)
+{
+    uint64_t v;
+
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+
 /* ---- arithmetic ---- */
 
 /* 2^v with a relative error of about 2^-22; subnormal results are 0. */
@@ -513,6 +535,31 @@ __device__ static inline void sl_wgmma_e4m3(float (&d)[32], const uint32_t *a, u
 #undef SL_OUT_64
 #undef SL_OUT_32
 #undef SL_OUT_16
+
+/* Copies a box of a five-dimensional map; the barrier counts its bytes. */
+__device__ static inline void sl_copy_box5(uint32_t to, const CUtensorMap *map, int c, int slot, int head,
+                                           int side, int block, uint32_t bar)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+        "{%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
+        "l"(map), "r"(c), "r"(slot), "r"(head), "r"(side), "r"(block), "r"(bar)
+        : "memory");
+}
+
+/* Arrives at a named barrier without waiting. */
+__device__ static inline void sl_bar_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* Gives other warps a turn. */
+__device__ static inline void sl_yield()
+{
+    asm volatile("nanosleep.u32 0;" ::: "memory");
+}
 #endif
+
+#include "kernels/cuda/ptx_warp.cuh"
 
 #endif

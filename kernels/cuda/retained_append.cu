@@ -66,9 +66,9 @@ static sl_status run_retained_append(sl_backend *be, const void *params, sl_err 
     sl_cuda *cu = sl_cuda_of(be);
 
     if (p->seqs->n_tokens > 0)
-        retained_append_kernel<<<dim3(p->r.kv_heads, BLOCKS), THREADS, 0, cu->stream>>>(
-            sl_kept_pages_of(cu, &p->r, p->seqs));
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(cu, retained_append_kernel, (sl_launch{dim3(p->r.kv_heads, BLOCKS), THREADS}), err,
+                         sl_kept_pages_of(cu, &p->r, p->seqs)));
+    return SL_OK;
 }
 
 const sl_op_impl sl_cuda_retained_append = {.run = run_retained_append};

@@ -59,9 +59,9 @@ static sl_status run_retained_lists(sl_backend *be, const void *params, sl_err *
     if (lists > INT32_MAX)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: retained_lists: %lld lists", (long long)lists);
     if (lists > 0)
-        retained_lists_kernel<<<(unsigned)lists, THREADS, 0, sl_cuda_of(be)->stream>>>(
-            *p, *p->seqs, sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+        SL_TRY(SL_LAUNCH(sl_cuda_of(be), retained_lists_kernel, (sl_launch{dim3((unsigned)lists), THREADS}),
+                         err, *p, *p->seqs, sl_cuda_of(be)->deverr));
+    return SL_OK;
 }
 
 const sl_op_impl sl_cuda_retained_lists = {.run = run_retained_lists};

@@ -152,15 +152,11 @@ static sl_status run_products(sl_cuda *cu, const scores_job *s, int tokens, sl_e
     int tiles = sl_ceil_div(s->ld, PAGES), fill = sl_ceil_div(8 * cu->sms, (int64_t)s->j.r.kv_heads * tokens);
     dim3 grid(tiles < fill ? tiles : fill, s->j.r.kv_heads, tokens);
 
-    if (smem > cu->smem_optin)
+    if (smem > cu->gpu.smem)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "cuda: retained_scores: %d queries of %d channels exceed the shared memory", s->group,
                        s->j.r.dim);
-    SL_TRY(SL_CU(
-        cudaFuncSetAttribute(retained_scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
-        err));
-    retained_scores_kernel<<<grid, THREADS, smem, cu->stream>>>(*s);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, retained_scores_kernel, (sl_launch{grid, THREADS, smem}), err, *s);
 }
 
 /* The job of row_softmax.cu: tokens are the places that the products' kernel has written. */

@@ -100,17 +100,6 @@ __global__ static void __launch_bounds__(512) wide_kernel(sl_rmsnorm_params p)
     }
 }
 
-static bool aligned(const void *a, const void *b, const void *c, const void *d)
-{
-    return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 == 0;
-}
-
-static bool goes_wide(const sl_rmsnorm_params *p)
-{
-    return p->act == SL_BF16 && p->weight_dtype == SL_BF16 && p->dim % WIDE == 0 && p->ld_x % WIDE == 0 &&
-           p->dim <= 512 * TURNS * WIDE && aligned(p->x, p->add, p->weight, p->out);
-}
-
 static sl_status run_rmsnorm(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_rmsnorm_params *p = (const sl_rmsnorm_params *)params;
@@ -118,13 +107,12 @@ static sl_status run_rmsnorm(sl_backend *be, const void *params, sl_err *err)
 
     if (smem > 48 * 1024)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: rmsnorm: dim %d exceeds 12288", p->dim);
-    if (goes_wide(p)) {
+    if (sl_path_rmsnorm(p) == SL_NORM_WIDE) {
         int threads = min(512, (sl_ceil_div(p->dim, WIDE * TURNS) + 31) / 32 * 32);
-        wide_kernel<<<p->tokens, threads, 0, sl_cuda_of(be)->stream>>>(*p);
-        return SL_CU_LAUNCHED(err);
+        return SL_LAUNCH(sl_cuda_of(be), wide_kernel, (sl_launch{dim3(p->tokens), threads}), err, *p);
     }
-    rmsnorm_kernel<<<p->tokens, p->dim >= 2048 ? 512 : 128, smem, sl_cuda_of(be)->stream>>>(*p);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(sl_cuda_of(be), rmsnorm_kernel,
+                     (sl_launch{dim3(p->tokens), (int)(p->dim >= 2048 ? 512 : 128), smem}), err, *p);
 }
 
 const sl_op_impl sl_cuda_rmsnorm = {.run = run_rmsnorm};

@@ -281,27 +281,19 @@ sl_dots sl_dots_job(sl_cuda *cu, const sl_row_dots *d)
     return j;
 }
 
-template <typename... P> static sl_status set_smem(void (*kernel)(P...), size_t bytes, sl_err *err)
-{
-    return SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), err);
-}
-
 template <typename T, int R> static sl_status run_stream(sl_cuda *cu, const sl_dots &j, sl_err *err)
 {
     size_t smem = STAGES * SL_STAGE + 4 * (size_t)R * j.n_pad;
     int lists = j.d.raw ? j.d.kv_heads : j.d.lists, tiles = sl_ceil_div(j.d.ld_out, SL_TILE);
     int splits = sl_ceil_div(4 * STREAM_BLOCKS * cu->sms, (int64_t)lists * j.d.token_count);
 
-    if (smem > cu->smem_optin)
+    if (smem > cu->gpu.smem)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: %d queries of %d values exceed the shared memory", R,
                        j.d.n);
-    SL_TRY(set_smem(dots_stream_kernel<T, R>, smem, err));
-    for (int done = 0; done < j.d.token_count; done += 65535) {
-        int left = j.d.token_count - done;
-        dim3 grid(splits < tiles ? splits : tiles, lists, left < 65535 ? left : 65535);
-        dots_stream_kernel<T, R><<<grid, SL_TILE, smem, cu->stream>>>(j, done);
-    }
-    return SL_CU_LAUNCHED(err);
+    return sl_for_slices(j.d.token_count, SL_GRID_YZ, [&](int done, int n) {
+        dim3 grid(splits < tiles ? splits : tiles, lists, n);
+        return SL_LAUNCH(cu, (dots_stream_kernel<T, R>), (sl_launch{grid, SL_TILE, smem}), err, j, done);
+    });
 }
 
 template <typename T> static sl_status run(sl_cuda *cu, const sl_dots &j, sl_err *err)
@@ -310,11 +302,9 @@ template <typename T> static sl_status run(sl_cuda *cu, const sl_dots &j, sl_err
     int groups = sl_ceil_div(j.d.token_count, MAX_TOKENS);
     bool many = j.d.pages || j.d.token_count > j.s.n_seqs;
 
-    if (many && groups <= 65535 && smem + sizeof(dots_group) + 1024 <= cu->smem_optin) {
+    if (many && groups <= SL_GRID_YZ && smem + sizeof(dots_group) + 1024 <= cu->gpu.smem) {
         dim3 grid(sl_ceil_div(j.d.ld_out, SL_TILE), j.d.raw ? j.d.kv_heads : j.d.lists, groups);
-        SL_TRY(set_smem(dots_resident_kernel<T>, smem, err));
-        dots_resident_kernel<T><<<grid, RESIDENT_THREADS, smem, cu->stream>>>(j);
-        return SL_CU_LAUNCHED(err);
+        return SL_LAUNCH(cu, dots_resident_kernel<T>, (sl_launch{grid, RESIDENT_THREADS, smem}), err, j);
     }
     if (j.rows == 1)
         return run_stream<T, 1>(cu, j, err);

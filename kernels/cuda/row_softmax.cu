@@ -83,8 +83,8 @@ static sl_dots job_of(sl_cuda *cu, const sl_row_dots *d)
 
 sl_status sl_cuda_row_exp(sl_cuda *cu, const sl_row_dots *d, float scale, double *sums, sl_err *err)
 {
-    exp_kernel<<<dim3(d->heads, d->token_count), EXP_THREADS, 0, cu->stream>>>(job_of(cu, d), scale, sums);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, exp_kernel, (sl_launch{dim3(d->heads, d->token_count), EXP_THREADS}), err,
+                     job_of(cu, d), scale, sums);
 }
 
 sl_status sl_cuda_row_add(sl_cuda *cu, const sl_row_dots *raw, const double *sums, int lists, int ld,
@@ -92,8 +92,8 @@ sl_status sl_cuda_row_add(sl_cuda *cu, const sl_row_dots *raw, const double *sum
 {
     dim3 grid(sl_ceil_div(ld, ADD_THREADS), lists, raw->token_count);
 
-    add_kernel<<<grid, ADD_THREADS, 0, cu->stream>>>(job_of(cu, raw), sums, to, lists, ld);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, add_kernel, (sl_launch{grid, ADD_THREADS}), err, job_of(cu, raw), sums, to, lists,
+                     ld);
 }
 
 static sl_status softmax_slice(sl_cuda *cu, const sl_row_dots *raw, float scale, double *sums,

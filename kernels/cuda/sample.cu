@@ -239,14 +239,8 @@ __global__ static void __launch_bounds__(THREADS, 1) sample_kernel(sl_sample_par
 
 template <int C> static sl_status launch(sl_cuda *cu, const sl_sample_params *p, sl_err *err)
 {
-    cudaLaunchAttribute at = {};
-    cudaLaunchConfig_t cfg = {};
-
-    at.id = cudaLaunchAttributeClusterDimension;
-    at.val.clusterDim.x = C, at.val.clusterDim.y = at.val.clusterDim.z = 1;
-    cfg.gridDim = dim3(p->n * C), cfg.blockDim = dim3(THREADS), cfg.stream = cu->stream;
-    cfg.attrs = &at, cfg.numAttrs = C > 1 ? 1 : 0;
-    return SL_CU(cudaLaunchKernelEx(&cfg, sample_kernel<C>, *p, cu->deverr), err);
+    return SL_LAUNCH(cu, sample_kernel<C>, (sl_launch{dim3(p->n * C), THREADS, 0, false, C > 1 ? C : 0}), err,
+                     *p, cu->deverr);
 }
 
 static sl_status run_sample(sl_backend *be, const void *params, sl_err *err)
@@ -254,7 +248,7 @@ static sl_status run_sample(sl_backend *be, const void *params, sl_err *err)
     const sl_sample_params *p = (const sl_sample_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
 
-    if (cu->cc < 90 || p->n > cu->sms / 2)
+    if (!cu->gpu.bulk || p->n > cu->sms / 2)
         return launch<1>(cu, p, err);
     if (p->n > cu->sms / 5) /* of GPCs with 16 or 18 multiprocessors not all can form clusters of 4 */
         return launch<2>(cu, p, err);

@@ -401,24 +401,14 @@ __global__ static void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-bool sl_cuda_scores_mma_fits(const sl_cuda *cu, const sl_index_scores_params *p)
-{
-    return cu->cc == 90 && p->format == SL_INDEX_OFFICIAL && p->dim == DIM &&
-           (p->heads == 32 || p->heads == 64) && p->index_page_stride % 16 == 0 &&
-           ((uintptr_t)p->index_base | (uintptr_t)p->q) % 16 == 0 &&
-           (int64_t)p->ld_scores / SL_PAGE_TOKENS * SLICE < INT32_MAX;
-}
-
 template <int NT, int G, bool S>
 static sl_status launch(sl_cuda *cu, const sl_index_scores_params *p, int window, sl_err *err)
 {
     const int smem = scores_shape<NT, G>::smem;
-    SL_TRY(SL_CU(
-        cudaFuncSetAttribute(scores_kernel<NT, G, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem),
-        err));
-    return sl_cuda_launch_early(
-        cu, scores_kernel<NT, G, S>, dim3(cu->sms, sl_ceil_div(p->token_count, SLICE)), THREADS, smem, err,
-        *p, *p->seqs, window, scores_shape<NT, G>::stages, sl_hint_ld(p->ld_scores), cu->deverr);
+    return SL_LAUNCH(cu, (scores_kernel<NT, G, S>),
+                     (sl_launch{dim3(cu->sms, sl_ceil_div(p->token_count, SLICE)), THREADS, smem, true}), err,
+                     *p, *p->seqs, window, (int)scores_shape<NT, G>::stages, sl_hint_ld(p->ld_scores),
+                     cu->deverr);
 }
 
 /* window: the largest number of tokens per group. */

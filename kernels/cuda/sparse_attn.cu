@@ -9,6 +9,7 @@
 #define HEADS 8
 #define BLOCK 64
 #define SUB 16
+#define SLICE 32768 /* tokens of a launch */
 #define THREADS 256
 #define COLS_MAX 4 /* lora <= THREADS * COLS_MAX */
 
@@ -121,37 +122,36 @@ __global__ static void __launch_bounds__(THREADS) plain_attn_kernel(sl_sparse_at
     }
 }
 
+/* The call for n tokens from t0 on. */
+static sl_sparse_attn_params slice_of(const sl_sparse_attn_params *p, int t0, int n)
+{
+    sl_sparse_attn_params q = *p;
+
+    q.ql += (int64_t)t0 * p->heads * (p->lora + p->rope);
+    q.phys += (int64_t)t0 * p->ld_ids;
+    q.o += (int64_t)t0 * p->heads * p->lora;
+    q.tokens = n;
+    return q;
+}
+
 static sl_status run_sparse_attn(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_sparse_attn_params *p = (const sl_sparse_attn_params *)params;
+    sl_cuda *cu = sl_cuda_of(be);
     size_t smem = (size_t)(HEADS + SUB) * (p->lora + p->rope) * sizeof(float);
 
-    if (sl_cuda_attn_mla_fits(sl_cuda_of(be), p)) {
-        for (int t0 = 0; t0 < p->tokens; t0 += 32768) {
-            sl_sparse_attn_params q = *p;
-            q.ql += (int64_t)t0 * p->heads * (p->lora + p->rope);
-            q.phys += (int64_t)t0 * p->ld_ids;
-            q.o += (int64_t)t0 * p->heads * p->lora;
-            q.tokens = min(p->tokens - t0, 32768);
-            SL_TRY(sl_cuda_attn_mla(sl_cuda_of(be), &q, err));
-        }
-        return SL_OK;
-    }
-    if (p->lora > THREADS * COLS_MAX || smem > 200 * 1024)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: sparse_attn: lora %d, rope %d are too wide", p->lora,
-                       p->rope);
-    SL_TRY(SL_CU(
-        cudaFuncSetAttribute(plain_attn_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024),
-        err));
-    for (int t0 = 0; t0 < p->tokens; t0 += 32768) {
-        sl_sparse_attn_params q = *p;
-        q.ql += (int64_t)t0 * p->heads * (p->lora + p->rope);
-        q.phys += (int64_t)t0 * p->ld_ids;
-        q.o += (int64_t)t0 * p->heads * p->lora;
-        plain_attn_kernel<<<dim3(sl_ceil_div(p->heads, HEADS), min(p->tokens - t0, 32768)), THREADS, smem,
-                            sl_cuda_of(be)->stream>>>(q);
-    }
-    return SL_CU_LAUNCHED(err);
+    if (sl_path_sparse_attn(&cu->gpu, p) == SL_ATTN_TENSOR)
+        return sl_for_slices(p->tokens, SLICE, [&](int t0, int n) {
+            sl_sparse_attn_params q = slice_of(p, t0, n);
+            return sl_cuda_attn_mla(cu, &q, err);
+        });
+    if (p->lora > THREADS * COLS_MAX)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: sparse_attn: lora %d is too wide", p->lora);
+    return sl_for_slices(p->tokens, SLICE, [&](int t0, int n) {
+        return SL_LAUNCH(cu, plain_attn_kernel,
+                         (sl_launch{dim3(sl_ceil_div(p->heads, HEADS), n), THREADS, smem}), err,
+                         slice_of(p, t0, n));
+    });
 }
 
 const sl_op_impl sl_cuda_sparse_attn = {.run = run_sparse_attn};

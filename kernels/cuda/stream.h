@@ -34,8 +34,7 @@ sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensor
 
 /* Linear layers of few tokens, or whose k is cut into ranges (linear_stream.cu): fp8 with xq [T][in] and xs
  * [in / 128][ld_xs], after which 64 more floats are readable; or bf16 with both NULL. Runs the first n layers of the
- * chain. */
-bool sl_cuda_linear_stream_fits(const sl_cuda *cu, const sl_linear_params *p);
+ * chain, of which sl_path_linear() gives SL_LINEAR_FEW or SL_LINEAR_MANY. */
 /* The same for many tokens (linear_many.cu), with the same bits; chunk: groups of 128 bytes of k per range. */
 sl_status sl_cuda_linear_many(sl_cuda *cu, const sl_linear_params *p, int n, const uint8_t *xq,
                               const float *xs, int ld_xs, int chunk, sl_err *err);

@@ -45,9 +45,9 @@ static void set_side_pending(sl_cuda *cu, struct cuda_event *e, bool pending)
     cu->side_pending += (int)pending - (int)e->side_pending;
     e->side_pending = pending;
     if (cu->side_pending == 0)
-        cu->side_sms = SL_CUDA_SIDE_SMS;
+        cu->side_sms = cu->gpu.side_sms;
     cu->sms =
-        cu->side_pending > 0 && cu->all_sms > 2 * cu->side_sms ? cu->all_sms - cu->side_sms : cu->all_sms;
+        cu->side_pending > 0 && cu->gpu.sms > 2 * cu->side_sms ? cu->gpu.sms - cu->side_sms : cu->gpu.sms;
 }
 
 void sl_cuda_event_destroy(sl_event *ev)

@@ -28,8 +28,8 @@ static sl_status run_random(sl_backend *be, const void *params, sl_err *err)
     const sl_random_params *p = (const sl_random_params *)params;
     int64_t n = (int64_t)p->rows * p->cols;
 
-    random_kernel<<<min((int64_t)4096, (n + 255) / 256), 256, 0, sl_cuda_of(be)->stream>>>(*p, n);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(sl_cuda_of(be), random_kernel,
+                     (sl_launch{dim3(min((int64_t)4096, (n + 255) / 256)), 256}), err, *p, n);
 }
 
 const sl_op_impl sl_cuda_random = {.run = run_random};
@@ -55,9 +55,10 @@ static sl_status run_draw(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_draw_params *p = (const sl_draw_params *)params;
 
-    return sl_cuda_launch_early(sl_cuda_of(be), draw_kernel,
-                                dim3(p->seqs->n_tokens, sl_ceil_div(sl_draw_lists(p) * p->ld_ids, 256)), 256,
-                                0, err, *p, *p->seqs, sl_cuda_of(be)->deverr);
+    return SL_LAUNCH(
+        sl_cuda_of(be), draw_kernel,
+        (sl_launch{dim3(p->seqs->n_tokens, sl_ceil_div(sl_draw_lists(p) * p->ld_ids, 256)), 256, 0, true}),
+        err, *p, *p->seqs, sl_cuda_of(be)->deverr);
 }
 
 const sl_op_impl sl_cuda_draw = {.run = run_draw};

@@ -17,7 +17,10 @@ typedef struct table {
     const sl_weight *host;
     int n;
     sl_weight *copy, *device; /* copy: the contents sent last (host); device: where they were sent */
-    CUtensorMap *maps;        /* on the device; NULL until requested */
+    /* On the device; NULL until requested. Graphs name this memory, so it is kept and written again when the weights
+     * change, as the table is. */
+    CUtensorMap *maps;
+    bool maps_valid;
 } table;
 
 struct sl_cuda_tables {
@@ -45,7 +48,7 @@ void sl_cuda_tables_destroy(sl_cuda_tables *t)
 static sl_status append(sl_cuda *cu, const sl_weight *host, int n, table **out, sl_err *err)
 {
     sl_cuda_tables *t = cu->tables;
-    table fresh = {host, n, NULL, NULL, NULL};
+    table fresh = {.host = host, .n = n};
     sl_status st;
 
     if (!t)
@@ -97,10 +100,11 @@ sl_status sl_cuda_table(sl_cuda *cu, const sl_weight *host, int n, const sl_weig
     }
     if (stale) {
         SL_TRY(SL_CU(cudaStreamSynchronize(cu->stream), err));
+        memset(t->copy, 0,
+               sizeof *host * (size_t)n); /* should the next line fail, the next call sends again */
         SL_TRY(SL_CU(cudaMemcpy(t->device, host, sizeof *host * (size_t)n, cudaMemcpyHostToDevice), err));
         memcpy(t->copy, host, sizeof *host * (size_t)n);
-        cudaFree(t->maps);
-        t->maps = NULL;
+        t->maps_valid = false;
     }
     *out = t->device;
     return SL_OK;
@@ -151,6 +155,15 @@ sl_status sl_cuda_map_bf16(sl_cuda *cu, const void *base, const sl_cuda_box *b, 
                                  (int)b->dims, (long long)b->pitch[b->dims - 2]);
 }
 
+static sl_status encode_all(sl_cuda *cu, const sl_weight *w, int n, CUtensorMap *maps, sl_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        int64_t bytes = w[i].in * (int64_t)sl_dtype_size(w[i].dtype);
+        SL_TRY(sl_cuda_map(cu, w[i].data, w[i].out, bytes, bytes, 128, &maps[i], err));
+    }
+    return SL_OK;
+}
+
 sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensorMap **out, sl_err *err)
 {
     const sl_weight *ignored;
@@ -160,7 +173,7 @@ sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensor
 
     SL_TRY(sl_cuda_table(cu, host, n, &ignored, err));
     t = find(cu, host, n);
-    if (t->maps) {
+    if (t->maps_valid) {
         *out = t->maps;
         return SL_OK;
     }
@@ -170,20 +183,15 @@ sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensor
     maps = aligned_alloc(64, sizeof *maps * (size_t)n);
     if (!maps)
         return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for tensor maps");
-    for (int i = 0; i < n; i++) {
-        int64_t bytes = host[i].in * (int64_t)sl_dtype_size(host[i].dtype);
-        st = sl_cuda_map(cu, host[i].data, host[i].out, bytes, bytes, 128, &maps[i], err);
-        if (st != SL_OK)
-            goto free_maps;
-    }
-    st = SL_CU(cudaMalloc((void **)&t->maps, sizeof *maps * (size_t)n), err);
-    if (st != SL_OK)
-        goto free_maps;
-    st = SL_CU(cudaMemcpy(t->maps, maps, sizeof *maps * (size_t)n, cudaMemcpyHostToDevice), err);
-    if (st != SL_OK)
-        goto free_maps;
-    *out = t->maps;
-free_maps:
+    st = encode_all(cu, host, n, maps, err);
+    if (st == SL_OK && !t->maps)
+        st = SL_CU(cudaMalloc((void **)&t->maps, sizeof *maps * (size_t)n), err);
+    if (st == SL_OK)
+        st = SL_CU(cudaMemcpy(t->maps, maps, sizeof *maps * (size_t)n, cudaMemcpyHostToDevice), err);
     free(maps);
-    return st;
+    if (st != SL_OK)
+        return st;
+    t->maps_valid = true;
+    *out = t->maps;
+    return SL_OK;
 }

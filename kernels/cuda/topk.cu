@@ -172,8 +172,8 @@ static sl_status make_hint(sl_cuda *cu, const float *scores, const sl_seq_tables
 {
     int ld = sl_hint_ld(ld_scores);
 
-    return sl_cuda_launch_early(cu, hint_kernel, dim3(sl_ceil_div(ld, 512), rows), 256, 0, err, scores, *seqs,
-                                token_first, ld_scores, min_len, hint, ld, lists, block_log2);
+    return SL_LAUNCH(cu, hint_kernel, (sl_launch{dim3(sl_ceil_div(ld, 512), rows), 256, 0, true}), err,
+                     scores, *seqs, token_first, ld_scores, min_len, hint, ld, lists, block_log2);
 }
 
 sl_status sl_cuda_hint(sl_cuda *cu, const float *scores, const sl_seq_tables *seqs, int token_first,
@@ -203,8 +203,8 @@ __global__ static void __launch_bounds__(256)
 
 static sl_status launch_lists(sl_cuda *cu, const sl_topk_params *p, int rows, int lists, sl_err *err)
 {
-    return sl_cuda_launch_early(cu, list_kernel, dim3(rows, sl_ceil_div(p->ld_ids, 256)), 256, 0, err, *p,
-                                *p->seqs, lists, cu->deverr);
+    return SL_LAUNCH(cu, list_kernel, (sl_launch{dim3(rows, sl_ceil_div(p->ld_ids, 256)), 256, 0, true}), err,
+                     *p, *p->seqs, lists, cu->deverr);
 }
 
 /* The rows, one per block. hint: NULL, or of all rows. */
@@ -217,9 +217,8 @@ static sl_status launch(sl_cuda *cu, const sl_topk_params *p, int rows, const fl
     void (*kernel)(sl_topk_params, sl_seq_tables, const float *, int, uint32_t *) =
         items > 4 * THREADS * 4 ? topk_kernel<8, D> : topk_kernel<4, D>;
 
-    SL_TRY(SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES), err));
-    return sl_cuda_launch_early(cu, kernel, dim3(rows), THREADS, SMEM_BYTES, err, *p, *p->seqs, hint, ld_hint,
-                                cu->deverr);
+    return SL_LAUNCH(cu, kernel, (sl_launch{dim3(rows), THREADS, SMEM_BYTES, true}), err, *p, *p->seqs, hint,
+                     ld_hint, cu->deverr);
 }
 
 static sl_status run_topk(sl_backend *be, const void *params, sl_err *err)

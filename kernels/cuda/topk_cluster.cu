@@ -160,21 +160,11 @@ __global__ static void __launch_bounds__(THREADS, 1)
 template <int C, bool H>
 static sl_status launch(sl_cuda *cu, const sl_topk_params *p, const float *hint, sl_err *err)
 {
-    cudaLaunchAttribute at[2] = {};
-    cudaLaunchConfig_t cfg = {};
     int ld_hint = sl_hint_ld(p->ld_scores), rounds = sl_ceil_div(H ? ld_hint : p->ld_scores, C * 4 * THREADS);
-    SL_TRY(SL_CU(
-        cudaFuncSetAttribute(cluster_kernel<C, H>, cudaFuncAttributeMaxDynamicSharedMemorySize, SPAN_MAX * 8),
-        err));
-    at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    at[0].val.programmaticStreamSerializationAllowed = 1;
-    at[1].id = cudaLaunchAttributeClusterDimension;
-    at[1].val.clusterDim.x = C, at[1].val.clusterDim.y = at[1].val.clusterDim.z = 1;
-    cfg.gridDim = dim3(p->token_count * C), cfg.blockDim = dim3(THREADS);
-    cfg.dynamicSmemBytes = SPAN_MAX * 8, cfg.stream = cu->stream;
-    cfg.attrs = at, cfg.numAttrs = 2;
-    return SL_CU(
-        cudaLaunchKernelEx(&cfg, cluster_kernel<C, H>, *p, *p->seqs, hint, ld_hint, rounds, cu->deverr), err);
+
+    return SL_LAUNCH(cu, (cluster_kernel<C, H>),
+                     (sl_launch{dim3(p->token_count * C), THREADS, SPAN_MAX * 8, true, C}), err, *p, *p->seqs,
+                     hint, ld_hint, rounds, cu->deverr);
 }
 
 sl_topk_clusters sl_cuda_topk_clusters(const sl_cuda *cu, const sl_topk_params *p)
@@ -182,7 +172,7 @@ sl_topk_clusters sl_cuda_topk_clusters(const sl_cuda *cu, const sl_topk_params *
     /* The largest clusters of which enough for all rows run concurrently, given GPCs of 16 or 18 SMs. */
     int c = p->token_count <= cu->sms / 12 ? 8 : p->token_count <= cu->sms / 6 ? 4 : 2;
 
-    if (cu->cc != 90 || p->sinks || p->recent || p->token_count * c > cu->sms)
+    if (!cu->gpu.bulk || p->sinks || p->recent || p->token_count * c > cu->sms)
         return {0, false};
     if (c == 8 && p->ld_scores <= 4 * SPAN_MAX)
         c = 4;

@@ -227,5 +227,5 @@ sl_status sl_cuda_topk_short(sl_cuda *cu, const sl_topk_params *p, int rows, sl_
         : p->ld_scores <= 5 * THREADS * 4 ? short_kernel<5>
                                           : short_kernel<8>;
 
-    return sl_cuda_launch_early(cu, kernel, dim3(rows), THREADS, 0, err, *p, *p->seqs, cu->deverr);
+    return SL_LAUNCH(cu, kernel, (sl_launch{dim3(rows), THREADS, 0, true}), err, *p, *p->seqs, cu->deverr);
 }

@@ -99,11 +99,10 @@ static sl_status run_window_votes(sl_backend *be, const void *params, sl_err *er
         d.token_count = p->window - w < most ? p->window - w : most;
         SL_TRY(sl_cuda_row_dots(cu, &d, err));
         SL_TRY(sl_cuda_row_exp(cu, &d, p->scale, exps, err));
-        votes_add_kernel<<<grid, THREADS, 0, cu->stream>>>(d, exps, p->heads / p->kv_heads, keys, sums);
-        SL_TRY(SL_CU_LAUNCHED(err));
+        SL_TRY(SL_LAUNCH(cu, votes_add_kernel, (sl_launch{grid, THREADS}), err, d, exps,
+                         p->heads / p->kv_heads, keys, sums));
     }
-    votes_pool_kernel<<<grid, THREADS, 0, cu->stream>>>(*p, keys, sums);
-    return SL_CU_LAUNCHED(err);
+    return SL_LAUNCH(cu, votes_pool_kernel, (sl_launch{grid, THREADS}), err, *p, keys, sums);
 }
 
 const sl_op_impl sl_cuda_window_votes = {.run = run_window_votes};

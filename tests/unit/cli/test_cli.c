@@ -106,6 +106,23 @@ START_TEST(cache_arguments)
 }
 END_TEST
 
+/* The kernels of a checkpoint: which shapes have a fast one, from the functions by which the backend chooses. */
+START_TEST(inspect_kernels)
+{
+    ck_assert_int_eq(run("inspect --kernels --model tests/golden/model/llama-bf16", false), 0);
+    ck_assert_msg(
+        strstr(output, "512 x 64 bf16            stream                 library, one chain     3: ") != NULL,
+        "%s", output);
+    ck_assert(strstr(output, "gqa_attn "));
+    ck_assert_int_eq(run("inspect --kernels --model tests/golden/model/ds-fp8", false), 0);
+    ck_assert_msg(strstr(output,
+                         "136 x 160 fp8            plain                  plain                  (slow) 16: "
+                         "model.layers.1.mlp.experts.0.gate_proj.weight, ...") != NULL,
+                  "%s", output);
+    ck_assert(strstr(output, "sparse_attn ") && strstr(output, "index_scores "));
+}
+END_TEST
+
 START_TEST(help_and_version)
 {
     static const char *const names[] = {"generate", "plan", "inspect", "config"};
@@ -310,6 +327,7 @@ int main(int argc, char **argv)
     tcase_add_test(c, lists_of_routers);
     tcase_add_test(c, cache_arguments);
     tcase_add_test(c, help_and_version);
+    tcase_add_test(c, inspect_kernels);
     tcase_add_loop_test(c, generate_matches_golden, 0, 4);
     tcase_add_test(c, generate_samples_by_seed);
     tcase_add_test(c, generate_text);

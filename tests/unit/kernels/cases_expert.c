@@ -336,6 +336,8 @@ static const cf_case cases[] = {
     {SL_OP_MOE_ROUTE, "T=5 E=8 groups=8/3 k=3 one each", route, {5, 8, 8, 3, 3, 1, 0, 0}, CF_SPLIT},
 
     {SL_OP_MOE, "T=1 1x1 E=1", moe, {1, 1, 1, 1, 1, F, F, 0, 0}, CF_SPLIT},
+    /* more (token, choice) pairs than a grid has blocks in y: prompts of more than 8,192 tokens with 8 choices */
+    {SL_OP_MOE, "T=8200 hidden=8 inter=4 E=16 k=8 f32", moe, {8200, 8, 4, 16, 8, F, F, 0, 0}, CF_LARGE},
     {SL_OP_MOE, "T=11 hidden=96 inter=40 E=16 k=4 f32", moe, {11, 96, 40, 16, 4, F, F, 0, 0}, CF_SPLIT},
     {SL_OP_MOE, "T=11 hidden=96 inter=40 E=16 k=4 skipped", moe, {11, 96, 40, 16, 4, F, F, 0, 1}, CF_SPLIT},
     {SL_OP_MOE, "T=7 hidden=256 inter=128 E=8 k=2 bf16", moe, {7, 256, 128, 8, 2, B, B, 0, 0}, CF_SPLIT},

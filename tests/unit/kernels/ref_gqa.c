@@ -93,6 +93,14 @@ static void put_side(sl_row_format format, where w, int32_t dim, int side, const
     }
     if (format == SL_ROW_GQA_FP8)
         memcpy(row + 2 * n + 4 * (side * w.slots + w.slot), &s, 4);
+    if (w.slot == 0) { /* zeros up to a multiple of 16 bytes */
+        const int64_t size = format == SL_ROW_GQA_F32    ? 4
+                             : format == SL_ROW_GQA_BF16 ? 2
+                                                         : 1,
+                      used = 2 * n * size + (format == SL_ROW_GQA_FP8 ? 8 * w.slots : 0);
+
+        memset(row + used, 0, (size_t)(-used & 15));
+    }
 }
 
 static double get_value(sl_row_format format, where w, int32_t dim, int side, const uint8_t *row, int64_t i)

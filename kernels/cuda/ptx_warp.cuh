@@ -1,9 +1,10 @@
 /*
- * Products of one warp (mma.sync), the loads of their operands from shared memory (ldmatrix), and a small asynchronous
- * copy. A function is one instruction, as in ptx.cuh. Sums of products have the bits of the warpgroup products of ptx.cuh over the same k, 16 values at a time.
+ * The part of ptx.cuh, which includes it, that is for one warp: products (mma.sync), the loads of their operands from shared
+ * memory (ldmatrix), and a small asynchronous copy. Sums of products have the bits of the warpgroup products over the same k,
+ * 16 values at a time.
  */
-#ifndef SL_KERNELS_CUDA_MMA_CUH
-#define SL_KERNELS_CUDA_MMA_CUH
+#ifndef SL_KERNELS_CUDA_PTX_WARP_CUH
+#define SL_KERNELS_CUDA_PTX_WARP_CUH
 #include <stdint.h>
 
 /* As sl_copy16(), with 4 bytes and through the L1 cache. */

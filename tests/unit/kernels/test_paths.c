@@ -1,0 +1,347 @@
+/* Which kernel runs: decisions of the CUDA backend that need no GPU. */
+#include <check.h>
+#include <string.h>
+
+#include "kernels/backend_impl.h"
+#include "kernels/chain.h"
+#include "kernels/paths.h"
+#include "kernels/scratch.h"
+#include "tests/unit/run_suite.h"
+
+static const int32_t sizes[] = {8,   24,  40,   64,   72,   96,   128,  136,  192,   256,   384,   512,
+                                576, 640, 1024, 1536, 2048, 4096, 7168, 7296, 12288, 16384, 18432, 129280};
+static const int32_t counts[] = {1,   2,   3,   4,   5,    16,   63,   64,   65,
+                                 128, 255, 256, 257, 1000, 2048, 2049, 8192, 70000};
+static const int32_t capabilities[] = {80, 86, 89, 90, 100, 120};
+
+static int order_of(const sl_gpu *g, sl_op op, const void *p)
+{
+    return sl_op_path(g, op, p)->order;
+}
+
+/* The order of sums of a weight is the same for every number of tokens; other paths would change a token's bits with the
+ * batch. */
+START_TEST(linear_order)
+{
+    const sl_gpu g = sl_gpu_of(capabilities[_i], 132, 227 << 10);
+    const sl_dtype types[] = {SL_F32, SL_BF16, SL_F16, SL_F8_E4M3};
+    long n = 0;
+
+    for (size_t a = 0; a < SL_COUNT(sizes); a++)
+        for (size_t b = 0; b < SL_COUNT(sizes); b++)
+            for (size_t t = 0; t < SL_COUNT(types) * 8; t++) {
+                sl_linear_params p = {.w = {.out = sizes[a], .in = sizes[b], .dtype = types[t / 8]},
+                                      .ld_x = sizes[b],
+                                      .ld_out = sizes[a],
+                                      .fp8_acts = t & 1,
+                                      .act = t & 2 ? SL_BF16 : SL_F32,
+                                      .out_dtype = t & 4 ? SL_BF16 : SL_F32,
+                                      .tokens = 1};
+                const int order = order_of(&g, SL_OP_LINEAR, &p);
+
+                for (size_t i = 1; i < SL_COUNT(counts); i++, n++) {
+                    p.tokens = counts[i];
+                    if (order_of(&g, SL_OP_LINEAR, &p) != order)
+                        ck_abort_msg(
+                            "a weight of %d x %d (type %d, case %zu) is summed otherwise for %d tokens",
+                            p.w.out, p.w.in, p.w.dtype, t % 8, counts[i]);
+                }
+            }
+    ck_assert_int_gt(n, 100000);
+}
+END_TEST
+
+START_TEST(moe_order)
+{
+    const sl_gpu g = sl_gpu_of(90, 132, 227 << 10);
+    const sl_dtype types[] = {SL_F32, SL_BF16, SL_F8_E4M3};
+
+    for (size_t a = 0; a < SL_COUNT(sizes); a++)
+        for (size_t t = 0; t < SL_COUNT(types) * 4; t++) {
+            const sl_weight w = {.dtype = types[t / 4]};
+            sl_moe_params p = {.gate = &w,
+                               .up = &w,
+                               .down = &w,
+                               .hidden = sizes[a],
+                               .inter = 2048,
+                               .top_k = 8,
+                               .experts = 256,
+                               .act = t & 2 ? SL_BF16 : SL_F32,
+                               .fp8_acts = t & 1,
+                               .tokens = 1};
+            const int order = order_of(&g, SL_OP_MOE, &p);
+
+            for (size_t i = 1; i < SL_COUNT(counts); i++) {
+                p.tokens = counts[i];
+                ck_assert_int_eq(order_of(&g, SL_OP_MOE, &p), order);
+            }
+        }
+}
+END_TEST
+
+/* No path depends on where memory lies. */
+START_TEST(addresses)
+{
+    const sl_gpu g = sl_gpu_of(90, 132, 227 << 10);
+    static uint8_t at[64];
+
+    for (int shift = 0; shift < 16; shift++) {
+        const void *p = at + shift;
+        const sl_weight w = {
+            .data = p, .scale = (const float *)p, .out = 7168, .in = 2048, .dtype = SL_F8_E4M3};
+        sl_linear_params l = {.x = p,
+                              .w = w,
+                              .out = at + shift,
+                              .tokens = 8,
+                              .ld_x = 2048,
+                              .ld_out = 7168,
+                              .fp8_acts = true,
+                              .act = SL_BF16,
+                              .out_dtype = SL_BF16};
+        sl_rmsnorm_params n = {.x = at + shift,
+                               .weight = p,
+                               .out = at + shift,
+                               .tokens = 1,
+                               .dim = 7168,
+                               .ld_x = 7168,
+                               .act = SL_BF16,
+                               .weight_dtype = SL_BF16};
+        sl_sparse_attn_params s = {.ql = p,
+                                   .o = (float *)(void *)(at + shift),
+                                   .tokens = 1,
+                                   .heads = 128,
+                                   .lora = 512,
+                                   .rope = 64,
+                                   .format = SL_ROW_MLA_FP8,
+                                   .rows = {.base = at + shift, .row_bytes = 656}};
+        sl_gqa_attn_params a = {.q = p,
+                                .tokens = 1,
+                                .heads = 32,
+                                .kv_heads = 8,
+                                .dim = 128,
+                                .format = SL_ROW_GQA_FP8,
+                                .act = SL_BF16,
+                                .rows = {.base = at + shift}};
+
+        ck_assert_int_eq(sl_path_linear(&g, &l), SL_LINEAR_FEW);
+        ck_assert_int_eq(sl_path_rmsnorm(&n), SL_NORM_WIDE);
+        ck_assert_int_eq(sl_path_sparse_attn(&g, &s), SL_ATTN_TENSOR);
+        ck_assert_int_eq(sl_path_gqa_attn(&g, &a), SL_GQA_DECODE);
+        a.rows.base = NULL;
+    }
+}
+END_TEST
+
+/* What paths need of addresses is refused by name instead. */
+START_TEST(alignment)
+{
+    _Alignas(16) static uint8_t at[4096];
+    sl_err err = {0};
+
+    for (int shift = 0; shift < 32; shift += 2) {
+        const sl_linear_params l = {.x = at,
+                                    .w = {.data = at + shift, .out = 8, .in = 8, .dtype = SL_BF16},
+                                    .out = at,
+                                    .tokens = 1,
+                                    .ld_x = 8,
+                                    .ld_out = 8,
+                                    .act = SL_BF16,
+                                    .out_dtype = SL_BF16};
+        ck_assert_int_eq(sl_op_check(SL_OP_LINEAR, &l, 1, &err), SL_OK);
+        ck_assert_int_eq(sl_op_check(SL_OP_LINEAR, &l, SL_ROW_ALIGN, &err),
+                         shift % 16 ? SL_ERR_INVALID : SL_OK);
+        if (shift % 16)
+            ck_assert_msg(strstr(err.text, "linear: w is not aligned to 16 bytes") != NULL, "%s", err.text);
+    }
+    const sl_linear_params odd = {.x = at,
+                                  .w = {.data = at + 2, .out = 3, .in = 3, .dtype = SL_BF16},
+                                  .out = at + 2,
+                                  .tokens = 1,
+                                  .ld_x = 3,
+                                  .ld_out = 3,
+                                  .act = SL_BF16,
+                                  .out_dtype = SL_BF16};
+    ck_assert_int_eq(sl_op_check(SL_OP_LINEAR, &odd, SL_ROW_ALIGN, &err), SL_OK);
+}
+END_TEST
+
+/* A layer whose experts have different types could take another path on the rank that has some of them. */
+START_TEST(mixed_experts)
+{
+    _Alignas(16) static uint8_t at[1 << 17];
+    static const float scale[1];
+    sl_err err = {0};
+
+    for (int odd = -1; odd < 3; odd++) {
+        sl_weight w[3][2];
+        for (int i = 0; i < 6; i++)
+            w[i / 2][i % 2] = (sl_weight){.data = at, .out = 16, .in = 16, .dtype = SL_BF16};
+        if (odd >= 0)
+            w[odd][1].dtype = SL_F8_E4M3, w[odd][1].scale = scale;
+        const sl_moe_params p = {.x = at,
+                                 .gate = w[0],
+                                 .up = w[1],
+                                 .down = w[2],
+                                 .expert_ids = (int32_t *)(void *)at,
+                                 .weights = (float *)(void *)at,
+                                 .out = at,
+                                 .tokens = 1,
+                                 .hidden = 16,
+                                 .inter = 16,
+                                 .experts = 2,
+                                 .top_k = 1,
+                                 .act = SL_BF16,
+                                 .workspace = at,
+                                 .workspace_bytes = sizeof at};
+        const sl_status st = sl_op_check(SL_OP_MOE, &p, 1, &err);
+        ck_assert_msg(st == (odd < 0 ? SL_OK : SL_ERR_UNSUPPORTED), "%d: %s", odd, err.text);
+        if (odd >= 0)
+            ck_assert_msg(strstr(err.text, "another dtype") != NULL, "%s", err.text);
+    }
+}
+END_TEST
+
+/* ---- an algorithm of a library ---- */
+
+typedef struct algo {
+    int32_t split;
+    uint32_t scheme;
+    bool says, sets, obeys;
+} algo;
+
+static bool get(const void *a, int32_t *split, uint32_t *scheme)
+{
+    const algo *x = a;
+    *split = x->split, *scheme = x->scheme;
+    return x->says;
+}
+
+static bool set(void *a, int32_t split, uint32_t scheme)
+{
+    algo *x = a;
+    if (x->sets && x->obeys)
+        x->split = split, x->scheme = scheme;
+    return x->sets;
+}
+
+START_TEST(one_chain)
+{
+    static const sl_chain_calls calls = {get, set};
+    const struct {
+        algo a;
+        bool ok;
+    } rows[] = {
+        {{1, 0, true, false, false}, true}, /* as it comes */
+        {{0, 0, true, false, false}, true},
+        {{4, 0, true, true, true}, true}, /* configured */
+        {{1, 2, true, true, true}, true},
+        {{4, 0, true, true, false}, false}, /* accepts the call and keeps its split */
+        {{1, 2, true, true, false}, false},
+        {{4, 0, true, false, true}, false}, /* refuses the call */
+        {{1, 0, false, true, true}, false}, /* does not say */
+    };
+
+    for (size_t i = 0; i < SL_COUNT(rows); i++) {
+        algo a = rows[i].a;
+        ck_assert_msg(sl_chain_make(&calls, &a) == rows[i].ok, "row %zu", i);
+    }
+}
+END_TEST
+
+/* ---- GPUs ---- */
+
+START_TEST(constants_of_the_device)
+{
+    const sl_gpu h200 = sl_gpu_of(90, 132, 227 << 10);
+
+    ck_assert_int_eq(h200.gather_sms, 4);
+    ck_assert_int_eq(h200.side_sms, 6);
+    ck_assert_int_eq(h200.exchange_sms, 16);
+    ck_assert_int_eq(h200.exchange_sms_large, 64);
+    for (int sms = 1; sms < 300; sms++) {
+        const sl_gpu g = sl_gpu_of(90, sms, 227 << 10);
+        ck_assert_int_ge(g.gather_sms, 2);
+        ck_assert(g.side_sms >= 2 && g.side_sms % 2 == 0);
+        ck_assert(g.exchange_sms >= 4 && g.exchange_sms_large >= g.exchange_sms);
+        ck_assert(sms < 8 || g.exchange_sms_large < sms);
+    }
+}
+END_TEST
+
+/* Warpgroup products exist on 9.0 only; elsewhere the paths with their bits are never chosen. */
+START_TEST(other_architectures)
+{
+    const sl_linear_params l = {.w = {.out = 7168, .in = 2048, .dtype = SL_F8_E4M3},
+                                .tokens = 8,
+                                .ld_x = 2048,
+                                .ld_out = 7168,
+                                .fp8_acts = true,
+                                .act = SL_BF16,
+                                .out_dtype = SL_BF16};
+
+    for (size_t i = 0; i < SL_COUNT(capabilities); i++) {
+        const sl_gpu g = sl_gpu_of(capabilities[i], 132, 227 << 10);
+        ck_assert_int_eq(g.wgmma, capabilities[i] == 90);
+        ck_assert_int_eq(g.bulk, capabilities[i] >= 90);
+        ck_assert_int_eq(sl_path_linear(&g, &l) == SL_LINEAR_PLAIN, capabilities[i] != 90);
+        ck_assert_int_eq(sl_op_path(&g, SL_OP_LINEAR, &l)->plain, capabilities[i] != 90);
+    }
+}
+END_TEST
+
+/* Every table names each path once and says what it is for. */
+START_TEST(tables)
+{
+    for (int op = 0; op < SL_OP_COUNT; op++) {
+        int n;
+        const sl_path *v = sl_op_paths((sl_op)op, &n);
+        ck_assert(!v == (n == 0));
+        for (int i = 0; i < n; i++) {
+            ck_assert_ptr_nonnull(v[i].name);
+            ck_assert_int_gt((int)strlen(v[i].shapes), 3);
+            for (int k = 0; k < i; k++)
+                ck_assert_str_ne(v[i].name, v[k].name);
+        }
+    }
+}
+END_TEST
+
+/* What the memory plan counts on is what the launchers ask for: at 20 requests of 128K of a model with 32 / 8 heads it is
+ * 173 MB, where the plan once kept 64 MiB free. */
+START_TEST(scratch)
+{
+    size_t most = 0;
+
+    ck_assert_uint_eq(sl_gqa_decode_scratch(132, 20, 64, 8, 128, 131072), 20ull * 64 * 256 * 132 * 4);
+    for (int n = 1; n <= 256; n++) {
+        const size_t bytes = sl_gqa_decode_scratch(132, n, 64, 8, 128, 131072);
+        most = bytes > most ? bytes : most;
+    }
+    ck_assert_uint_eq(sl_gqa_decode_scratch_most(132, 256, 64, 8, 128, 131072), most);
+    ck_assert_uint_ge(most, 173000000);
+    ck_assert_uint_eq(sl_gqa_decode_scratch(132, 1, 64, 8, 128, 512), 0); /* one segment */
+    for (int t = 1; t < 5000; t += 7) {
+        ck_assert_uint_ge(sl_linear_scratch(t, 7168, 2048), (size_t)t * (7168 + 7168 / 128 * 4));
+        ck_assert_uint_ge(sl_moe_grouped_scratch(t, 8, 256, 7168, 2048, 1), (size_t)t * 8 * (7168 + 2048));
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("paths");
+    TCase *tc = tcase_create("paths");
+
+    tcase_add_loop_test(tc, linear_order, 0, SL_COUNT(capabilities));
+    tcase_add_test(tc, moe_order);
+    tcase_add_test(tc, addresses);
+    tcase_add_test(tc, alignment);
+    tcase_add_test(tc, mixed_experts);
+    tcase_add_test(tc, one_chain);
+    tcase_add_test(tc, constants_of_the_device);
+    tcase_add_test(tc, other_architectures);
+    tcase_add_test(tc, tables);
+    tcase_add_test(tc, scratch);
+    suite_add_tcase(s, tc);
+    return run_suite(s);
+}
