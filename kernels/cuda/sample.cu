@@ -2,9 +2,9 @@
  * SL_OP_SAMPLE: one launch for all requests, a cluster of blocks for each. The clusters are as large as all of them fit
  * onto the device at once: 8 blocks for up to 16 requests, 2 for 64. The specification is kernels/sample.h.
  *
- * Limit: the logits are read once from memory (64 rows of 129,280: 33 MB, 7.5 us) and then from the L2: twice for greedy
- * and plain draws, six to eight times for top_k, top_p and the n best. Such a pass takes a block of two about 4 us, and 10
- * with exponentials. Flat and equal rows take the passes of any other.
+ * Limit: the logits are read once from memory (64 rows of 129,280: 33 MB, 7.5 us) and then from the L2: once more for
+ * plain draws, three or four times for top_k, top_p and the n best. Such a pass takes a block of two about 4 us, and 20 with
+ * exponentials. Flat and equal rows take the passes of any other; a row of few distinct logits takes two more.
  */
 #include "kernels/cuda/sample_row.cuh"
 
@@ -77,11 +77,13 @@ __device__ static int choose(sample_shared &s, sample_part &p, const sl_sample_r
 
     if (r.inv_t == 0.0f || r.top_k == 1)
         return (int)(uint32_t)best;
-    if (r.top_k > 0 && r.top_k < p.vocab)
-        c = find_cut<C>(s, p, one, (uint64_t)r.top_k);
+    bool by_k = r.top_k > 0 && r.top_k < p.vocab;
+    if (by_k)
+        c = find_cut<C>(s, p, one, [&](uint64_t) { return (uint64_t)r.top_k; });
     if (r.top_p < SL_SAMPLE_P_ONE) {
-        uint64_t total = total_of<C>(s, p, mass, c);
-        c = find_cut<C>(s, p, mass, sl_sample_enough(total, r.top_p));
+        uint64_t kept = by_k ? total_of<C>(s, p, mass, c) : 0;
+        c = find_cut<C>(s, p, mass,
+                        [&](uint64_t total) { return sl_sample_enough(by_k ? kept : total, r.top_p); });
     }
     uint64_t random = sl_sample_random(r.seed, (uint64_t)r.position);
     return first_to_reach<C>(
@@ -101,7 +103,8 @@ __device__ static void best_tokens(sample_shared &s, sample_part &p, const sl_sa
                                    double log_total, sl_sampled *out)
 {
     sample_worth one = {top, 1.0f, true};
-    sample_cut c = find_cut<C>(s, p, one, (uint64_t)min(r.n_logprobs, p.vocab));
+    uint64_t want = (uint64_t)min(r.n_logprobs, p.vocab);
+    sample_cut c = find_cut<C>(s, p, one, [&](uint64_t) { return want; });
     uint64_t own = ~(uint64_t)0;
     int n = 0, before = 0;
 

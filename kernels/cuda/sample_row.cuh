@@ -15,6 +15,7 @@
 #define TILE 512
 #define AT_ONCE 8 /* loads of a thread in flight */
 #define ALL 0xffffffffu
+#define SAMPLE_KEYS 3072 /* of candidates for a cut, in a block */
 
 static_assert(SL_SAMPLE_VOCAB_MAX / TILE <= SL_SAMPLE_BINS, "a tile or a counter for each place of `sum`");
 
@@ -26,6 +27,7 @@ struct sample_shared {
     uint64_t need;
     uint32_t place, n_best;
     uint64_t best[SL_LOGPROBS_MAX];
+    uint32_t n_keys, keys[SAMPLE_KEYS];
 };
 
 /* A row, as one block sees it. */
@@ -328,9 +330,13 @@ __device__ static inline void clear_counters(sample_shared &s)
     __syncthreads();
 }
 
-/* The counter of all blocks together in which *need is reached, which becomes what is needed of that counter; *have is its sum. */
-template <int C> __device__ static uint32_t reach_counter(sample_shared &s, uint64_t *need, uint64_t *have)
+/* The counter of all blocks together with which what `needed(total)` says of their sum is reached. *need is what is needed of
+ * that counter, *have its sum. */
+template <int C, typename N>
+__device__ static uint32_t reach_counter(sample_shared &s, N needed, uint64_t *need, uint64_t *have)
 {
+    uint64_t total = 0;
+
     cluster_barrier<C>();
     for (int b = threadIdx.x; b < SL_SAMPLE_BINS; b += THREADS) {
         uint64_t sum = 0;
@@ -343,8 +349,9 @@ template <int C> __device__ static uint32_t reach_counter(sample_shared &s, uint
                    sl_cluster_load(sl_cluster_addr(sl_smem_addr(&s.low[b]), r));
 #endif
         s.sum[b] = sum;
+        total += sum;
     }
-    reach(s, *need);
+    reach(s, needed(block_sum(s, total)));
     uint32_t place = s.place;
     *need = s.need;
     *have = s.sum[place];
@@ -352,26 +359,87 @@ template <int C> __device__ static uint32_t reach_counter(sample_shared &s, uint
     return place;
 }
 
-/* The shortest beginning of the order with a worth of at least `need`; see kernels/sample.h. The row has that much. */
+/* The keys of this block's tokens in one part of the first search, in s.keys. How many they are, which may be more than there
+ * is room for; *low and *high: the least and the largest key of all blocks. */
 template <int C>
-__device__ static sample_cut find_cut(sample_shared &s, sample_part &p, const sample_worth &w, uint64_t need)
+__device__ static uint32_t collect(sample_shared &s, sample_part &p, float max, uint32_t part, uint32_t *low,
+                                   uint32_t *high)
 {
-    uint64_t have, value, ties;
+    int lane = threadIdx.x & 31;
+    uint32_t least = ALL, most = 0;
+
+    if (threadIdx.x == 0)
+        s.n_keys = 0;
+    __syncthreads();
+    each(p, [&](int, float x, bool in) {
+        uint32_t key = sl_sample_key(x), at = 0;
+        bool hit = in && sl_sample_bin(x, max) == part;
+        unsigned hits = __ballot_sync(ALL, hit);
+        if (!hits)
+            return;
+        if (lane == 0)
+            at = atomicAdd(&s.n_keys, (uint32_t)__popc(hits));
+        at = __shfl_sync(ALL, at, 0) + (uint32_t)__popc(hits & ((1u << lane) - 1));
+        if (hit && at < SAMPLE_KEYS)
+            s.keys[at] = key;
+        least = hit && key < least ? key : least;
+        most = hit && key > most ? key : most;
+    });
+    *low = (uint32_t)cluster_min<C>(s, p, block_min(s, least));
+    *high = ~(uint32_t)cluster_min<C>(s, p, block_min(s, (uint32_t)~most));
+    return s.n_keys;
+}
+
+/* Counts one digit of the keys that agree with `found` in all digits before it: of the collected ones, or of the row's. */
+__device__ static void count_digit(sample_shared &s, const sample_part &p, const sample_worth &w,
+                                   uint32_t part, uint32_t found, int digit, bool collected)
+{
+    int known = digit == 0 ? 31 : sl_sample_shift(digit - 1);
+
+    clear_counters(s);
+    if (collected) {
+        for (uint32_t first = 0; first < s.n_keys; first += THREADS) {
+            uint32_t i = first + threadIdx.x, key = i < s.n_keys ? s.keys[i] : 0;
+            bool in = i < s.n_keys && (digit == 0 || key >> known == found >> known);
+            count(s, sl_sample_digit(key, digit), in ? worth_of(w, sl_sample_key_logit(key)) : 0, in);
+        }
+        return;
+    }
+    each(p, [&](int, float x, bool in) {
+        uint32_t key = sl_sample_key(x);
+        bool of = in && sl_sample_bin(x, w.max) == part && (digit == 0 || key >> known == found >> known);
+        count(s, sl_sample_digit(key, digit), of ? worth_of(w, x) : 0, of);
+    });
+}
+
+/*
+ * The shortest beginning of the order whose worth is at least what `needed(total)` says of the worth of the whole row; see
+ * kernels/sample.h. The first search goes by the distance to the largest logit. The few keys in the part that it finds stay
+ * in shared memory for the search by digits; where they do not fit, as in a row of few distinct logits, the row is read
+ * again for each digit, unless they are all the same.
+ */
+template <int C, typename N>
+__device__ static sample_cut find_cut(sample_shared &s, sample_part &p, const sample_worth &w, N needed)
+{
+    uint64_t need = 0, have, value, ties;
+    uint32_t low, high;
     sample_cut c = {0, INT32_MAX};
 
     clear_counters(s);
     each(p, [&](int, float x, bool in) { count(s, sl_sample_bin(x, w.max), in ? worth_of(w, x) : 0, in); });
-    uint32_t part = reach_counter<C>(s, &need, &have);
-    for (int digit = 0; digit < SL_SAMPLE_DIGITS; digit++) {
-        int known = digit == 0 ? 31 : sl_sample_shift(digit - 1); /* of two shifts by `known` and 1 */
-        clear_counters(s);
-        each(p, [&](int, float x, bool in) {
-            uint32_t key = sl_sample_key(x);
-            bool one_of =
-                in && sl_sample_bin(x, w.max) == part && (digit == 0 || key >> known == c.key >> known);
-            count(s, sl_sample_digit(key, digit), one_of ? worth_of(w, x) : 0, one_of);
-        });
-        c.key |= reach_counter<C>(s, &need, &have) << sl_sample_shift(digit);
+    uint32_t part = reach_counter<C>(s, needed, &need, &have);
+    uint32_t n = collect<C>(s, p, w.max, part, &low, &high);
+    if (low == high) {
+        c.key = low;
+    } else {
+        bool collected = cluster_min<C>(s, p, n <= SAMPLE_KEYS) != 0;
+        for (int digit = 0; digit < SL_SAMPLE_DIGITS; digit++) {
+            uint64_t left = need;
+            count_digit(s, p, w, part, c.key, digit, collected);
+            c.key |= reach_counter<C>(
+                         s, [&](uint64_t) { return left; }, &need, &have)
+                     << sl_sample_shift(digit);
+        }
     }
     value = worth_of(w, sl_sample_key_logit(c.key));
     ties = (need + value - 1) / value;
