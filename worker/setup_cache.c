@@ -119,7 +119,9 @@ sl_status sl_setup_check_hot(const sl_config *c, const sl_model_config *mc, cons
                        mc->n_layers);
     if (in->gates.n_dense_layers || in->gates.min_tokens || !in->algorithm->constant_k)
         return SL_OK;
-    SL_TRY(sl_plan_make(in, &plan, err));
+    sl_plan_in selection = *in; /* the plan refuses the same rows, but knows no keys */
+    selection.hot_rows_layer = NULL;
+    SL_TRY(sl_plan_make(&selection, &plan, err));
     SL_TRY(check_rows(c->sparse_attention.hot_rows, -1, &plan, err));
     for (int l = 0; l < n; l++)
         SL_TRY(check_rows(c->sparse_attention.hot_rows_layers.v[l], l, &plan, err));

@@ -38,7 +38,7 @@ static void line_of(const char *mode, const char *profile, const char *algorithm
 }
 
 /*
- * A model with lists per KV head. The memory of 5 dense requests holds more hierarchical ones, and what is missing follows
+ * A model with lists per KV head. The memory of 5 dense requests (and 1 MiB for the changed logits of 32 that are sampled) holds more hierarchical ones, and what is missing follows
  * from the drawn lists: of 2 lists of 8 blocks, or of 128 tokens, whose parts are 8 entries wide. With hot rows for one
  * list only, an entry that is drawn anew is a miss unless it is the one that it replaces.
  */
@@ -51,7 +51,7 @@ START_TEST(decode_of_kv_heads)
     int status =
         run("bench decode --backend cpu --model tiny_llama --contexts 1056 --algorithm quest,double_sparsity "
             "--budget 128 --hot-rows 128 --channels 8 --profiles keep85,random --host-bytes 8M "
-            "--shared-host-pages --kv-bytes 6M --max-batch 32 --threads 2 --steps 4 --warmup 2",
+            "--shared-host-pages --kv-bytes 7M --max-batch 32 --threads 2 --steps 4 --warmup 2",
             true);
     ck_assert_msg(status == 0, "status %d: %s", status, output);
     int dense, batch, quest_batch = 0;
@@ -73,13 +73,16 @@ START_TEST(decode_of_kv_heads)
     const char *table = strstr(output, "of dense");
     ck_assert_msg(table && strstr(table, "double_sparsity  free_rows"), "%s", output);
     fails("bench decode --backend cpu --model tiny_llama --algorithm snapkv", 1, "end of a prompt");
-    fails("bench decode --bounds-dtype int4", 2, "int4");
+    fails(
+        "bench decode --backend cpu --model tiny_llama --algorithm quest --bounds-dtype int4 --modes hierarchical "
+        "--contexts 1056 --host-bytes 8M --kv-bytes 7M",
+        1, "--bounds-dtype: \"int4\" is not known");
     status = run(
         "bench decode --backend cpu --model tiny_llama --contexts 1056 --bounds-dtype int8 --budget 128 --hot-rows 128 --modes "
-        "hierarchical --host-bytes 8M --shared-host-pages --kv-bytes 6M --max-batch 32 --threads 2 --steps 2 "
+        "hierarchical --host-bytes 8M --shared-host-pages --kv-bytes 7M --max-batch 32 --threads 2 --steps 2 "
         "--warmup 1",
         true);
-    ck_assert_msg(status == 0 && strstr(output, "# bounds int8"), "status %d: %s", status, output);
+    ck_assert_msg(status == 0 && strstr(output, "# bounds_dtype int8"), "status %d: %s", status, output);
     int batch_of_codes;
     line_of("hierarchical", "keep85", "quest", &batch_of_codes, &misses);
     ck_assert_msg(batch_of_codes > quest_batch, "%d after %d", batch_of_codes, quest_batch);

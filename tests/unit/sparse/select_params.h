@@ -97,7 +97,7 @@ static inline sl_select_options select_options(const sl_algo_desc *a, const sele
         select_text(a, &s, "bounds_dtype", select_dtype(p->bounds));
     if (p->labels_typed)
         select_text(a, &s, "klabel_dtype", select_dtype(p->labels));
-    if (a == &sl_algo_double_sparsity)
+    if (a->options == sl_algo_double_sparsity.options) /* a witness is a copy of the descriptor */
         sl_select_channels(&s, p->channels);
     return s;
 }
