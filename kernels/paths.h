@@ -8,7 +8,7 @@
  * where memory lies: what a path needs of addresses is a requirement of sl_op_check().
  *
  * Paths ask for features of a GPU, not for its number. Kernels with warpgroup products exist for compute capability 9.0
- * alone; what they compute has the bits of that architecture, which is why sl_backend_bits() names it.
+ * alone; what they compute has the bits of that architecture.
  */
 #ifndef SL_KERNELS_PATHS_H
 #define SL_KERNELS_PATHS_H

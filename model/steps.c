@@ -76,33 +76,40 @@ sl_status sl_step_post_norm(sl_pass *p)
     return norm_residual(p, &p->lw->w[SL_T_POST_NORM]);
 }
 
+/* Values from one row of the buffer of gate and up to the next; up is the second half of a row. */
+static int32_t gate_up_ld(const sl_pass *p)
+{
+    return 2 * sl_workspace_part(p->lw->w[SL_T_GATE].out, p->act);
+}
+
+static void *up_of(const sl_pass *p)
+{
+    return (char *)p->ws->gate_up + (size_t)gate_up_ld(p) / 2 * sl_dtype_size(p->act);
+}
+
 sl_status sl_pass_mlp_in(sl_pass *p)
 {
-    const sl_weight *w = p->lw->w;
-    int32_t dim = w[SL_T_GATE].out;
-    char *gate = p->ws->gate_up, *up = gate + (size_t)dim * sl_dtype_size(p->act);
-    sl_linear_params u = sl_pass_linear_params(p, p->ws->h, w[SL_T_UP].in, &w[SL_T_UP], up, 2 * dim, p->act),
-                     g = sl_pass_linear_params(p, p->ws->h, w[SL_T_GATE].in, &w[SL_T_GATE], gate, 2 * dim,
-                                               p->act);
+    const sl_weight *gate = &p->lw->w[SL_T_GATE], *up = &p->lw->w[SL_T_UP];
+    int32_t ld = gate_up_ld(p);
+    sl_linear_params u = sl_pass_linear_params(p, p->ws->h, up->in, up, up_of(p), ld, p->act),
+                     g = sl_pass_linear_params(p, p->ws->h, gate->in, gate, p->ws->gate_up, ld, p->act);
     g.next = &u;
     return sl_pass_run(p, SL_OP_LINEAR, &g);
 }
 
 sl_status sl_pass_mlp_out(sl_pass *p, void *out)
 {
-    const sl_weight *w = p->lw->w;
-    int32_t dim = w[SL_T_GATE].out;
-    char *gate = p->ws->gate_up;
-    sl_silu_mul_params a = {.gate = gate,
-                            .up = gate + (size_t)dim * sl_dtype_size(p->act),
+    int32_t dim = p->lw->w[SL_T_GATE].out;
+    sl_silu_mul_params a = {.gate = p->ws->gate_up,
+                            .up = up_of(p),
                             .out = p->ws->inter,
                             .tokens = p->tokens,
                             .dim = dim,
-                            .ld_in = 2 * dim,
+                            .ld_in = gate_up_ld(p),
                             .ld_out = dim,
                             .act = p->act};
     SL_TRY(sl_pass_run(p, SL_OP_SILU_MUL, &a));
-    return sl_pass_linear(p, p->ws->inter, &w[SL_T_DOWN], out);
+    return sl_pass_linear(p, p->ws->inter, &p->lw->w[SL_T_DOWN], out);
 }
 
 sl_status sl_step_mlp(sl_pass *p)

@@ -18,6 +18,12 @@ void *sl_carve_take(sl_carve *k, int64_t rows, int64_t cols, size_t size)
     return p;
 }
 
+int32_t sl_workspace_part(int32_t dim, sl_dtype act)
+{
+    int32_t line = SL_ROW_ALIGN / (int32_t)sl_dtype_size(act);
+    return (dim + line - 1) / line * line;
+}
+
 void sl_workspace_arrivals(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks,
                            sl_carve *k, sl_workspace *w)
 {
@@ -56,7 +62,7 @@ static void carve(const sl_family *f, const sl_model_config *c, const sl_model_o
     w->h = sl_carve_take(k, t, hidden, act);
     w->delta = sl_carve_take(k, t, hidden, act);
     w->extra = sl_carve_take(k, t, hidden, act);
-    w->gate_up = sl_carve_take(k, t, 2 * inter, act);
+    w->gate_up = sl_carve_take(k, t, 2 * (int64_t)sl_workspace_part((int32_t)inter, o->act), act);
     w->inter = sl_carve_take(k, t, inter, act);
     w->router = sl_carve_take(k, t, c->n_routed_experts, sizeof(float));
     w->expert_ids = sl_carve_take(k, t, c->num_experts_per_tok, sizeof(int32_t));

@@ -20,13 +20,17 @@ typedef struct sl_carve {
 /* The next buffer, of rows * cols values of `size` bytes. */
 void *sl_carve_take(sl_carve *k, int64_t rows, int64_t cols, size_t size);
 
+/* The least number of values, at least dim, that takes whole lines of SL_ROW_ALIGN bytes: the width of a part of a row that
+ * ops get as a matrix of its own, because it begins at a line then (kernels/check.h). */
+int32_t sl_workspace_part(int32_t dim, sl_dtype act);
+
 /* T = max_tokens; "act" is the activations' dtype. */
 typedef struct sl_workspace {
     void *x;             /* [T][hidden] act, the residual stream */
     void *h;             /* [T][hidden] act, normalised */
     void *delta;         /* [T][hidden] act, what a block adds to x */
     void *extra;         /* [T][hidden] act, the shared experts' part of delta */
-    void *gate_up;       /* [T][2 * inter] act */
+    void *gate_up;       /* [T][2 * sl_workspace_part(inter)] act: gate, then up */
     void *inter;         /* [T][inter] act; inter = the wider of dense and shared MLP */
     float *router;       /* [T][experts] */
     int32_t *expert_ids; /* [T][top_k] */

@@ -426,6 +426,7 @@ static void wrap(sl_backend *be)
     MUST(region != MAP_FAILED);
     used = 0;
     desc = sl_backend_cpu;
+    desc.row_align = SL_ROW_ALIGN;
     desc.alloc = wrap_alloc, desc.free = wrap_free;
     desc.copy = wrap_copy, desc.copy_2d = wrap_copy_2d, desc.fill = wrap_fill;
     desc.event_create = late_create, desc.event_destroy = late_destroy;
