@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 import grpc
@@ -323,9 +324,10 @@ class Base:
     def tokens(self, ids, n, timeout=240, **kw):
         return list(self.complete(ids, n, timeout, **kw).output_ids)
 
-    def streamed(self, ids, n, timeout=240, on_token=None, **kw):
-        """Tokens of a stream, put together from its chunks; they must agree with its final message."""
-        got = []
+    def streamed(self, ids, n, timeout=240, on_token=None, got=None, **kw):
+        """Tokens of a stream, put together from its chunks; they must agree with its final message. got: a list that has them as they
+        come, also those of a stream that ends with an error."""
+        got = [] if got is None else got
         with self.channel() as channel:
             for r in self.stub(channel).Generate(self.request(ids, n, stream=True, **kw), timeout=timeout):
                 if r.WhichOneof("response") == "chunk":
@@ -335,6 +337,32 @@ class Base:
                 else:
                     assert list(r.complete.output_ids) == got, "the chunks are not the final message"
         return got
+
+
+class Call(threading.Thread):
+    """A stream of n tokens that runs beside the test: so_far are the tokens that have come, tokens all of them when it has ended well,
+    error (code, details) when it has ended otherwise."""
+
+    def __init__(self, c, ids, n):
+        super().__init__(daemon=True)
+        self.c, self.ids, self.n, self.tokens, self.so_far, self.error = c, ids, n, None, [], None
+        self.start()
+
+    def run(self):
+        try:
+            self.tokens = self.c.streamed(self.ids, self.n, 240, got=self.so_far)
+        except grpc.RpcError as e:
+            self.error = e.code(), e.details()
+
+    def right_or_data_loss(self, want):
+        """What is promised after damage: every token is right, or the stream ends with DATA_LOSS. True for the latter."""
+        self.join(240)
+        assert not self.is_alive(), f"the stream has not ended, after {len(self.so_far)} tokens"
+        if self.error is None:
+            assert self.tokens == want, "a stream that ended well has wrong tokens"
+            return False
+        assert self.error[0] == grpc.StatusCode.DATA_LOSS, self.error
+        return True
 
 
 def settings_args(settings):
