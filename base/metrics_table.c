@@ -171,7 +171,7 @@ static const sl_metric_def table[] = {
     HIST("sluice_decode_batch_size", D, "", batch, "Requests per step."),
     COUNTER("sluice_decode_tokens_total", D, "", "Tokens produced."),
     COUNTER("sluice_decode_retractions_total", D, "",
-            "Requests returned to the router because pages ran out."),
+            "Requests returned to the router because pages ran out or were damaged."),
     GAUGE("sluice_decode_requests_resident", D, "",
           "Requests in the batch whose rows are all on the device, in adaptive mode."),
     COUNTER("sluice_decode_spills_total", D, "",
