@@ -24,12 +24,15 @@ static int32_t eos;
 
 static const char *library(void)
 {
-    static glob_t found;
+    static char path[512];
+    glob_t found;
     if (getenv("SL_LLGUIDANCE"))
         return NULL;
-    return glob(".venv/lib/python3*/site-packages/llguidance/_lib*.so", 0, NULL, &found) == 0
-               ? found.gl_pathv[0]
-               : NULL;
+    if (!path[0] && glob(".venv/lib/python3*/site-packages/llguidance/_lib*.so", 0, NULL, &found) == 0) {
+        snprintf(path, sizeof path, "%s", found.gl_pathv[0]);
+        globfree(&found);
+    }
+    return path[0] ? path : NULL;
 }
 
 static sl_status open_engine(sl_err *err)

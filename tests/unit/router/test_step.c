@@ -37,6 +37,7 @@ static void forget(void)
 {
     sl_output_free(&q);
     free(q.tokens);
+    free(q.logprobs);
     memset(&q, 0, sizeof q);
     text.len = 0;
 }
