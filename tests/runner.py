@@ -53,13 +53,14 @@ def not_under_tsan():
 # Left out of a sanitizer's run because it cannot find anything there or would take minutes.
 KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_endings"
 TWICE = "the workers of test_*_direct with another way to ship; that way runs there in test_cluster_gpu"
+TIMES = "compares processor times, which a sanitizer changes; the parsers run there in tests of their own"
 SAME = "a program for GPUs; its engine and strategies run there in test_engine and the tests of the strategies"
-LEFT_OUT = {"asan": {"test_writer_dies": KILLS, **dict.fromkeys(("test_soak_gpu", "test_routers_gpu", "test_faults_gpu"), TWICE),
+LEFT_OUT = {"asan": {"test_writer_dies": KILLS, "test_cost": TIMES, **dict.fromkeys(("test_soak_gpu", "test_routers_gpu", "test_faults_gpu"), TWICE),
                      **dict.fromkeys(("equal", "equal_gqa"), SAME)},
             "tsan": not_under_tsan()}
 LONG = "among the longest, or with another way to ship; the whole run has it"
 LEFT_OUT_QUICK = dict.fromkeys((  # added to LEFT_OUT["unit"] by --quick
-    "test_writer_dies", "test_models", "test_engine_discrete", "test_group", "comm_conformance_cpu", "comm_conformance_sockets",
+    "test_writer_dies", "test_models", "test_cost", "test_several", "test_engine_discrete", "test_group", "comm_conformance_cpu", "comm_conformance_sockets",
     "test_faults_gpu", "test_faults_direct", "test_routers_gpu", "test_soak_gpu", "test_soak_direct", "test_cluster_gpu",
     "test_cluster_direct", "test_tier", "test_bench", "test_simulate", "test_rocket_kv", "test_pq_cache", "test_cluster_kv", "equal",
     "equal_gqa"), LONG)
@@ -70,6 +71,7 @@ SLOWEST = 8  # tests of a stage whose times the summary names
 # Run there with less of the same: no path is left out.
 SHORTER = {"unit": ["kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (--large)"],
            "asan": ["tests with many variants of a case (add_variants in tests/unit/run_suite.h): four at most, of other ones half",
+                    "test_several: 30 steps of each kind where the release build takes 130",
                     "test_engine: 60 steps of each model where the release build takes 1100, six streams of 190 tokens for ten of 260",
                     "test_group: 60 steps of each model where the release build takes 200 or 1000",
                     "comm_conformance_cpu, comm_conformance_sockets: groups of one and three ranks",

@@ -16,7 +16,7 @@
 enum { CONTEXT = 400, LENGTH = 390, MOST = 5, STREAMS = 4, LAYERS = 16 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STEPS = 60 };
+enum { STEPS = 30 };
 #else
 enum { STEPS = 130 }; /* of each kind, 2,210 in all */
 #endif
