@@ -26,7 +26,7 @@ def store_of(pid, role):
 
 
 def flip(c, role, step=8192, mask=0x10):
-    """One bit in every `step` bytes: several in every page of the tiny checkpoint. The worker stands still meanwhile, so nothing that it
+    """One bit in every `step` bytes: several in every page of the tiny checkpoint. The worker is stopped meanwhile, so nothing that it
     writes is overwritten, and no attempt begins in a store that is half damaged."""
     pid = next(w["pid"] for w in c.workers(role))
     begin, n = store_of(pid, role)

@@ -340,7 +340,7 @@ class Base:
 
 
 class Call(threading.Thread):
-    """A stream of n tokens that runs beside the test: so_far are the tokens that have come, tokens all of them when it has ended well,
+    """A stream of n tokens that runs concurrently with the test: so_far are the tokens that have come, tokens all of them when it has ended well,
     error (code, details) when it has ended otherwise."""
 
     def __init__(self, c, ids, n):
