@@ -79,7 +79,8 @@ def test_resident_cluster(start):
 
 
 def test_adaptive_cluster(start):
-    """About 14 row pages on the device, after scratch and the lists of sampled requests: one request needs more than that, then several requests compete for them; the tokens are the same."""
+    """About 14 row pages on the device, after scratch and the lists of sampled requests: one request needs more than that, then several
+    requests compete for them; the tokens are the same."""
     c = start(roles=("router", "prefill", "decode"),
               **{"sparse_attention.mode": "adaptive", "decode.device_bytes": "10600KiB", "decode.max_batch": 6,
                  "model.max_context": 2048, "sparse_attention.hot_rows": real.TOPK})
