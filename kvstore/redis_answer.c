@@ -173,6 +173,10 @@ static void on_key_error(sl_redis_server *s, sl_redis_op *op, const sl_redis_ans
     if (sl_redis_redirect_parse(a->text, a->n, &to) && op->redirects++ < SL_REDIS_REDIRECTS) {
         op->asking = to.ask;
         int32_t server = sl_redis_learn_redirect(t, (int32_t)(s - t->servers), &to);
+        if (server < 0) {
+            sl_redis_end(t, op, SL_ERR_IO);
+            return;
+        }
         if (op->command == SL_REDIS_SET && !to.ask)
             op->command = SL_REDIS_PROBE; /* the page may be there already */
         sl_redis_dispatch(t, op, server);
@@ -220,6 +224,14 @@ static void after_handshake(sl_redis_server *s)
     sl_redis_ready(s);
     judge_room(t);
     pthread_mutex_lock(&t->th.lock);
+    if (t->outcome == SL_REDIS_TRYING && t->foreign[0] && t->r.common.required) {
+        t->outcome = SL_REDIS_REJECTED;
+        sl_fail(
+            &t->first, SL_ERR_DENIED,
+            "kvstore.redis.nodes: the cluster has a server at %s, which is not listed; add it, or its network, if it "
+            "belongs to the cluster",
+            t->foreign);
+    }
     if (t->outcome == SL_REDIS_TRYING && t->full[0] && !t->o.capacity_bytes) {
         t->outcome = SL_REDIS_REJECTED;
         sl_fail(&t->first, SL_ERR_INVALID, "%s; set one of the two", t->full);

@@ -2,6 +2,9 @@
  * Which server of a Redis Cluster has which key. The map of slots comes from CLUSTER NODES, is corrected by each MOVED, and is
  * asked for again after a MOVED or when a server is lost. A server that is no longer listed is not connected again. Without
  * a cluster the map stays empty, and the configured server has every key.
+ *
+ * A server could name any address, and the worker would connect to it from inside its network and offer it the password. So only
+ * servers are used that the configuration names, by kvstore.redis.address or kvstore.redis.nodes. Slots of others are misses.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +81,37 @@ static sl_redis_address complete_address(const sl_redis_tier *t, int32_t server,
     return full;
 }
 
+static void note_foreign(sl_redis_tier *t, const sl_redis_address *at)
+{
+    char text[SL_REDIS_HOST_BYTES + 16], shown[sizeof t->foreign];
+    uint64_t now = sl_now_ns();
+    size_t n = strlen(sl_redis_at_text(at, text));
+    n = n < sizeof shown - 1 ? n : sizeof shown - 1;
+    for (size_t i = 0; i < n; i++)
+        shown[i] = text[i] > ' ' && text[i] < 127 && text[i] != '"' && text[i] != '\\' ? text[i] : '?';
+    shown[n] = '\0';
+    if (!t->foreign_ns || now - t->foreign_ns > 10000000000ull)
+        sl_log(
+            SL_LOG_WARN, "tier", "redis_foreign",
+            "server=\"%s\" effect=\"its keys are misses\" advice=\"add it to kvstore.redis.nodes if it belongs to the "
+            "cluster\"",
+            shown);
+    pthread_mutex_lock(&t->th.lock);
+    memcpy(t->foreign, shown, sizeof shown);
+    pthread_mutex_unlock(&t->th.lock);
+    t->foreign_ns = now;
+}
+
+static bool is_allowed(sl_redis_tier *t, const sl_redis_address *at)
+{
+    bool allowed = same_address(&t->servers[0].conn->at, at);
+    for (int i = 0; i < t->r.nodes.n && !allowed; i++)
+        allowed = sl_redis_rule_allows(&t->rules[i], at);
+    if (!allowed)
+        note_foreign(t, at);
+    return allowed;
+}
+
 static bool has_slots(const sl_redis_node *node)
 {
     return node->master && !node->failed && node->ranges_n;
@@ -108,6 +142,8 @@ void sl_redis_learn_nodes(sl_redis_tier *t, int32_t server, const char *text, si
         if (!has_slots(&node))
             continue;
         sl_redis_address full = complete_address(t, server, &node.at);
+        if (!node.myself && !is_allowed(t, &full))
+            continue;
         int32_t s = node.myself ? server : sl_redis_server_add(t, &full); /* it may have several names */
         if (s < 0) {
             sl_log(SL_LOG_WARN, "tier", "redis_nodes", "reason=\"more than %d servers\"", SL_REDIS_NODES);
@@ -123,7 +159,7 @@ void sl_redis_learn_nodes(sl_redis_tier *t, int32_t server, const char *text, si
 int32_t sl_redis_learn_redirect(sl_redis_tier *t, int32_t server, const sl_redis_redirect *to)
 {
     sl_redis_address full = complete_address(t, server, &to->to);
-    int32_t s = sl_redis_server_add(t, &full);
+    int32_t s = is_allowed(t, &full) ? sl_redis_server_add(t, &full) : -1;
     if (s >= 0 && !to->ask) {
         t->clustered = true;
         t->slots[to->slot] = (int16_t)s;

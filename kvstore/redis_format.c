@@ -1,8 +1,10 @@
 /* See redis_format.h. */
 #include "kvstore/redis_format.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 /* A piece of a text. */
 typedef struct piece {
@@ -71,6 +73,65 @@ sl_status sl_redis_address_parse(const char *text, sl_redis_address *out, sl_err
     if (!host_and_port((piece){text, strlen(text)}, out) || !out->host[0])
         return sl_fail(err, SL_ERR_INVALID, "\"%.200s\": want HOST:PORT, [IPV6]:PORT or unix:PATH", text);
     return SL_OK;
+}
+
+/* A numeric address as one of IPv6. Other spellings of IPv4 that resolvers take (one number, octal) are names here. */
+static bool numeric(const char *host, uint8_t out[16])
+{
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    if (inet_pton(AF_INET6, host, out) == 1)
+        return true;
+    memcpy(out, mapped, sizeof mapped);
+    return inet_pton(AF_INET, host, out + sizeof mapped) == 1;
+}
+
+/* NETWORK/BITS */
+static bool network_of(const char *text, const char *slash, sl_redis_rule *out)
+{
+    uint64_t bits;
+    if (!text_of((piece){text, (size_t)(slash - text)}, out->host, sizeof out->host) ||
+        !numeric(out->host, out->net))
+        return false;
+    bool v6 = strchr(out->host, ':') != NULL;
+    if (!number((piece){slash + 1, strlen(slash + 1)}, v6 ? 128 : 32, &bits))
+        return false;
+    out->bits = (int)bits + (v6 ? 0 : 96);
+    return true;
+}
+
+sl_status sl_redis_rule_parse(const char *text, sl_redis_rule *out, sl_err *err)
+{
+    sl_redis_address at = {0};
+    const char *slash = strchr(text, '/');
+    size_t n = strlen(text);
+    *out = (sl_redis_rule){.bits = 128};
+    bool right = n > 0;
+    if (right && slash) {
+        right = out->numeric = network_of(text, slash, out);
+    } else if (right) {
+        bool bare = numeric(text, out->net) || !strpbrk(text, ":[]");
+        right = bare ? text_of((piece){text, n}, at.host, sizeof at.host)
+                     : host_and_port((piece){text, n}, &at) && at.host[0];
+        memcpy(out->host, at.host, sizeof out->host);
+        out->port = at.port;
+        out->numeric = right && numeric(at.host, out->net);
+    }
+    return right ? SL_OK
+                 : sl_fail(err, SL_ERR_INVALID,
+                           "\"%.200s\": want HOST, HOST:PORT, [IPV6]:PORT or NETWORK/BITS", text);
+}
+
+bool sl_redis_rule_allows(const sl_redis_rule *rule, const sl_redis_address *at)
+{
+    uint8_t host[16];
+    if (!at->port || (rule->port && rule->port != at->port))
+        return false;
+    if (!rule->numeric || !numeric(at->host, host))
+        return !rule->numeric && strcasecmp(rule->host, at->host) == 0;
+    for (int i = 0; i < rule->bits; i++)
+        if ((rule->net[i / 8] ^ host[i / 8]) >> (7 - i % 8) & 1)
+            return false;
+    return true;
 }
 
 int sl_redis_slot(const char *key, size_t n)

@@ -19,6 +19,22 @@ typedef struct sl_redis_address {
 /* "HOST:PORT", "[IPV6]:PORT" or "unix:PATH". SL_ERR_INVALID with the reason. */
 sl_status sl_redis_address_parse(const char *text, sl_redis_address *out, sl_err *err);
 
+/*
+ * Which addresses the configuration names: "HOST", "HOST:PORT", "[IPV6]:PORT" or "NETWORK/BITS". Hosts that are numeric addresses
+ * are compared as such, with IPv4 equal to IPv4 in IPv6; names as texts without case, and never resolved. So what an answer
+ * of a server names is looked up only after the configuration has named it too.
+ */
+typedef struct sl_redis_rule {
+    char host[SL_REDIS_HOST_BYTES]; /* without brackets; of a network its address */
+    uint8_t net[16];                /* IPv6, or IPv4 in IPv6; valid if numeric */
+    int port, bits;                 /* port 0: any; bits: of net that count */
+    bool numeric;
+} sl_redis_rule;
+/* SL_ERR_INVALID with the reason. */
+sl_status sl_redis_rule_parse(const char *text, sl_redis_rule *out, sl_err *err);
+/* False for Unix sockets: no server can name one. */
+bool sl_redis_rule_allows(const sl_redis_rule *rule, const sl_redis_address *at);
+
 /* The slot of a key in a Redis Cluster: CRC16 (polynomial 0x1021, start 0) modulo 16,384. Our names contain no hash tag. */
 int sl_redis_slot(const char *key, size_t n);
 

@@ -65,7 +65,8 @@ typedef struct sl_redis_tier {
     sl_tier base;
     sl_tier_thread th;
     sl_tier_opts o;
-    sl_redis_options r; /* the password is overwritten when the tier ends */
+    sl_redis_options r;                  /* the password is overwritten when the tier ends */
+    sl_redis_rule rules[SL_REDIS_RULES]; /* of r.nodes */
     char stem[SL_PAGE_NAME_BYTES];
     sl_redis_server servers[SL_REDIS_NODES];
     int32_t n_servers;
@@ -79,12 +80,13 @@ typedef struct sl_redis_tier {
     uint64_t commands;     /* of keys */
     uint64_t unconfirmed;  /* bytes of pages that were sent since the last INFO */
     uint64_t complaint_ns; /* when a server last refused a command */
+    uint64_t foreign_ns;   /* when a server last named one that is not used */
 
     /* With th.lock. */
     sl_tier_stats st;
     sl_tier_health health;
-    char complaint[160],
-        full[160]; /* full: why new pages are not stored; the thread alone reads it without the lock */
+    char complaint[160], foreign[100];
+    char full[160]; /* why new pages are not stored; the thread alone reads it without the lock */
     sl_redis_outcome outcome;
     sl_err first;
     pthread_cond_t met;
@@ -110,14 +112,15 @@ void sl_redis_ask_nodes(sl_redis_tier *t);
 /* "host:port" or the path, for messages. */
 const char *sl_redis_at_text(const sl_redis_address *a, char out[SL_REDIS_HOST_BYTES + 16]);
 
-/* redis_cluster.c. The server of a slot; -1: there is none. */
+/* redis_cluster.c. The server of a slot; -1: there is none. Servers that the configuration does not name (its address and nodes)
+ * are never added by the answer of a server, and sl_redis_tier.foreign says which one it was. */
 int32_t sl_redis_server_of(const sl_redis_tier *t, int slot);
 /* Finds or adds a server; when all places are taken, in the place of one that has left the cluster. -1: there are too many, or no
  * memory. */
 int32_t sl_redis_server_add(sl_redis_tier *t, const sl_redis_address *at);
 /* Takes over the answer of CLUSTER NODES that this server gave. */
 void sl_redis_learn_nodes(sl_redis_tier *t, int32_t server, const char *text, size_t n);
-/* Takes over MOVED (not ASK) that this server answered; the server to ask now, or -1. */
+/* Takes over MOVED (not ASK) that this server answered; the server to ask now. -1: there are too many, or it is not allowed. */
 int32_t sl_redis_learn_redirect(sl_redis_tier *t, int32_t server, const sl_redis_redirect *to);
 
 static inline void sl_redis_op_push(sl_redis_ops *q, sl_redis_op *op)

@@ -182,6 +182,11 @@ static void judge(const sl_redis_tier *t, uint64_t now, sl_tier_health *h)
     } else if (t->full[0]) {
         h->state = SL_TIER_DEGRADED;
         snprintf(h->reason, sizeof h->reason, "redis: %.160s; new pages are not stored", t->full);
+    } else if (t->foreign[0] && now - t->foreign_ns < 10 * SECOND_NS) {
+        h->state = SL_TIER_DEGRADED;
+        snprintf(h->reason, sizeof h->reason,
+                 "redis: the server names %s, which kvstore.redis.nodes does not list; its keys are misses",
+                 t->foreign);
     } else if (t->complaint[0] && now - t->complaint_ns < 10 * SECOND_NS) {
         h->state = SL_TIER_DEGRADED;
         snprintf(h->reason, sizeof h->reason, "redis: the server answered: %.160s", t->complaint);

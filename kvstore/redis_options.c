@@ -5,11 +5,18 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kvstore/redis_format.h"
+
 static const sl_option rows[] = {
     SL_OPTION(
         sl_redis_options, address, SL_OPTION_TEXT, 0, "", 0, 0,
         "Server that speaks the protocol of Redis, where decode workers keep pages for all clusters that use it "
         "(docs/caching.md): HOST:PORT or unix:PATH; of a Redis Cluster, any of its servers. Empty: none."),
+    SL_OPTION(
+        sl_redis_options, nodes, SL_OPTION_TEXTS, 0, "", 0, 0,
+        "Redis Cluster: the servers that decode workers may connect to when a server names them, as the cluster announces "
+        "them, replicas too: HOST, HOST:PORT, [IPV6]:PORT or NETWORK/BITS. Empty: the one at address alone, so a server "
+        "cannot send workers elsewhere."),
     SL_OPTION(sl_redis_options, user, SL_OPTION_TEXT, 0, "", 0, 0,
               "User of the server. Empty: its default user."),
     SL_OPTION(
@@ -50,6 +57,12 @@ static sl_status read_password(sl_redis_options *o, sl_err *err)
 static sl_status finish(void *values, sl_err *err)
 {
     sl_redis_options *o = values;
+    sl_redis_rule rule;
+    for (int i = 0; i < o->nodes.n; i++) {
+        sl_status st = sl_redis_rule_parse(o->nodes.v[i], &rule, err);
+        if (st != SL_OK)
+            return sl_fail_in(err, st, "nodes");
+    }
     if (o->user[0] && !o->password_file[0])
         return sl_fail(err, SL_ERR_INVALID, "user: needs kvstore.redis.password_file");
     return o->password_file[0] ? read_password(o, err) : SL_OK;

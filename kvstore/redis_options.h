@@ -4,11 +4,18 @@
 
 #include "kvstore/tier.h"
 
+enum { SL_REDIS_RULES = 16 };
+
 typedef struct sl_redis_options {
     sl_tier_common common;
     char
         address[1024]; /* "HOST:PORT", "[IPV6]:PORT" or "unix:PATH"; of a Redis Cluster, any of its servers */
-    char user[128];    /* empty: the default user */
+    /* The servers that a server of a cluster may name besides the one at `address`. */
+    struct {
+        int n;
+        char v[SL_REDIS_RULES][SL_OPTION_ITEM_BYTES]; /* as sl_redis_rule_parse() takes them */
+    } nodes;
+    char user[128]; /* empty: the default user */
     char password_file[1024];
     char password[256]; /* no option: the first line of that file; empty: none */
     int database;       /* SELECT; 0 in a cluster */

@@ -154,6 +154,9 @@ static sl_status prepare(sl_redis_tier *t, const sl_tier_opts *o, sl_err *err)
     t->o = *o;
     t->r = *r;
     t->o.options = NULL, t->o.prefix = t->o.instance = NULL;
+    for (int i = 0; i < r->nodes.n; i++)
+        if ((st = sl_redis_rule_parse(r->nodes.v[i], &t->rules[i], err)) != SL_OK)
+            return sl_fail_in(err, st, "kvstore.redis.nodes");
     t->r.timeout_ms = r->timeout_ms ? r->timeout_ms : 2000;
     sl_page_name_stem(o->prefix, o, ':', t->stem);
     t->depth_reads = depth(READ_BYTES, o);

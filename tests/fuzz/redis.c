@@ -51,6 +51,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (sl_redis_info_text(text, size, "maxmemory_policy", policy, sizeof policy) &&
         !memchr(policy, 0, sizeof policy))
         abort();
+    sl_redis_rule rule;
+    if (sl_redis_rule_parse(copy, &rule, NULL) == SL_OK) {
+        if (rule.port < 0 || rule.port > 65535 || rule.bits < 0 || rule.bits > 128)
+            abort();
+        sl_redis_address self = {.port = rule.port ? rule.port : 1};
+        memcpy(self.host, rule.host, sizeof self.host);
+        if (!sl_redis_rule_allows(&rule, &self))
+            abort();
+        (void)sl_redis_rule_allows(&rule, &to.to);
+    }
     if (sl_redis_slot(text, size) >= SL_REDIS_SLOTS)
         abort();
     free(copy);

@@ -187,6 +187,9 @@ START_TEST(addresses_of_servers_change)
     ck_assert_ptr_nonnull(t);
     memset(t->slots, -1, sizeof t->slots);
     t->clustered = true;
+    t->r.nodes.n = 2;
+    ck_assert_int_eq(sl_redis_rule_parse("10.0.0.0/16", &t->rules[0], NULL), SL_OK);
+    ck_assert_int_eq(sl_redis_rule_parse("one-more", &t->rules[1], NULL), SL_OK);
     const sl_redis_address configured = {"configured", 1};
     ck_assert_int_eq(sl_redis_server_add(t, &configured), 0);
     for (int round = 0; round < 200; round++) {
