@@ -81,6 +81,22 @@ static void print_config(const sl_model_config *c)
     printf("\n");
 }
 
+/* What the layers of a class keep. */
+static void print_class(const sl_geometry *g, int32_t class)
+{
+    const sl_geometry_class *k = &g->classes[class];
+    int32_t layers = 0;
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < g->n_layers; l++) {
+        if (g->layer_class[l] != class)
+            continue;
+        layers++;
+        bytes = sl_geometry_layer_bytes(g, l);
+    }
+    printf("  %-12s %d layers of kind %s: each %lld B of a page, and %lld B of a request\n", k->name, layers,
+           sl_layer_kind_name(k->kind), (long long)bytes, (long long)k->state.bytes);
+}
+
 static void print_all(const sl_local_checkpoint *m, const tally *t, const sl_geometry *g)
 {
     print_config(&m->cfg);
@@ -95,6 +111,8 @@ static void print_all(const sl_local_checkpoint *m, const tally *t, const sl_geo
     printf("page           %d tokens: %lld B; a row %lld B, an index block %lld B; %.1f B per token\n",
            SL_PAGE_TOKENS, (long long)g->page_bytes, (long long)sl_geometry_row_bytes(g),
            (long long)sl_geometry_index_bytes(g), (double)g->page_bytes / SL_PAGE_TOKENS);
+    for (int32_t c = 0; c < g->n_classes; c++)
+        print_class(g, c);
 }
 
 static const char *dtype_name(sl_dtype d)

@@ -25,7 +25,10 @@ sl_status sl_engine_geometry(const sl_model_config *cfg, const sl_cache_dims *ca
                           .layout = layout,
                           .shape = &shape,
                           .n_layers = cfg->n_layers,
-                          .has_indexer = cfg->layer_has_indexer};
+                          .has_indexer = cfg->layer_has_indexer,
+                          .classes = cache->classes,
+                          .n_classes = cache->n_classes,
+                          .layer_class = cfg->layer_class};
     return sl_geometry_make(&o, out, err);
 }
 

@@ -282,11 +282,11 @@ static sl_status check_plane(const sl_cache_shape *s, int32_t i, sl_err *err)
     for (int32_t k = 0; k < i; k++)
         if (strcmp(s->planes[k].name, p->name) == 0)
             return sl_fail(err, SL_ERR_INVALID, "cache plane %s exists twice", p->name);
-    if ((unsigned)p->role > SL_PLANE_META || (p->role == SL_PLANE_ROWS) != (i == SL_CACHE_ROWS))
+    if ((unsigned)p->role > SL_PLANE_BLOCKS || (p->role == SL_PLANE_ROWS) != (i == SL_CACHE_ROWS))
         return sl_fail(err, SL_ERR_INVALID, "cache plane %s: role %d; plane 0 and no other holds rows",
                        p->name, (int)p->role);
-    if (p->role == SL_PLANE_ROWS && p->indexed_only)
-        return sl_fail(err, SL_ERR_INVALID, "cache plane %s: every layer has rows", p->name);
+    if ((p->role == SL_PLANE_ROWS || p->role == SL_PLANE_BLOCKS) && p->indexed_only)
+        return sl_fail(err, SL_ERR_INVALID, "cache plane %s: every layer of its class has rows", p->name);
     if ((unsigned)p->scope > SL_SCOPE_KV_HEAD)
         return sl_fail(err, SL_ERR_INVALID, "cache plane %s: scope %d is neither the request nor a KV head",
                        p->name, (int)p->scope);
@@ -314,6 +314,32 @@ sl_status sl_cache_shape_check(const sl_cache_shape *s, sl_err *err)
                        SL_CACHE_PLANES);
     for (int32_t i = 0; i < s->n_planes; i++)
         SL_TRY(check_plane(s, i, err));
+    return SL_OK;
+}
+
+const char *sl_layer_kind_name(sl_layer_kind k)
+{
+    static const char *const kinds[] = {"tokens", "blocks", "ring", "state"};
+    return (unsigned)k < SL_COUNT(kinds) ? kinds[k] : "?";
+}
+
+sl_status sl_layer_state_check(const char *name, sl_layer_kind kind, int32_t window, const sl_layer_state *s,
+                               sl_err *err)
+{
+    const bool alone = kind == SL_LAYER_RING || kind == SL_LAYER_STATE;
+    if ((unsigned)kind > SL_LAYER_STATE)
+        return sl_fail(err, SL_ERR_INVALID, "layer class %s: kind %d is unknown", name, (int)kind);
+    if (s->bytes < alone || s->bytes > SL_STATE_BYTES_MAX)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "layer class %s: a state of %" PRId64 " bytes, %d..%d are possible for %s", name,
+                       s->bytes, (int)alone, SL_STATE_BYTES_MAX, sl_layer_kind_name(kind));
+    if (!memchr(s->format, 0, sizeof s->format) || (s->format[0] != 0) != (s->bytes > 0))
+        return sl_fail(err, SL_ERR_INVALID, "layer class %s: a state has a format, and nothing else has",
+                       name);
+    if (window < (kind == SL_LAYER_RING) || window > SL_CACHE_UNIT_MAX || (window > 0 && s->bytes == 0) ||
+        (window > 0 && kind == SL_LAYER_STATE))
+        return sl_fail(err, SL_ERR_INVALID, "layer class %s: a ring of %d tokens in a layer of kind %s", name,
+                       window, sl_layer_kind_name(kind));
     return SL_OK;
 }
 

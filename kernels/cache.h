@@ -26,6 +26,18 @@
  *
  * The rows of hierarchical sequences are swapped in unit by unit; all other planes are on the device whole.
  *
+ * Not every layer keeps the same. The configuration of a model says the class of each layer (sl_layer_class):
+ *
+ *   class    what a layer of it keeps                                       for how long
+ *   tokens   the planes above: a row for every token, and what selects      as long as the page
+ *   blocks   planes of the class's own, whose units appear when they are    as long as the page
+ *            complete, for example one entry for 4 or 128 tokens
+ *   ring     the last `window` tokens, in a state of fixed size             one request; snapshots
+ *   state    a state of fixed size, for example of a recurrence             one request; snapshots
+ *
+ * Layers of the first two classes may keep a state in addition. What counts bytes sums over the classes of the layers:
+ * planes are in pages (kvstore/arena.h), states are not; how a state is kept in host memory says kvstore/snapshot.h.
+ *
  * Registries of the choices that this room owns: row formats, index formats and victim policies. A configuration
  * carries the name; whoever sets something up resolves it here. Each find returns NULL for an unknown name
  * (sl_fail_unknown() of base/status.h makes the message); each names list ends with NULL and is in the order of the
@@ -69,9 +81,10 @@ typedef struct sl_cache_part {
 typedef enum { SL_SCOPE_REQUEST, SL_SCOPE_KV_HEAD, SL_SCOPE_QUERY_HEAD } sl_list_scope;
 
 typedef enum {
-    SL_PLANE_ROWS,  /* what attention reads */
-    SL_PLANE_INDEX, /* the index keys of the model itself */
-    SL_PLANE_META,  /* metadata of a sparse algorithm */
+    SL_PLANE_ROWS,   /* what attention reads */
+    SL_PLANE_INDEX,  /* the index keys of the model itself */
+    SL_PLANE_META,   /* metadata of a sparse algorithm */
+    SL_PLANE_BLOCKS, /* units of a class of layers without rows of tokens (sl_layer_class) */
 } sl_plane_role;
 
 typedef struct sl_cache_plane {
@@ -93,6 +106,37 @@ typedef struct sl_cache_shape {
     int32_t n_planes;
     sl_cache_plane planes[SL_CACHE_PLANES];
 } sl_cache_shape;
+
+typedef enum { SL_LAYER_TOKENS, SL_LAYER_BLOCKS, SL_LAYER_RING, SL_LAYER_STATE } sl_layer_kind;
+
+enum {
+    SL_CLASS_PLANES = 2,  /* planes of a class's own */
+    SL_MODEL_CLASSES = 4, /* classes that a family states */
+    SL_LAYER_CLASSES = 8, /* of a geometry, where layers with and without index keys are told apart */
+    SL_STATE_BYTES_MAX = 1 << 30
+};
+
+/* What a layer keeps of a request, whatever its length. bytes 0: nothing. */
+typedef struct sl_layer_state {
+    char format[SL_CACHE_NAME]; /* contents of another format never match */
+    uint64_t stamp;             /* as sl_cache_plane.stamp */
+    int64_t bytes;
+} sl_layer_state;
+
+/* A class of layers, as a model family states it. */
+typedef struct sl_layer_class {
+    char name[SL_CACHE_NAME];
+    sl_layer_kind kind;
+    int32_t n_planes; /* of kind BLOCKS: at least one, with role BLOCKS; of other kinds 0 */
+    sl_cache_plane planes[SL_CLASS_PLANES];
+    int32_t window; /* tokens of a ring; 0: there is none */
+    sl_layer_state state;
+} sl_layer_class;
+
+const char *sl_layer_kind_name(sl_layer_kind k);
+/* Whether a layer of this kind can keep such a state and ring; SL_ERR_INVALID says what is wrong. */
+sl_status sl_layer_state_check(const char *name, sl_layer_kind kind, int32_t window, const sl_layer_state *s,
+                               sl_err *err);
 
 /* Tokens of a segment: those of the unit, but at most those of a page. */
 static inline int32_t sl_cache_segment_tokens(const sl_cache_plane *p)
@@ -178,6 +222,9 @@ typedef struct sl_cache_dims {
     sl_list_scope row_scope;
     int32_t row_tokens;
     sl_select_options select; /* read by the sparse algorithm only */
+    /* The classes of the model's layers, sl_model_config.layer_class counts them. None: every layer has rows of tokens. */
+    int32_t n_classes;
+    sl_layer_class classes[SL_MODEL_CLASSES];
 } sl_cache_dims;
 
 /* Makes the plane of rows and, if index_dim is set, the plane of the model's index keys. A selector adds planes of

@@ -1,9 +1,9 @@
 /*
  * Page geometry and the arena: the host memory that holds every page of this process.
  *
- * A page is 64 tokens, all layers, all planes of the cache shape (kernels/cache.h): rows in every layer, index keys and
- * an algorithm's metadata in the layers that select. Layouts differ only in
- * strides:
+ * A page is 64 tokens, all layers, of each layer the planes of its class (kernels/cache.h): rows of tokens, index keys and
+ * an algorithm's metadata in the layers that select; or rows of blocks; or nothing, in a layer that keeps a state alone.
+ * Layouts differ only in strides:
  *
  *   layout        order in memory, outermost first      contiguous
  *   ------------  ------------------------------------  ----------------------------------------------------
@@ -32,13 +32,26 @@
 
 typedef enum { SL_LAYOUT_PAGE_FIRST, SL_LAYOUT_LAYER_FIRST, SL_LAYOUT_PAGE_HEAD } sl_layout;
 
+/* A class of layers. Layers that make no selection of their own, and so have no index keys, are a class of their own. */
+typedef struct sl_geometry_class {
+    char name[SL_CACHE_NAME];
+    sl_layer_kind kind;
+    uint8_t planes; /* bit p: its layers have plane p of the shape */
+    int32_t window;
+    sl_layer_state state;
+} sl_geometry_class;
+
 typedef struct sl_geometry {
     sl_key fingerprint; /* of model and numeric convention: other pages never match */
     sl_layout layout;
     int32_t n_layers;
-    sl_cache_shape shape;                         /* of a layer that has all planes */
-    uint8_t layer_planes[SL_GEOMETRY_MAX_LAYERS]; /* bit p: the layer has plane p of the shape */
-    int64_t page_bytes;                           /* all planes, all layers */
+    sl_cache_shape
+        shape; /* the planes of all classes; plane 0 are the rows of tokens, even if no layer has them */
+    int32_t n_classes; /* in the order of the first layer of each */
+    sl_geometry_class classes[SL_LAYER_CLASSES];
+    uint8_t layer_class[SL_GEOMETRY_MAX_LAYERS];
+    int64_t page_bytes;  /* of a page: all planes, all layers */
+    int64_t state_bytes; /* of a request: the states of all layers, which are in no page */
 } sl_geometry;
 
 typedef struct sl_geometry_opts {
@@ -47,14 +60,25 @@ typedef struct sl_geometry_opts {
     const sl_cache_shape *shape;
     int32_t n_layers;
     const bool *has_indexer; /* [n_layers]; NULL: no layer has one */
+    /* What the family states: classes[n_classes], whose planes are added to the shape, and the class of each layer,
+     * [n_layers]. n_classes 0: every layer has the shape's planes. */
+    const sl_layer_class *classes;
+    int32_t n_classes;
+    const uint8_t *layer_class;
 } sl_geometry_opts;
 
-/* SL_ERR_INVALID names the field whose value is not possible. The shape is copied. */
+/* SL_ERR_INVALID names the field whose value is not possible. The shape and the classes are copied. */
 sl_status sl_geometry_make(const sl_geometry_opts *opts, sl_geometry *out, sl_err *err);
+static inline const sl_geometry_class *sl_geometry_class_of(const sl_geometry *g, int32_t layer)
+{
+    return &g->classes[g->layer_class[layer]];
+}
 static inline bool sl_geometry_has(const sl_geometry *g, int32_t layer, int32_t plane)
 {
-    return g->layer_planes[layer] >> plane & 1;
+    return sl_geometry_class_of(g, layer)->planes >> plane & 1;
 }
+/* Bytes of one layer in a page; 0: the layer keeps a state alone. */
+int64_t sl_geometry_layer_bytes(const sl_geometry *g, int32_t layer);
 void sl_geometry_write(const sl_geometry *g, sl_wr *w);
 sl_status sl_geometry_read(const void *bytes, size_t n, sl_geometry *out, sl_err *err);
 /* SL_OK: pages may be copied between the two; their layouts may differ. SL_ERR_REFUSED: the first plane or field that

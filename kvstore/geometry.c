@@ -11,7 +11,11 @@
 #include "kernels/cache.h"
 #include "kvstore/arena.h"
 
-enum { GEOMETRY_VERSION = 2 };
+/*
+ * The wire form says of each layer its planes (version 2), or, where that is not all, its class (version 3). A geometry has
+ * one form alone, because stored pages are named by a hash of it.
+ */
+enum { PLANES_VERSION = 2, CLASSES_VERSION = 3 };
 
 static const sl_layout_desc layouts[] = {
     [SL_LAYOUT_PAGE_FIRST] = {"page_first", "a page is contiguous: layer by layer", SL_LAYOUT_PAGE_FIRST},
@@ -48,6 +52,59 @@ static int32_t layers_before(const sl_geometry *g, int32_t layer, int32_t plane)
     return n;
 }
 
+/* ---- classes ---- */
+
+/* The planes of a layer that has rows of tokens. */
+static uint8_t token_planes(const sl_cache_shape *s, bool indexed)
+{
+    uint8_t mask = 0;
+    for (int32_t p = 0; p < s->n_planes && p < SL_CACHE_PLANES; p++)
+        if (s->planes[p].role != SL_PLANE_BLOCKS && (indexed || !s->planes[p].indexed_only))
+            mask |= (uint8_t)(1u << p);
+    return mask;
+}
+
+static sl_status check_class(const sl_geometry *g, const sl_geometry_class *c, sl_err *err)
+{
+    if (!c->name[0] || !memchr(c->name, 0, sizeof c->name))
+        return sl_fail(err, SL_ERR_INVALID, "geometry: a layer class has no name");
+    SL_TRY(sl_layer_state_check(c->name, c->kind, c->window, &c->state, err));
+    const uint8_t least = token_planes(&g->shape, false), most = token_planes(&g->shape, true);
+    const uint8_t blocks = (uint8_t)(((1u << g->shape.n_planes) - 1) & ~most);
+    const bool good = c->kind == SL_LAYER_TOKENS   ? (c->planes & least) == least && !(c->planes & ~most)
+                      : c->kind == SL_LAYER_BLOCKS ? c->planes && !(c->planes & ~blocks)
+                                                   : c->planes == 0;
+    if (!good)
+        return sl_fail(err, SL_ERR_INVALID, "geometry: layer class %s has the wrong planes for kind %s",
+                       c->name, sl_layer_kind_name(c->kind));
+    return SL_OK;
+}
+
+/* Classes are in the order of their first layers, and none is there twice. */
+static sl_status check_classes(const sl_geometry *g, sl_err *err)
+{
+    int32_t seen = 0;
+    if (g->n_classes < 1 || g->n_classes > SL_LAYER_CLASSES)
+        return sl_fail(err, SL_ERR_INVALID, "geometry: %d layer classes, 1..%d are possible", g->n_classes,
+                       SL_LAYER_CLASSES);
+    for (int32_t l = 0; l < g->n_layers; l++) {
+        if (g->layer_class[l] > seen || g->layer_class[l] >= g->n_classes)
+            return sl_fail(err, SL_ERR_INVALID, "geometry: layer %d: class %d of %d", l, g->layer_class[l],
+                           g->n_classes);
+        seen += g->layer_class[l] == seen;
+    }
+    if (seen != g->n_classes)
+        return sl_fail(err, SL_ERR_INVALID, "geometry: layer class %s has no layer", g->classes[seen].name);
+    for (int32_t c = 0; c < g->n_classes; c++) {
+        SL_TRY(check_class(g, &g->classes[c], err));
+        for (int32_t k = 0; k < c; k++)
+            if (memcmp(&g->classes[c], &g->classes[k], sizeof *g->classes) == 0)
+                return sl_fail(err, SL_ERR_INVALID, "geometry: layer class %s exists twice",
+                               g->classes[c].name);
+    }
+    return SL_OK;
+}
+
 static sl_status check(const sl_geometry *g, sl_err *err)
 {
     if (g->n_layers < 1 || g->n_layers > SL_GEOMETRY_MAX_LAYERS)
@@ -56,20 +113,117 @@ static sl_status check(const sl_geometry *g, sl_err *err)
     if ((unsigned)g->layout >= SL_COUNT(layouts))
         return sl_fail(err, SL_ERR_INVALID, "geometry: layout %d is unknown", (int)g->layout);
     SL_TRY(sl_cache_shape_check(&g->shape, err));
-    for (int32_t l = 0; l < g->n_layers; l++)
-        for (int32_t p = 0; p < 8; p++)
-            if (sl_geometry_has(g, l, p) ? p >= g->shape.n_planes
-                                         : p < g->shape.n_planes && !g->shape.planes[p].indexed_only)
-                return sl_fail(err, SL_ERR_INVALID, "geometry: layer %d has the wrong planes", l);
-    return SL_OK;
+    return check_classes(g, err);
+}
+
+int64_t sl_geometry_layer_bytes(const sl_geometry *g, int32_t layer)
+{
+    int64_t bytes = 0;
+    for (int32_t p = 0; p < g->shape.n_planes; p++)
+        if (sl_geometry_has(g, layer, p))
+            bytes += sl_cache_page_bytes(&g->shape.planes[p]);
+    return bytes;
 }
 
 static sl_status finish(sl_geometry *g, sl_err *err)
 {
     SL_TRY(check(g, err));
-    g->page_bytes = 0;
-    for (int32_t p = 0; p < g->shape.n_planes; p++)
-        g->page_bytes += layers_before(g, g->n_layers, p) * sl_cache_page_bytes(&g->shape.planes[p]);
+    g->page_bytes = g->state_bytes = 0;
+    for (int32_t l = 0; l < g->n_layers; l++) {
+        g->page_bytes += sl_geometry_layer_bytes(g, l);
+        g->state_bytes += sl_geometry_class_of(g, l)->state.bytes;
+    }
+    if (g->page_bytes == 0)
+        return sl_fail(err, SL_ERR_INVALID, "geometry: no layer has rows, so a page would be empty");
+    return SL_OK;
+}
+
+/* A string without bytes behind its end, because classes are compared byte by byte. */
+static void put_name(char out[SL_CACHE_NAME], const char *name)
+{
+    memset(out, 0, SL_CACHE_NAME);
+    for (int32_t i = 0; i < SL_CACHE_NAME - 1 && name[i]; i++)
+        out[i] = name[i];
+}
+
+/* The class of a layer for which the family states nothing else. */
+static void plain_class(const sl_geometry *g, uint8_t planes, sl_geometry_class *out)
+{
+    memset(out, 0, sizeof *out);
+    out->kind = SL_LAYER_TOKENS, out->planes = planes;
+    put_name(out->name, planes == token_planes(&g->shape, true) ? "tokens" : "shared");
+}
+
+/* Layer l has this class, which is added if it is not there yet. */
+static sl_status set_class(sl_geometry *g, int32_t l, const sl_geometry_class *c, sl_err *err)
+{
+    int32_t i = 0;
+    while (i < g->n_classes && memcmp(&g->classes[i], c, sizeof *c) != 0)
+        i++;
+    if (i == SL_LAYER_CLASSES)
+        return sl_fail(err, SL_ERR_INVALID, "geometry: more than %d layer classes", SL_LAYER_CLASSES);
+    if (i == g->n_classes)
+        memcpy(&g->classes[g->n_classes++], c, sizeof *c);
+    g->layer_class[l] = (uint8_t)i;
+    return SL_OK;
+}
+
+/* The stated class c of a layer; its planes are those of the shape from `first` on. */
+static void stated_class(const sl_geometry *g, const sl_layer_class *c, int32_t first, bool indexed,
+                         sl_geometry_class *out)
+{
+    memset(out, 0, sizeof *out);
+    put_name(out->name, c->name);
+    out->kind = c->kind, out->window = c->window;
+    put_name(out->state.format, c->state.format);
+    out->state.stamp = c->state.stamp, out->state.bytes = c->state.bytes;
+    out->planes = c->kind == SL_LAYER_TOKENS ? token_planes(&g->shape, indexed)
+                                             : (uint8_t)(((1u << c->n_planes) - 1) << first);
+}
+
+/* Adds the planes of the stated classes to the shape; first[c]: where those of class c begin. */
+static sl_status add_planes(sl_geometry *g, const sl_geometry_opts *o, int32_t *first, sl_err *err)
+{
+    for (int32_t c = 0; c < o->n_classes; c++) {
+        const sl_layer_class *k = &o->classes[c];
+        first[c] = g->shape.n_planes;
+        if (k->n_planes < 0 || k->n_planes > SL_CLASS_PLANES ||
+            (k->n_planes > 0) != (k->kind == SL_LAYER_BLOCKS))
+            return sl_fail(err, SL_ERR_INVALID, "geometry: layer class %s of kind %s has %d planes", k->name,
+                           sl_layer_kind_name(k->kind), k->n_planes);
+        if (k->n_planes > SL_CACHE_PLANES - g->shape.n_planes)
+            return sl_fail(err, SL_ERR_INVALID, "geometry: more than %d cache planes with those of class %s",
+                           SL_CACHE_PLANES, k->name);
+        for (int32_t p = 0; p < k->n_planes; p++) {
+            if (k->planes[p].role != SL_PLANE_BLOCKS)
+                return sl_fail(err, SL_ERR_INVALID, "geometry: plane %s of layer class %s holds no blocks",
+                               k->planes[p].name, k->name);
+            g->shape.planes[g->shape.n_planes++] = k->planes[p];
+        }
+    }
+    return SL_OK;
+}
+
+/* The class of each layer. */
+static sl_status classify(sl_geometry *g, const sl_geometry_opts *o, sl_err *err)
+{
+    int32_t first[SL_MODEL_CLASSES] = {0};
+    if (o->n_classes < 0 || o->n_classes > SL_MODEL_CLASSES || (o->n_classes > 0 && !o->layer_class))
+        return sl_fail(err, SL_ERR_INVALID, "geometry: %d layer classes are stated, at most %d", o->n_classes,
+                       SL_MODEL_CLASSES);
+    SL_TRY(add_planes(g, o, first, err));
+    for (int32_t l = 0; l < o->n_layers; l++) {
+        const bool indexed = o->has_indexer && o->has_indexer[l];
+        sl_geometry_class c;
+        if (o->n_classes == 0)
+            plain_class(g, token_planes(&g->shape, indexed), &c);
+        else if (o->layer_class[l] >= o->n_classes)
+            return sl_fail(err, SL_ERR_INVALID, "geometry: layer %d: class %d of %d", l, o->layer_class[l],
+                           o->n_classes);
+        else
+            stated_class(g, &o->classes[o->layer_class[l]], first[o->layer_class[l]], indexed, &c);
+        SL_TRY(set_class(g, l, &c, err));
+    }
     return SL_OK;
 }
 
@@ -78,10 +232,10 @@ sl_status sl_geometry_make(const sl_geometry_opts *o, sl_geometry *out, sl_err *
     sl_geometry g;
     memset(&g, 0, sizeof g); /* also the padding, because tests compare geometries byte by byte */
     g.fingerprint = o->fingerprint, g.layout = o->layout, g.n_layers = o->n_layers, g.shape = *o->shape;
-    for (int32_t l = 0; l < o->n_layers && l < SL_GEOMETRY_MAX_LAYERS; l++)
-        for (int32_t p = 0; p < g.shape.n_planes && p < SL_CACHE_PLANES; p++)
-            if (!g.shape.planes[p].indexed_only || (o->has_indexer && o->has_indexer[l]))
-                g.layer_planes[l] |= (uint8_t)(1u << p);
+    if (o->n_layers < 1 || o->n_layers > SL_GEOMETRY_MAX_LAYERS)
+        return check(&g, err);
+    SL_TRY(sl_cache_shape_check(o->shape, err));
+    SL_TRY(classify(&g, o, err));
     SL_TRY(finish(&g, err));
     *out = g;
     return SL_OK;
@@ -108,9 +262,33 @@ static void write_plane(const sl_cache_plane *p, sl_wr *w)
     }
 }
 
+/* Whether the planes of its layers say everything. */
+static bool is_plain(const sl_geometry *g)
+{
+    for (int32_t c = 0; c < g->n_classes; c++) {
+        sl_geometry_class plain;
+        plain_class(g, g->classes[c].planes, &plain);
+        if (memcmp(&plain, &g->classes[c], sizeof plain) != 0)
+            return false;
+    }
+    return true;
+}
+
+static void write_class(const sl_geometry_class *c, sl_wr *w)
+{
+    sl_wr_str(w, c->name);
+    sl_wr_u8(w, (uint8_t)c->kind);
+    sl_wr_u8(w, c->planes);
+    sl_wr_i32(w, c->window);
+    sl_wr_str(w, c->state.format);
+    sl_wr_u64(w, c->state.stamp);
+    sl_wr_u64(w, (uint64_t)c->state.bytes);
+}
+
 void sl_geometry_write(const sl_geometry *g, sl_wr *w)
 {
-    sl_wr_u8(w, GEOMETRY_VERSION);
+    const bool plain = is_plain(g);
+    sl_wr_u8(w, plain ? PLANES_VERSION : CLASSES_VERSION);
     sl_wr_u64(w, g->fingerprint.lo);
     sl_wr_u64(w, g->fingerprint.hi);
     sl_wr_u8(w, (uint8_t)g->layout);
@@ -119,7 +297,12 @@ void sl_geometry_write(const sl_geometry *g, sl_wr *w)
         write_plane(&g->shape.planes[p], w);
     sl_wr_i32(w, g->n_layers);
     for (int32_t l = 0; l < g->n_layers; l++)
-        sl_wr_u8(w, g->layer_planes[l]);
+        sl_wr_u8(w, plain ? sl_geometry_class_of(g, l)->planes : g->layer_class[l]);
+    if (plain)
+        return;
+    sl_wr_u8(w, (uint8_t)g->n_classes);
+    for (int32_t c = 0; c < g->n_classes; c++)
+        write_class(&g->classes[c], w);
 }
 
 bool sl_geometry_format(const sl_geometry *g, sl_key *out)
@@ -159,13 +342,46 @@ static void read_plane(sl_rd *r, sl_cache_plane *p)
     }
 }
 
+static void read_class(sl_rd *r, sl_geometry_class *c)
+{
+    char name[SL_CACHE_NAME] = "", format[SL_CACHE_NAME] = "";
+    memset(c, 0, sizeof *c);
+    sl_rd_str(r, name, sizeof name);
+    put_name(c->name, name);
+    c->kind = (sl_layer_kind)sl_rd_u8(r);
+    c->planes = sl_rd_u8(r);
+    c->window = sl_rd_i32(r);
+    sl_rd_str(r, format, sizeof format);
+    put_name(c->state.format, format);
+    c->state.stamp = sl_rd_u64(r);
+    c->state.bytes = (int64_t)sl_rd_u64(r);
+}
+
+/* What follows the shape: of each layer its planes, or its class and then the classes. */
+static sl_status read_layers(sl_rd *r, bool plain, sl_geometry *g, sl_err *err)
+{
+    for (int32_t l = 0; l < g->n_layers; l++) {
+        g->layer_class[l] = sl_rd_u8(r);
+        sl_geometry_class c;
+        plain_class(g, g->layer_class[l], &c);
+        if (plain)
+            SL_TRY(set_class(g, l, &c, err));
+    }
+    if (plain)
+        return SL_OK;
+    g->n_classes = sl_rd_u8(r);
+    for (int32_t c = 0; c < g->n_classes && c < SL_LAYER_CLASSES; c++)
+        read_class(r, &g->classes[c]);
+    return SL_OK;
+}
+
 sl_status sl_geometry_read(const void *bytes, size_t n, sl_geometry *out, sl_err *err)
 {
     sl_rd r = sl_rd_init(bytes, n);
     uint8_t version = sl_rd_u8(&r);
-    if (r.bad || version != GEOMETRY_VERSION)
-        return sl_fail(err, SL_ERR_CORRUPT, "geometry: version %u, this build reads version %d", version,
-                       GEOMETRY_VERSION);
+    if (r.bad || version < PLANES_VERSION || version > CLASSES_VERSION)
+        return sl_fail(err, SL_ERR_CORRUPT, "geometry: version %u, this build reads versions %d and %d",
+                       version, PLANES_VERSION, CLASSES_VERSION);
     sl_geometry g;
     memset(&g, 0, sizeof g);
     g.fingerprint.lo = sl_rd_u64(&r);
@@ -177,13 +393,35 @@ sl_status sl_geometry_read(const void *bytes, size_t n, sl_geometry *out, sl_err
     g.n_layers = sl_rd_i32(&r);
     if (r.bad || g.n_layers < 1 || g.n_layers > SL_GEOMETRY_MAX_LAYERS)
         return sl_fail(err, SL_ERR_CORRUPT, "geometry: bad planes or n_layers");
-    for (int32_t l = 0; l < g.n_layers; l++)
-        g.layer_planes[l] = sl_rd_u8(&r);
+    if (read_layers(&r, version == PLANES_VERSION, &g, err) != SL_OK)
+        return SL_ERR_CORRUPT;
     if (sl_rd_done(&r) != SL_OK)
         return sl_fail(err, SL_ERR_CORRUPT, "geometry: %zu bytes do not hold %d layers", n, g.n_layers);
     if (finish(&g, err) != SL_OK)
         return SL_ERR_CORRUPT;
+    if (version == CLASSES_VERSION && is_plain(&g))
+        return sl_fail(err, SL_ERR_CORRUPT, "geometry: classes that say no more than planes");
     *out = g;
+    return SL_OK;
+}
+
+/* What a layer's class says besides its planes. */
+static sl_status same_class(const sl_geometry *mine, const sl_geometry *theirs, int32_t l, sl_err *err)
+{
+    const sl_geometry_class *a = sl_geometry_class_of(mine, l), *b = sl_geometry_class_of(theirs, l);
+    if (a->kind != b->kind)
+        return sl_fail(err, SL_ERR_REFUSED, "layer %d: kind of layer differs: %s here, %s there", l,
+                       sl_layer_kind_name(a->kind), sl_layer_kind_name(b->kind));
+    if (strcmp(a->state.format, b->state.format) != 0)
+        return sl_fail(err, SL_ERR_REFUSED,
+                       "layer %d: format of the state differs: \"%s\" here, \"%s\" there", l, a->state.format,
+                       b->state.format);
+    if (a->state.bytes != b->state.bytes || a->window != b->window || a->state.stamp != b->state.stamp)
+        return sl_fail(err, SL_ERR_REFUSED,
+                       "layer %d: state differs: %" PRId64 " bytes, window %d, stamp %016" PRIx64
+                       " here, %" PRId64 ", %d, %016" PRIx64 " there",
+                       l, a->state.bytes, a->window, a->state.stamp, b->state.bytes, b->window,
+                       b->state.stamp);
     return SL_OK;
 }
 
@@ -199,6 +437,8 @@ sl_status sl_geometry_compatible(const sl_geometry *mine, const sl_geometry *the
                 return sl_fail(err, SL_ERR_REFUSED, "layer %d: cache plane %s: %s here, %s there", l,
                                mine->shape.planes[p].name, sl_geometry_has(mine, l, p) ? "yes" : "no",
                                sl_geometry_has(theirs, l, p) ? "yes" : "no");
+    for (int32_t l = 0; l < mine->n_layers; l++)
+        SL_TRY(same_class(mine, theirs, l, err));
     if (!sl_key_eq(mine->fingerprint, theirs->fingerprint))
         return sl_fail(err, SL_ERR_REFUSED,
                        "model fingerprint differs: %016" PRIx64 "%016" PRIx64 " here, %016" PRIx64

@@ -28,6 +28,15 @@ static void put_f64(sl_wr *w, double d)
     sl_wr_u64(w, u);
 }
 
+/* Whether the layers are of different classes. Prints of other models do not mention them. */
+static bool has_classes(const sl_model_config *c)
+{
+    for (int32_t i = 0; i < c->n_layers; i++)
+        if (c->layer_class[i])
+            return true;
+    return false;
+}
+
 /* Leaves out max_context and the ids of bos and eos: they do not change any row. */
 static void put_config(sl_wr *w, const sl_model_config *c)
 {
@@ -77,6 +86,8 @@ static void put_config(sl_wr *w, const sl_model_config *c)
         put_f64(w, reals[i]);
     for (int32_t i = 0; i < c->n_layers; i++)
         sl_wr_u8(w, (uint8_t)(c->layer_is_moe[i] | c->layer_has_indexer[i] << 1));
+    for (int32_t i = 0; has_classes(c) && i < c->n_layers; i++)
+        sl_wr_u8(w, c->layer_class[i]);
     if (c->n_kv_heads)
         sl_wr_u32(w, (uint32_t)c->n_kv_heads);
     if (c->rope_type == SL_ROPE_LLAMA3) {

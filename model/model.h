@@ -46,6 +46,8 @@ typedef struct sl_model_config {
     bool layer_is_moe[SL_MAX_LAYERS];
     /* false: reuses the selection of the last layer that has an indexer (IndexShare) */
     bool layer_has_indexer[SL_MAX_LAYERS];
+    /* The class of each layer, by number in sl_cache_dims.classes; all 0 where the family states no classes. */
+    uint8_t layer_class[SL_MAX_LAYERS];
     bool index_rope_interleaved;
     float rms_eps;          /* residual norms */
     float lora_eps;         /* q_a, kv_a layer norms */

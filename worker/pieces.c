@@ -47,14 +47,20 @@ static bool next_plane(sl_pieces *it)
     return it->plane < it->map->local->shape.n_planes;
 }
 
+/* The first plane that this layer has; false: it keeps a state alone. */
+static bool first_plane(sl_pieces *it)
+{
+    it->plane = -1;
+    return next_plane(it);
+}
+
 /* Advances to the next page and plane. */
 static void advance(sl_pieces *it)
 {
     int32_t last = (it->end - 1) / PAGE;
     if (it->by_page) {
         if (!next_plane(it)) {
-            it->plane = SL_CACHE_ROWS;
-            it->done = ++it->page > last;
+            it->done = ++it->page > last || !first_plane(it);
         }
     } else if (++it->page > last) {
         it->page = it->first / PAGE;
@@ -75,6 +81,7 @@ void sl_pieces_init(sl_pieces *it, const sl_page_map *map, int32_t layer, int32_
     }
     it->by_page = l->layout == SL_LAYOUT_PAGE_FIRST && r->layout == SL_LAYOUT_PAGE_FIRST;
     it->page = first / PAGE;
+    it->done |= !first_plane(it);
     if (!it->done)
         begin_walk(it);
 }

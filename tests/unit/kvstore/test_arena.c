@@ -174,7 +174,7 @@ START_TEST(differences_are_named)
         sl_geometry b = make_dims_geometry(SL_LAYOUT_LAYER_FIRST, d, 4,
                                            2); /* a different layout is no reason to refuse */
         b.n_layers += i == 0;
-        b.layer_planes[1] ^= (uint8_t)(i == 6 ? 2 : 0);
+        b.layer_class[1] ^= i == 6; /* the class of layer 2, which shares */
         b.fingerprint.lo += i == 7;
         b.shape.n_planes -= i == 8;
         b.shape.planes[0].heads += i == 9;
