@@ -256,6 +256,7 @@ static bool stop_thread(sl_disk_tier *t)
             SL_LOG_WARN, "tier", "disk_left",
             "file=%s operations=%d waited_ms=%lu effect=\"the kernel keeps their buffers until the process ends\"",
             t->file.path, n, (unsigned long)(t->slow_ns / 1000000));
+        pthread_detach(t->thread);
         return false;
     }
     return true;
