@@ -71,7 +71,7 @@ SLOWEST = 8  # tests of a stage whose times the summary names
 # Run there with less of the same: no path is left out.
 SHORTER = {"unit": ["kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (--large)"],
            "asan": ["tests with many variants of a case (add_variants in tests/unit/run_suite.h): four at most, of other ones half",
-                    "test_several: 30 steps of each kind where the release build takes 130",
+                    "test_several: about 30 steps of each kind where the release build takes 130",
                     "test_engine: 60 steps of each model where the release build takes 1100, six streams of 190 tokens for ten of 260",
                     "test_group: 60 steps of each model where the release build takes 200 or 1000",
                     "comm_conformance_cpu, comm_conformance_sockets: groups of one and three ranks",

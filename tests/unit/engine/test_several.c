@@ -15,10 +15,11 @@
 
 enum { CONTEXT = 400, LENGTH = 390, MOST = 5, STREAMS = 4, LAYERS = 16 };
 
+enum { MOST_STEPS = 130 }; /* of each kind, 2,210 in all */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STEPS = 30 };
+enum { STEPS = 30 }; /* and more where these evicted nothing or took back no page */
 #else
-enum { STEPS = 130 }; /* of each kind, 2,210 in all */
+enum { STEPS = MOST_STEPS };
 #endif
 
 /* list: tokens of the longest list, 0: the model's index_topk; block: tokens of a row. */
@@ -338,14 +339,20 @@ START_TEST(steps_of_several_tokens_that_are_taken_back)
         make_text(&streams[i], i);
     const int32_t pages = f.n_free;
     sl_engine_stats_get(f.engine, &before);
-    for (int i = 0; i < STEPS; i++)
+    const bool evicts =
+        f.cfg->index_topk > 0 && f.eo.hot_rows < CONTEXT; /* the others read few different rows */
+    after = before;
+    for (int i = 0;
+         i < STEPS || (i < MOST_STEPS && (crossed == 0 || (evicts && after.evictions == before.evictions)));
+         i++) {
         one_step();
-    sl_engine_stats_get(f.engine, &after);
+        sl_engine_stats_get(f.engine, &after);
+    }
     ck_assert_int_gt(truncated, STEPS / 2);
     ck_assert_int_gt(crossed, 0);
     ck_assert_uint_gt(after.misses, before.misses);
     ck_assert_uint_gt(after.tail_hits, before.tail_hits);
-    if (f.cfg->index_topk > 0 && f.eo.hot_rows < CONTEXT) /* the others read few different rows */
+    if (evicts)
         ck_assert_uint_gt(after.evictions, before.evictions);
     if (f.eo.graphs == SL_GRAPHS_PAD)
         ck_assert_uint_gt(after.decode_steps, before.decode_steps + STEPS / 20);
