@@ -44,7 +44,7 @@ function(sl_room name)
 endfunction()
 
 # The long tests, longest first: ctest starts them first, so that none runs alone at the end.
-set(SL_LONG_TESTS test_writer_dies test_engine test_conformance test_endings test_remote_memory test_faults test_soak test_tokenizer test_golden test_sparse_conformance
+set(SL_LONG_TESTS test_writer_dies test_strategies test_engine test_conformance test_endings test_remote_memory test_faults test_soak test_tokenizer test_golden test_sparse_conformance
     test_engine_discrete test_models test_kernels_residency test_forward test_sampler)
 # Tests that mostly wait (for deadlines, deaths, other processes). tests/run gives ctest two places for each processor; these take
 # one, a test that computes takes two.
@@ -57,6 +57,22 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DI
 file(STRINGS ${CMAKE_SOURCE_DIR}/tests/not-under-tsan.txt SL_NOT_UNDER_TSAN REGEX "^[a-z]")
 string(REPLACE " " ";" SL_NOT_UNDER_TSAN "${SL_NOT_UNDER_TSAN}")
 
+# Under sanitizers test code is compiled in half of the time without optimisation. Not where it computes what is expected.
+function(sl_test_options name)
+  get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(SL_SANITIZE AND NOT room MATCHES "^(kernels|engine|sparse|model|local|eval)$")
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
+endfunction()
+
+# What several test programs share, compiled once; built only where one of them is.
+function(sl_test_rig name)
+  cmake_parse_arguments(T "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC EXCLUDE_FROM_ALL ${T_SOURCES})
+  target_link_libraries(${name} PUBLIC ${T_DEPS} PkgConfig::check)
+  sl_test_options(${name})
+endfunction()
+
 # A unit test program (libcheck); its exit code 77 means "skipped, reason printed". The limit is for what hangs.
 function(sl_test name)
   cmake_parse_arguments(T "" "" "SOURCES;DEPS;LIBS;ARGS" ${ARGN})
@@ -65,11 +81,7 @@ function(sl_test name)
   endif()
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE ${T_DEPS} PkgConfig::check)
-  # Under sanitizers test code is compiled in half of the time without optimisation. Not where it computes what is expected.
-  get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
-  if(SL_SANITIZE AND NOT room MATCHES "^(kernels|engine|sparse|model|local|eval)$")
-    target_compile_options(${name} PRIVATE -O0)
-  endif()
+  sl_test_options(${name})
   add_test(NAME ${name} COMMAND ${name} ${T_ARGS} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   if(SL_SANITIZE STREQUAL "thread" AND name IN_LIST SL_NOT_UNDER_TSAN)
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)

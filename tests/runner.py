@@ -62,7 +62,7 @@ LONG = "among the longest, or with another way to ship; the whole run has it"
 LEFT_OUT_QUICK = dict.fromkeys((  # added to LEFT_OUT["unit"] by --quick
     "test_writer_dies", "test_models", "test_cost", "test_several", "test_engine_discrete", "test_group", "comm_conformance_cpu", "comm_conformance_sockets",
     "test_faults_gpu", "test_faults_direct", "test_routers_gpu", "test_soak_gpu", "test_soak_direct", "test_cluster_gpu",
-    "test_cluster_direct", "test_tier", "test_bench", "test_simulate", "test_rocket_kv", "test_pq_cache", "test_cluster_kv", "equal",
+    "test_cluster_direct", "test_tier", "test_bench", "test_simulate", "test_strategies", "equal",
     "equal_gqa"), LONG)
 
 MANY = 9     # tests left out for one reason are counted and no longer named

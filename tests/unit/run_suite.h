@@ -1,5 +1,5 @@
 /*
- * The end of the main function of a test program: runs a suite and frees it. CK_VERBOSITY in the environment sets how
+ * The end of the main function of a test program: runs a suite, or several, and frees them. CK_VERBOSITY in the environment sets how
  * much libcheck prints; without it, one line for each failure and a summary.
  */
 #ifndef TESTS_UNIT_RUN_SUITE_H
@@ -29,14 +29,18 @@ static inline void add_variants_(TCase *c, const TTest *test, int n)
 }
 #define add_variants(c, test, n) add_variants_(c, test, (int)(n))
 
-/* Returns what main returns: EXIT_SUCCESS if every test passed. */
-static inline int run_suite(Suite *suite)
+/* Both return what main returns: EXIT_SUCCESS if every test passed. */
+static inline int run_suites(SRunner *runner)
 {
-    SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+static inline int run_suite(Suite *suite)
+{
+    return run_suites(srunner_create(suite));
 }
 
 #endif

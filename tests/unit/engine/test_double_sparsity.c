@@ -11,6 +11,7 @@
 
 #include "kernels/backend_impl.h"
 #include "sparse/channels.h"
+#include "strategies.h"
 #include "tests/unit/run_suite.h"
 #include "ways.h"
 #include "witness.h"
@@ -257,7 +258,7 @@ START_TEST(refusals)
 }
 END_TEST
 
-int main(void)
+Suite *double_sparsity_suite(void)
 {
     Suite *s = suite_create("engine/double_sparsity");
     TCase *c = tcase_create("double_sparsity");
@@ -273,5 +274,5 @@ int main(void)
     tcase_add_loop_test(c, gates_do_not_change_the_ways, 0, 2);
     tcase_add_test(c, refusals);
     suite_add_tcase(s, c);
-    return run_suite(s);
+    return s;
 }

@@ -11,6 +11,7 @@
 
 #include "fix.h"
 #include "model/safetensors.h"
+#include "strategies.h"
 #include "tests/unit/run_suite.h"
 
 #define GOLDEN "tests/golden/model/"
@@ -195,7 +196,7 @@ START_TEST(refusals)
 }
 END_TEST
 
-int main(void)
+Suite *gqa_suite(void)
 {
     Suite *s = suite_create("engine/gqa");
     TCase *t = tcase_create("gqa");
@@ -205,5 +206,5 @@ int main(void)
     tcase_add_loop_test(t, refuses_other_rows, 0, 2);
     tcase_add_test(t, refusals);
     suite_add_tcase(s, t);
-    return run_suite(s);
+    return s;
 }

@@ -15,6 +15,7 @@
 #include "kernels/codes.h"
 #include "kernels/gqa.h"
 #include "prompts.h"
+#include "strategies.h"
 #include "tests/unit/kernels/ref.h"
 #include "tests/unit/run_suite.h"
 #include "witness.h"
@@ -400,7 +401,7 @@ START_TEST(refusals)
 }
 END_TEST
 
-int main(void)
+Suite *pq_cache_suite(void)
 {
     Suite *s = suite_create("engine/pq_cache");
     TCase *c = tcase_create("pq_cache");
@@ -415,5 +416,5 @@ int main(void)
     tcase_add_loop_test(c, a_whole_budget_is_dense, 0, 2);
     tcase_add_test(c, refusals);
     suite_add_tcase(s, c);
-    return run_suite(s);
+    return s;
 }

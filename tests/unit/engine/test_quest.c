@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "kernels/backend_impl.h"
+#include "strategies.h"
 #include "tests/unit/run_suite.h"
 #include "ways.h"
 #include "witness.h"
@@ -292,7 +293,7 @@ START_TEST(latent_rows_have_no_kv_heads)
 }
 END_TEST
 
-int main(void)
+Suite *quest_suite(void)
 {
     Suite *s = suite_create("engine/quest");
     TCase *c = tcase_create("quest");
@@ -311,5 +312,5 @@ int main(void)
     tcase_add_test(c, int8_needs_whole_groups);
     tcase_add_test(c, latent_rows_have_no_kv_heads);
     suite_add_tcase(s, c);
-    return run_suite(s);
+    return s;
 }

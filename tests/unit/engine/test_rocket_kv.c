@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kernels/gqa.h"
+#include "strategies.h"
 #include "tests/unit/run_suite.h"
 #include "ways.h"
 #include "witness.h"
@@ -502,7 +503,7 @@ START_TEST(latent_rows_have_no_kv_heads)
 }
 END_TEST
 
-int main(void)
+Suite *rocket_kv_suite(void)
 {
     Suite *s = suite_create("engine/rocket_kv");
     TCase *c = tcase_create("rocket_kv");
@@ -520,5 +521,5 @@ int main(void)
     tcase_add_test(c, refusals);
     tcase_add_test(c, latent_rows_have_no_kv_heads);
     suite_add_tcase(s, c);
-    return run_suite(s);
+    return s;
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kernels/gqa.h"
+#include "strategies.h"
 #include "tests/unit/run_suite.h"
 #include "ways.h"
 #include "witness.h"
@@ -306,7 +307,7 @@ START_TEST(prompts_end_op_by_op)
 }
 END_TEST
 
-int main(void)
+Suite *snapkv_suite(void)
 {
     Suite *s = suite_create("engine/snapkv");
     TCase *c = tcase_create("snapkv");
@@ -323,5 +324,5 @@ int main(void)
     tcase_add_test(c, prompts_are_resident);
     tcase_add_test(c, prompts_end_op_by_op);
     suite_add_tcase(s, c);
-    return run_suite(s);
+    return s;
 }

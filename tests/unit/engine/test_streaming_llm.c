@@ -11,7 +11,7 @@
 
 #include "fix.h"
 #include "kernels/backend_impl.h"
-#include "tests/unit/run_suite.h"
+#include "strategies.h"
 
 enum { CONTEXT = 256, PROMPT = 150, LENGTH = 200, SINKS = 4, RECENT = 40 };
 
@@ -116,7 +116,7 @@ START_TEST(a_window_is_needed)
 }
 END_TEST
 
-int main(void)
+Suite *streaming_llm_suite(void)
 {
     Suite *s = suite_create("engine/streaming_llm");
     TCase *c = tcase_create("streaming_llm");
@@ -125,5 +125,5 @@ int main(void)
     tcase_add_loop_test(c, a_whole_window_is_dense, 0, SL_COUNT(models));
     tcase_add_test(c, a_window_is_needed);
     suite_add_tcase(s, c);
-    return run_suite(s);
+    return s;
 }
