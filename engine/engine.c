@@ -1,5 +1,6 @@
 /* Creation of an engine; see engine.h. Sequences are in seq.c, steps in step.c. */
 #include "engine/engine_impl.h"
+#include "engine/states.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +82,12 @@ static sl_status place_rows(const sl_engine *e, int32_t l, sl_coord_layer *y, in
 {
     int32_t hot = hot_rows_of(&e->o, l);
     bool any = e->o.max_hot_seqs > 0;
-    y->resident = hot == SL_HOT_RESIDENT;
+    y->absent = !sl_geometry_has(&e->geo, l, SL_CACHE_ROWS);
+    y->resident = y->absent || hot == SL_HOT_RESIDENT;
+    if (y->absent) {
+        *rows = 0;
+        return SL_OK;
+    }
     const sl_cache_plane *p = &e->geo.shape.planes[SL_CACHE_ROWS];
     int64_t pool = (y->resident ? e->o.index_pages : e->o.row_pages) * sl_cache_page_units(p);
     y->rows = (sl_row_view){.row_bytes = sl_cache_unit_bytes(p),
@@ -123,10 +129,11 @@ static sl_status make_layer(sl_engine *e, int32_t l, sl_err *err)
     sl_coord_layer *y = &e->layers[l];
     int64_t pages = sl_arena_pages(e->arena), rows = 0;
     uint8_t *base = sl_arena_base(e->arena);
-    y->has_indexer = e->cfg->layer_has_indexer[l];
+    y->has_indexer = e->cfg->layer_has_indexer[l] && sl_geometry_has(&e->geo, l, SL_CACHE_ROWS);
     y->host_rows = sl_geometry_plane(&e->geo, base, pages, l, SL_CACHE_ROWS);
     SL_TRY(place_rows(e, l, y, &rows, err));
-    SL_TRY(alloc_pool(e, (rows > 0 ? rows : 1) * y->rows.row_bytes, &y->rows.base, err));
+    if (!y->absent)
+        SL_TRY(alloc_pool(e, (rows > 0 ? rows : 1) * y->rows.row_bytes, &y->rows.base, err));
     for (int32_t p = SL_CACHE_ROWS + 1; p < e->geo.shape.n_planes; p++) {
         if (!sl_geometry_has(&e->geo, l, p))
             continue;
@@ -138,7 +145,7 @@ static sl_status make_layer(sl_engine *e, int32_t l, sl_err *err)
         SL_TRY(alloc_pool(e, e->o.index_pages * q->device_stride, &q->device, err));
     }
     sl_algo_plane *state = &y->planes[SL_ALGO_STATE];
-    state->device_stride = sl_algo_page_state(e->o.algorithm, &e->cache);
+    state->device_stride = y->absent ? 0 : sl_algo_page_state(e->o.algorithm, &e->cache);
     if (state->device_stride > 0)
         SL_TRY(alloc_pool(e, e->o.index_pages * state->device_stride, &state->device, err));
     return SL_OK;
@@ -149,7 +156,7 @@ static bool index_for_few(const sl_engine *e)
 {
     bool few = e->o.algorithm->state_tokens != NULL;
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
-        few = few && !e->layers[l].resident;
+        few = few && (!e->layers[l].resident || e->layers[l].absent);
         for (int32_t p = 0; p < SL_CACHE_PLANES; p++)
             few = few && !e->layers[l].planes[p].device;
     }
@@ -260,6 +267,7 @@ static sl_status make_parts(sl_engine *e, sl_err *err)
         e->registered = true;
     }
     SL_TRY(make_layers(e, err));
+    SL_TRY(sl_states_init(e, err));
     SL_TRY(sl_seqs_init(e, err));
     SL_TRY(make_io(e, err));
     SL_TRY(sl_choices_init(e, err));
@@ -323,6 +331,7 @@ void sl_engine_destroy(sl_engine *e)
             sl_be_free(e->be, SL_MEM_DEVICE, e->layers[l].planes[p].device);
         sl_be_free(e->be, SL_MEM_DEVICE, e->layers[l].rows.base);
     }
+    sl_states_fini(e);
     free(e->layers);
     if (e->registered)
         sl_be_host_unregister(e->be, sl_arena_base(e->arena));

@@ -161,6 +161,20 @@ sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err);
  * that ends in a selection, or more than the length; SL_ERR_UNSUPPORTED: max_item_tokens is 1.
  */
 sl_status sl_engine_seq_truncate(sl_engine *e, sl_seq *s, int32_t len, sl_err *err);
+/*
+ * States. Some models have layers that keep a state of fixed size instead of rows, or besides them (kernels/cache.h). It is
+ * on the device alone and cannot be cut: such a sequence is not truncated (SL_ERR_UNSUPPORTED; nor is one whose layers keep a
+ * value of an open block), and when it is opened or
+ * loaded with cached tokens, or a step of it failed, its steps are refused (SL_ERR_INVALID) until its states were restored
+ * for exactly its tokens. Without a snapshot they are computed again, from the first token or the last snapshot on.
+ *
+ * sl_engine_state_bytes(): of one sequence; 0: the model has none. The others take sl_snapshot_pages() host pages of the
+ * caller, and a key that names the sequence's tokens (kvstore/snapshot.h); they wait for the device.
+ */
+int64_t sl_engine_state_bytes(const sl_engine *e);
+sl_status sl_engine_seq_save(sl_engine *e, const sl_seq *s, sl_key key, const int32_t *pages, sl_err *err);
+/* SL_ERR_CORRUPT: the pages do not hold the undamaged snapshot of these tokens; nothing has changed. */
+sl_status sl_engine_seq_restore(sl_engine *e, sl_seq *s, sl_key key, const int32_t *pages, sl_err *err);
 /* Frees the sequence's device memory. Host pages stay the caller's. */
 void sl_engine_seq_close(sl_engine *e, sl_seq *s);
 int32_t sl_engine_seq_len(const sl_seq *s);      /* tokens whose rows exist */

@@ -23,6 +23,7 @@ struct sl_seq {
     bool open;
     int32_t row; /* of the page tables */
     int32_t len, n_pages;
+    int32_t state_len;            /* tokens for which its states stand (states.h) */
     int32_t n_index, prompt;      /* pages that have index pages; tokens of the prompt, 0: not known yet */
     int32_t hot_slot;             /* -1: resident */
     int32_t dirty_from, dirty_to; /* page entries the device does not know yet */
@@ -70,8 +71,9 @@ struct sl_engine {
     bool unified;    /* device memory is host memory */
     bool registered; /* this engine has registered the arena with the backend */
     sl_coord *coord;
-    sl_coord_layer *layers; /* [n_layers]; the engine owns rows.base and planes[].device */
-    int32_t ld;             /* pages of the longest sequence */
+    sl_coord_layer *layers;  /* [n_layers]; the engine owns rows.base and planes[].device */
+    sl_layer_memory *memory; /* [n_layers]: states and blocks; states.c owns their memory */
+    int32_t ld;              /* pages of the longest sequence */
     int32_t max_logits;
     sl_seq *seqs; /* [max_seqs] */
     bool

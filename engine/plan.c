@@ -6,21 +6,25 @@
 #include "base/strbuf.h"
 #include "engine/plan_group.h"
 #include "kernels/scratch.h"
+#include "kvstore/snapshot.h"
 #include "sparse/sparse.h"
 
 static const int32_t contexts[SL_PLAN_ROWS] = {16 << 10, 32 << 10, 64 << 10, 128 << 10};
 
 /* The engine's coordinator options for this plan; layers has SL_MAX_LAYERS entries. */
-static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, const sl_cache_plane *rows,
+static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, const sl_geometry *g,
                                 sl_coord_layer *layers, int32_t hot_slots)
 {
+    const sl_cache_plane *rows = &g->shape.planes[SL_CACHE_ROWS];
     for (int32_t l = 0; l < in->cfg->n_layers; l++) {
         int32_t hot = in->hot_rows_layer && in->hot_rows_layer[l] ? in->hot_rows_layer[l]
                       : p->all_resident                           ? SL_HOT_RESIDENT
                                                                   : p->hot_rows;
+        const bool absent = !sl_geometry_has(g, l, SL_CACHE_ROWS);
         layers[l] = (sl_coord_layer){
-            .has_indexer = in->cfg->layer_has_indexer[l],
-            .resident = hot == SL_HOT_RESIDENT,
+            .has_indexer = in->cfg->layer_has_indexer[l] && !absent,
+            .absent = absent,
+            .resident = absent || hot == SL_HOT_RESIDENT,
             .rows = {.row_bytes = p->row_bytes,
                      .hot_rows = hot == SL_HOT_RESIDENT ? 0 : sl_cache_units(rows, hot),
                      .tail_rows = sl_cache_units(rows, p->tail_rows)},
@@ -111,24 +115,29 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
     p->tail_rows = in->tail_rows > 0 ? in->tail_rows : 64;
     for (int32_t l = 0; l < in->cfg->n_layers; l++)
         p->index_layers += in->cfg->layer_has_indexer[l];
-    sl_coord_opts o = coord_opts(in, p, rows, layers, 0);
+    sl_coord_opts o = coord_opts(in, p, &g, layers, 0);
     int32_t of_run;
     p->item_tokens = in->max_item_tokens > 0 ? in->max_item_tokens : 1;
     SL_TRY(sl_coord_width(&o, &p->width, &of_run, err));
     int32_t hot = sl_plan_default_hot_rows(in->algorithm, p->width, of_run);
     p->hot_rows = in->hot_rows > 0 ? in->hot_rows : hot;
     p->all_resident = in->hot_rows <= 0 && !in->hot_rows_layer && !in->algorithm->constant_k && hot < of_run;
-    o = coord_opts(in, p, rows, layers, 1);
+    o = coord_opts(in, p, &g, layers, 1);
     SL_TRY(sl_coord_plan_bytes(&o, &p->hot_meta_bytes, &p->fixed_bytes, &p->algorithm_bytes, err));
     const uint64_t page_rows = (uint64_t)sl_cache_page_bytes(rows);
     for (int32_t l = 0; l < in->cfg->n_layers; l++) {
-        p->index_page_device += whole_bytes(&g, l) + (uint64_t)sl_algo_page_state(in->algorithm, &in->cache);
+        p->index_page_device += whole_bytes(&g, l);
+        p->state_device += sl_geometry_state_device(&g, l);
+        if (layers[l].absent)
+            continue;
+        p->index_page_device += (uint64_t)sl_algo_page_state(in->algorithm, &in->cache);
         p->resident_layers += layers[l].resident;
         *(layers[l].resident ? &p->index_page_device : &p->row_page_device) += page_rows;
         if (!layers[l].resident)
             p->hot_rows_bytes +=
                 (uint64_t)(layers[l].rows.hot_rows + layers[l].rows.tail_rows) * (uint64_t)p->row_bytes;
     }
+    p->snapshot_host = (uint64_t)sl_snapshot_pages(&g) * (uint64_t)g.page_bytes;
     if (in->algorithm->state_tokens && in->algorithm->page_state && p->resident_layers == 0 &&
         p->index_page_device == (uint64_t)in->cfg->n_layers * (uint64_t)in->algorithm->page_state(&in->cache))
         p->index_tokens =
@@ -154,9 +163,10 @@ static sl_plan_row plan_row(const sl_plan *p, uint64_t host_bytes, int64_t most_
     uint64_t n = (uint64_t)sl_pages_for(context), index = (uint64_t)index_pages_for(p, context);
     sl_plan_row r = {
         .context = context,
-        .resident_bytes = index * p->index_page_device + n * p->row_page_device,
-        .hierarchical_bytes = index * p->index_page_device + p->hot_rows_bytes + p->hot_meta_bytes,
-        .host_bytes = n * (uint64_t)p->page_bytes,
+        .resident_bytes = index * p->index_page_device + n * p->row_page_device + p->state_device,
+        .hierarchical_bytes =
+            index * p->index_page_device + p->hot_rows_bytes + p->hot_meta_bytes + p->state_device,
+        .host_bytes = n * (uint64_t)p->page_bytes + p->snapshot_host,
     };
     if (context > p->max_context)
         return r;
@@ -206,7 +216,8 @@ sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, i
     int64_t planned = index_pages_for(p, max_context) * max_seqs,
             most_index = planned > per_seq ? planned : per_seq;
     bool hot = mode == SL_HIERARCHICAL;
-    uint64_t slots = hot ? (uint64_t)max_seqs * (p->hot_rows_bytes + p->hot_meta_bytes) : 0;
+    uint64_t slots =
+        (uint64_t)max_seqs * (p->state_device + (hot ? p->hot_rows_bytes + p->hot_meta_bytes : 0));
     uint64_t page = p->index_page_device + (hot ? 0 : p->row_page_device);
     uint64_t need = slots + (uint64_t)per_seq * page;
     if (p->cache_bytes < need)
@@ -267,6 +278,10 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
     put_mib(&sb, "host memory", in->host_bytes);
     put_mib(&sb, "a hot slot: rows", p->hot_rows_bytes);
     put_mib(&sb, "a hot slot: metadata", p->hot_meta_bytes);
+    if (p->state_device > 0) {
+        put_mib(&sb, "states of a request", p->state_device);
+        put_mib(&sb, "a snapshot of them on the host", p->snapshot_host);
+    }
     sl_sb_printf(&sb, "\n%9s  %12s %12s %12s   %9s %12s %7s\n", "context", "resident MiB", "hierarch MiB",
                  "host MiB", "resident", "hierarchical", "gain");
     for (int32_t i = 0; i < p->n_rows; i++) {
@@ -297,17 +312,17 @@ char *sl_plan_json(const sl_plan_in *in, const sl_plan *p)
         "{\"row_bytes\": %lld, \"index_block_bytes\": %lld, \"page_bytes\": %lld, \"width\": %d, "
         "\"hot_rows\": %d, "
         "\"tail_rows\": %d, \"max_context\": %d, \"gpu_bytes\": %llu, \"weight_bytes\": %llu, "
-        "\"reserve_bytes\": %llu, \"fixed_bytes\": %llu, \"algorithm_bytes\": %llu, \"logit_bytes\": %llu, "
+        "\"reserve_bytes\": %llu, \"state_bytes\": %llu, \"fixed_bytes\": %llu, \"algorithm_bytes\": %llu, \"logit_bytes\": %llu, "
         "\"max_seqs\": %d, \"cache_bytes\": %llu, \"host_bytes\": %llu, "
         "\"host_pages\": %lld, \"resident_layers\": %d, \"hot_rows_bytes\": %llu, \"hot_meta_bytes\": %llu, "
         "\"contexts\": [",
         (long long)p->row_bytes, (long long)p->index_block_bytes, (long long)p->page_bytes, p->width,
         p->hot_rows, p->tail_rows, p->max_context, (unsigned long long)in->gpu_bytes,
         (unsigned long long)in->weight_bytes, (unsigned long long)in->reserve_bytes,
-        (unsigned long long)p->fixed_bytes, (unsigned long long)p->algorithm_bytes,
-        (unsigned long long)p->logit_bytes, p->max_seqs, (unsigned long long)p->cache_bytes,
-        (unsigned long long)in->host_bytes, (long long)p->host_pages, p->resident_layers,
-        (unsigned long long)p->hot_rows_bytes, (unsigned long long)p->hot_meta_bytes);
+        (unsigned long long)p->state_device, (unsigned long long)p->fixed_bytes,
+        (unsigned long long)p->algorithm_bytes, (unsigned long long)p->logit_bytes, p->max_seqs,
+        (unsigned long long)p->cache_bytes, (unsigned long long)in->host_bytes, (long long)p->host_pages,
+        p->resident_layers, (unsigned long long)p->hot_rows_bytes, (unsigned long long)p->hot_meta_bytes);
     for (int32_t i = 0; i < p->n_rows; i++) {
         const sl_plan_row *r = &p->rows[i];
         sl_sb_printf(&sb,

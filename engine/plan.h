@@ -53,6 +53,8 @@ typedef struct sl_plan {
      * engine must be told so (SL_HOT_RESIDENT in hot_rows_layer) if it has hot slots. */
     bool all_resident;
     int64_t row_bytes, index_block_bytes, page_bytes;
+    /* Of a request, whatever its length: the states of its layers on the device, and the host pages of one snapshot. */
+    uint64_t state_device, snapshot_host;
     /* Device bytes of a page: in the planes that are on the device whole, together with the rows of resident
      * layers; and of the other rows of a resident sequence. */
     uint64_t index_page_device, row_page_device;

@@ -1,6 +1,7 @@
 /* Sequences and the device pages they hold; see engine.h. Everything is allocated at create: opening and growing a
  * sequence only moves page numbers between lists. */
 #include "engine/engine_impl.h"
+#include "engine/states.h"
 
 #include <stdlib.h>
 
@@ -149,7 +150,7 @@ static void poison_page(sl_engine *e, int32_t index_page, int32_t row_page)
         sl_coord_layer *y = &e->layers[l];
         if (row_page >= 0 && !y->resident)
             (void)sl_be_fill(e->be, y->rows.base + row_page * rows, 0xff, (size_t)rows, NULL);
-        if (index_page >= 0 && y->resident)
+        if (index_page >= 0 && y->resident && !y->absent)
             (void)sl_be_fill(e->be, y->rows.base + index_page * rows, 0xff, (size_t)rows, NULL);
         for (int32_t p = 0; p < SL_ALGO_PLANES && index_page >= 0; p++) {
             const sl_algo_plane *q = &y->planes[p];
@@ -235,8 +236,15 @@ sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t
     sl_status st = sl_coord_request_begin(e->coord, &r, err);
     if (st != SL_OK)
         goto release;
+    st = sl_states_begin(s, err);
+    if (st == SL_OK)
+        st = sl_states_load(s, 0, sl_pages_for(n_cached), err);
+    if (st != SL_OK)
+        goto end_request;
     *out = s;
     return SL_OK;
+end_request:
+    sl_coord_request_end(e->coord, s->row);
 release:
     release_all(s);
     return st;
@@ -275,6 +283,7 @@ sl_status sl_engine_seq_load(sl_engine *e, sl_seq *s, int32_t n_cached, sl_err *
         return sl_fail(err, SL_ERR_INVALID, "%d cached tokens in %d pages", n_cached, s->n_pages);
     sl_coord_request r = request_of(s);
     r.n_cached = n_cached;
+    SL_TRY(sl_states_load(s, s->len / SL_PAGE_TOKENS, sl_pages_for(n_cached), err));
     SL_TRY(sl_coord_request_load(e->coord, &r, err));
     s->len = n_cached;
     return SL_OK;
@@ -306,6 +315,8 @@ put_slot:
 sl_status sl_engine_seq_truncate(sl_engine *e, sl_seq *s, int32_t len, sl_err *err)
 {
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
+    if (len != s->len)
+        SL_TRY(sl_states_cut(e, err));
     SL_TRY(sl_coord_request_truncate(e->coord, s->row, len, err));
     s->len = len;
     return SL_OK;

@@ -25,6 +25,8 @@ static void kv_bytes(const sl_engine *e, sl_engine_stats *s)
         const sl_coord_layer *y = &e->layers[l];
         for (int32_t p = 0; p < SL_ALGO_PLANES; p++)
             index_page += y->planes[p].device ? (uint64_t)y->planes[p].device_stride : 0;
+        if (y->absent)
+            continue;
         index_page += y->resident ? page : 0;
         row_page += y->resident ? 0 : page;
         hot_slot += y->resident ? 0 : (uint64_t)(y->rows.hot_rows + y->rows.tail_rows) * row;

@@ -1,6 +1,7 @@
 /* One step of an engine: inputs are copied to the device, the forward pass runs, logits are copied back; see
  * engine.h. */
 #include "engine/engine_impl.h"
+#include "engine/states.h"
 
 #include <string.h>
 
@@ -17,6 +18,7 @@ static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *
 {
     if (!it->seq || it->seq->e != e || !it->seq->open)
         return sl_fail(err, SL_ERR_INVALID, "step: a sequence is not open in this engine");
+    SL_TRY(sl_states_check(it->seq, err));
     if (it->n_tokens < 1)
         return sl_fail(err, SL_ERR_INVALID, "step: a sequence appends %d tokens", it->n_tokens);
     if (it->n_tokens > sl_engine_seq_capacity(it->seq) - it->seq->len)
@@ -131,14 +133,20 @@ static sl_status report_layers(sl_engine *e, bool all, sl_err *err)
     return SL_OK;
 }
 
+/* What the layers below n write to the host pages has been enqueued. */
+static sl_status layers_enqueued(sl_engine *e, int32_t n, sl_err *err)
+{
+    for (; e->layers_run < n; e->layers_run++)
+        if (!e->sync && e->hooks && e->hooks->layer_done)
+            SL_TRY(sl_event_record(e->be, e->events[e->layers_run], err));
+    return report_layers(e, false, err);
+}
+
 static sl_status engine_attend(void *ctx, const sl_attn_call *call, sl_err *err)
 {
     sl_engine *e = ctx;
     SL_TRY(sl_coord_attend(e->coord, call, err));
-    if (!e->sync && e->hooks && e->hooks->layer_done)
-        SL_TRY(sl_event_record(e->be, e->events[call->layer], err));
-    e->layers_run = call->layer + 1;
-    return report_layers(e, false, err);
+    return layers_enqueued(e, call->layer + 1, err);
 }
 
 sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_err *err)
@@ -156,6 +164,7 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
     };
     sl_attend_seam seam = sl_coord_seam(e->coord);
     seam.attend = engine_attend, seam.ctx = e; /* the same call, and then the layer's event */
+    seam.memory = sl_states_memory;
     sl_forward f = {
         .ids = e->in_dev.ids,
         .seqs = &tables,
@@ -166,7 +175,8 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
         .group_tokens = e->group_tokens,
     };
     e->layers_done = e->layers_run = 0;
-    return sl_model_forward(e->model, &f, err);
+    SL_TRY(sl_model_forward(e->model, &f, err));
+    return layers_enqueued(e, e->cfg->n_layers, err); /* the last ones may have no attention */
 }
 
 /* Enqueues the step: one launch, or op by op. *fresh: its shape has no graph yet, so it is to be captured
@@ -315,11 +325,13 @@ static sl_status step(sl_engine *e, sl_step_item *items, int32_t n_items, const 
     e->hooks = hooks;
     st = upload_and_run(e, items, n_items, &p, rows, err);
     e->hooks = NULL;
+    for (int32_t i = 0; i < n_items; i++) {
+        items[i].seq->len += st == SL_OK ? items[i].n_tokens : 0;
+        sl_states_stepped(items[i].seq, st != SL_OK);
+    }
     if (st != SL_OK)
         goto abort_step;
     sl_coord_step_end(e->coord);
-    for (int32_t i = 0; i < n_items; i++)
-        items[i].seq->len += items[i].n_tokens;
     give_results(e, items, n_items, &p);
     if (n_items > 0)
         count_step(e, &p, tokens, sl_now_ns() - t0);

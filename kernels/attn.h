@@ -11,6 +11,7 @@
 #define SL_KERNELS_ATTN_H
 
 #include "kernels/backend.h"
+#include "kernels/cache.h"
 #include "kernels/gqa.h"
 
 /* SL_ATTN_MLA: absorbed queries over latent rows; the result goes to attn.o. */
@@ -56,6 +57,27 @@ typedef struct sl_attn_call {
 typedef sl_status (*sl_attend_fn)(void *ctx, const sl_attn_call *call, sl_err *err);
 
 /*
+ * What a layer keeps that is not rows of tokens (sl_layer_class of kernels/cache.h), for the ops of its family to read and
+ * write. State: that of sequence s (a number of seqs->token_seq) at state + s * state_stride, zero before the first token.
+ * Planes of a class of kind BLOCKS, in their order: on the device by seqs->index_pages, and in the host pages by
+ * seqs->host_pages; the ops write both. Addresses stay the same for the life of the owner.
+ */
+typedef struct sl_layer_plane {
+    uint8_t *device; /* page p at device + p * device_stride, its units one after the other */
+    int64_t device_stride;
+    sl_host_plane host;
+} sl_layer_plane;
+
+typedef struct sl_layer_memory {
+    uint8_t *state; /* NULL: the layer has none */
+    int64_t state_stride;
+    int32_t n_planes;
+    sl_layer_plane planes[SL_CLASS_PLANES];
+} sl_layer_memory;
+
+typedef sl_status (*sl_memory_fn)(void *ctx, int32_t layer, sl_layer_memory *out, sl_err *err);
+
+/*
  * The receiver of the calls as the model sees it, for one forward pass. The owner of the cache provides it, and it
  * alone decides which layers are late: a late layer's queries are made by the receiver, while rows are being
  * fetched. The model reads the flag before it launches the layer's projections.
@@ -64,6 +86,8 @@ typedef struct sl_attend_seam {
     sl_attend_fn attend;
     void *ctx;
     const bool *late; /* [n_layers], valid until the pass has been enqueued; NULL: no layer is late */
+    sl_memory_fn
+        memory; /* of layers that keep more than rows, or something else; NULL: the owner keeps rows alone */
 } sl_attend_seam;
 
 #endif

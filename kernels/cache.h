@@ -113,7 +113,8 @@ enum {
     SL_CLASS_PLANES = 2,  /* planes of a class's own */
     SL_MODEL_CLASSES = 4, /* classes that a family states */
     SL_LAYER_CLASSES = 8, /* of a geometry, where layers with and without index keys are told apart */
-    SL_STATE_BYTES_MAX = 1 << 30
+    SL_STATE_BYTES_MAX = 1 << 30,
+    SL_STATE_ALIGN = 256 /* of a state on the device */
 };
 
 /* What a layer keeps of a request, whatever its length. bytes 0: nothing. */

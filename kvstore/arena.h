@@ -77,6 +77,12 @@ static inline bool sl_geometry_has(const sl_geometry *g, int32_t layer, int32_t 
 {
     return sl_geometry_class_of(g, layer)->planes >> plane & 1;
 }
+/* Device bytes of one layer's state of one request; 0: it keeps none. */
+static inline uint64_t sl_geometry_state_device(const sl_geometry *g, int32_t layer)
+{
+    const int64_t bytes = sl_geometry_class_of(g, layer)->state.bytes;
+    return (uint64_t)((bytes + SL_STATE_ALIGN - 1) / SL_STATE_ALIGN * SL_STATE_ALIGN);
+}
 /* Bytes of one layer in a page; 0: the layer keeps a state alone. */
 int64_t sl_geometry_layer_bytes(const sl_geometry *g, int32_t layer);
 void sl_geometry_write(const sl_geometry *g, sl_wr *w);

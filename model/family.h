@@ -115,7 +115,8 @@ typedef struct sl_family {
     size_t workspace_size;
     void (*workspace)(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, void *own);
 
-    /* The steps of a layer in their order; exactly one of them calls `attend`. */
+    /* The steps of a layer in their order. In a layer with rows of tokens exactly one of them calls `attend`; in others none
+     * does. What else a layer keeps they get from `memory` of the same seam, which in a dry pass (sl_pass.dry) is NULL. */
     const sl_layer_step *steps;
     size_t n_steps;
     /* An `attend` that runs nothing: asks the backend (ctx) whether it supports the ops that the owner of the cache

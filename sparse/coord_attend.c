@@ -179,7 +179,7 @@ static sl_status check_call(const sl_coord *c, const sl_attn_call *call, sl_err 
     if (!c->tracker.in_step || call->seqs->n_tokens != c->tracker.step_tokens)
         return sl_fail(err, SL_ERR_INTERNAL, "attend: %d tokens, the step has %d", call->seqs->n_tokens,
                        c->tracker.in_step ? c->tracker.step_tokens : 0);
-    if (call->layer < 0 || call->layer >= c->o.n_layers ||
+    if (call->layer < 0 || call->layer >= c->o.n_layers || c->layers[call->layer].absent ||
         call->has_indexer != c->layers[call->layer].has_indexer || call->kind != c->z.adaptor->kind)
         return sl_fail(err, SL_ERR_INTERNAL, "attend: layer %d is not as the coordinator knows it",
                        call->layer);

@@ -54,6 +54,10 @@ static sl_status check_numbers(const sl_coord_opts *o, sl_err *err)
                        "coordinator: max_seqs %d, max_step_tokens %d, max_context %d, hot_slots %d",
                        o->max_seqs, o->max_step_tokens, o->max_context, o->hot_slots);
     for (int32_t l = 0; l < o->n_layers; l++)
+        if (o->layers[l].absent && (o->layers[l].has_indexer || !o->layers[l].resident))
+            return sl_fail(err, SL_ERR_INVALID,
+                           "coordinator: layer %d has no rows, but an indexer or hot rows", l);
+    for (int32_t l = 0; l < o->n_layers; l++)
         if (o->layers[l].has_indexer && o->cache.index_dim < 1)
             return sl_fail(err, SL_ERR_INVALID,
                            "coordinator: layer %d has an indexer, but index_head_dim is %d", l,
@@ -73,6 +77,10 @@ static sl_status check_numbers(const sl_coord_opts *o, sl_err *err)
         if (g->dense_layers[i] < 0 || g->dense_layers[i] >= o->n_layers)
             return sl_fail(err, SL_ERR_INVALID, "dense_layers: layer %d is outside 0..%d", g->dense_layers[i],
                            o->n_layers - 1);
+    for (int32_t i = 0; i < g->n_dense_layers; i++)
+        if (o->layers[g->dense_layers[i]].absent)
+            return sl_fail(err, SL_ERR_INVALID, "dense_layers: layer %d has no rows of tokens",
+                           g->dense_layers[i]);
     return SL_OK;
 }
 
@@ -83,7 +91,10 @@ static sl_status check_indexer(const sl_coord_opts *o, const sl_algo_desc *a, sl
     const sl_cache_dims *d = &o->cache;
     if (d->index_topk < 1 || d->index_dim < 1)
         return refuse(o, "the model has no indexer; dense serves it", err);
-    if (!o->layers[0].has_indexer)
+    int32_t first = 0;
+    while (first < o->n_layers - 1 && o->layers[first].absent)
+        first++;
+    if (!o->layers[first].has_indexer)
         return refuse(o, "the model's first layer has no indexer", err);
     if (o->gates.sink_tokens + o->gates.recent_tokens > d->index_topk)
         return sl_fail(err, SL_ERR_INVALID,

@@ -23,6 +23,8 @@ static sl_status construct_layer(const sl_coord *c, int32_t l, const sl_coord_re
 static sl_status load_layer(sl_coord *c, int32_t l, const sl_coord_request *r, bool construct, sl_err *err)
 {
     const sl_coord_layer *layer = &c->layers[l];
+    if (layer->absent)
+        return SL_OK;
     if (construct)
         SL_TRY(construct_layer(c, l, r, err));
     if (layer->resident)
@@ -37,8 +39,9 @@ static sl_status load_request(sl_coord *c, const sl_coord_request *r, bool const
 {
     if (r->hot_slot >= c->o.hot_slots)
         return sl_fail(err, SL_ERR_INVALID, "hot slot %d is outside 0..%d", r->hot_slot, c->o.hot_slots - 1);
-    if (r->n_cached > 0 && !c->layers[0].host_rows.base)
-        return sl_fail(err, SL_ERR_INVALID, "cached tokens without host pages");
+    for (int32_t l = 0; l < c->o.n_layers && r->n_cached > 0; l++)
+        if (!c->layers[l].absent && !c->layers[l].host_rows.base)
+            return sl_fail(err, SL_ERR_INVALID, "cached tokens without host pages");
     if (r->hot_slot >= 0)
         SL_TRY(sl_swapin_reset(c->swapin, r->hot_slot, true, err));
     for (int32_t l = 0; l < c->o.n_layers && r->n_cached > 0; l++)
@@ -66,6 +69,8 @@ sl_status sl_coord_request_prompt(sl_coord *c, const sl_coord_request *r, int32_
         return sl_fail(err, SL_ERR_INVALID, "prompt of %d tokens, %d cached of %d, at most %d fit", tokens,
                        r->n_cached, t->len, c->o.max_context);
     for (int32_t l = 0; l < c->o.n_layers; l++) {
+        if (c->layers[l].absent)
+            continue;
         sl_algo_prompt p = {.layer = l,
                             .seq = r->seq,
                             .tokens = tokens,

@@ -24,7 +24,7 @@ static void classify_layers(sl_coord *c)
         c->may_be_late[l] = c->layers[l].has_indexer;
         if (sl_coord_selects(c, l))
             owner = l;
-        if (!c->is_dense[l] && owner >= 0)
+        if (!c->is_dense[l] && !c->layers[l].absent && owner >= 0)
             c->is_wanted[owner] = true;
     }
 }

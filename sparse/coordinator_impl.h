@@ -54,7 +54,7 @@ struct sl_coord {
 /* Whether the layer makes a list of its own. */
 static inline bool sl_coord_selects(const sl_coord *c, int32_t layer)
 {
-    return !c->z.algo->needs_indexer || c->layers[layer].has_indexer;
+    return !c->layers[layer].absent && (!c->z.algo->needs_indexer || c->layers[layer].has_indexer);
 }
 
 /* Where the lists of token `first` begin in an array of lists. */

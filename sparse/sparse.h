@@ -23,6 +23,8 @@
 typedef struct sl_coord_layer {
     /* True: the layer makes a selection of its own; false: it reuses that of the last layer that does. */
     bool has_indexer;
+    /* The layer has no rows of tokens, and is never attended: it is none of the coordinator's. Implies `resident`. */
+    bool absent;
     /*
      * All rows of this layer are on the device, also those of hierarchical sequences: the layer has a pool of its own,
      * paged by the index pages (which every sequence has for all of its tokens), and no hot slots.

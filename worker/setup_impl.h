@@ -51,6 +51,9 @@ sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_d
                            sl_index_format *index, sl_row_format *row, sl_err *err);
 /* Creates the host store. Sets p->arena. */
 sl_status sl_setup_arena(sl_setup *s, sl_err *err);
+/* Whether workers can serve models with such a cache: shipments, tickets and reused prefixes carry no snapshots of states.
+ * SL_ERR_UNSUPPORTED names the class of layers. */
+sl_status sl_setup_serves(const sl_geometry *g, sl_err *err);
 /* Decode workers: reads what tenants may have in the host store and on disk. Sets p->quota and p->has_quota. */
 sl_status sl_setup_quota(sl_setup *s, sl_err *err);
 /* Decode workers: opens the storage tiers of the configuration in their order. Sets p->tiers and p->n_tiers. */

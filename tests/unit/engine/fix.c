@@ -138,7 +138,7 @@ void fix_seq_close(fix *f, fix_run *r, bool keep_pages)
         for (int32_t l = 0; l < f->cfg->n_layers; l++) { /* freed rows are NaN again */
             sl_host_plane h =
                 sl_geometry_plane(g, sl_arena_base(f->arena), sl_arena_pages(f->arena), l, SL_CACHE_ROWS);
-            for (int i = 0; i < sl_cache_page_units(rows) / rows->heads; i++)
+            for (int i = 0; h.base && i < sl_cache_page_units(rows) / rows->heads; i++)
                 memset(h.base + p * h.page_stride + i * h.row_stride, 0xff,
                        (size_t)(rows->heads * sl_cache_unit_bytes(rows)));
         }

@@ -1,0 +1,173 @@
+/* See snapshot.h. Record: magic (8), version (4), tokens (4), key (16), bytes of the states (8), their CRC32C (4), zeros, and
+ * in the last 4 bytes the CRC32C of all before them. All numbers are little-endian. */
+#include "kvstore/snapshot.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvstore/page_key.h"
+
+#define MAGIC 0x70616e5374536c53u /* "SlStSnap" */
+enum { VERSION = 1, KEY_AT = 16, BYTES_AT = 32, STATES_CRC_AT = 40, CRC_AT = SL_SNAPSHOT_HEADER - 4 };
+
+static void put(uint8_t *at, uint64_t v, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        at[i] = (uint8_t)(v >> (8 * i));
+}
+
+static uint64_t take(const uint8_t *at, size_t bytes)
+{
+    uint64_t v = 0;
+    for (size_t i = 0; i < bytes; i++)
+        v |= (uint64_t)at[i] << (8 * i);
+    return v;
+}
+
+int32_t sl_snapshot_pages(const sl_geometry *g)
+{
+    if (g->state_bytes == 0)
+        return 0;
+    return (int32_t)((SL_SNAPSHOT_HEADER + g->state_bytes + g->page_bytes - 1) / g->page_bytes);
+}
+
+sl_key sl_snapshot_key(sl_key seed, const int32_t *tokens, int32_t n)
+{
+    int32_t i = 0;
+    for (; i + SL_KEY_PAGE_TOKENS <= n; i += SL_KEY_PAGE_TOKENS)
+        seed = sl_page_key(seed, tokens + i);
+    return i < n ? sl_hash_chain(seed, tokens + i, (size_t)(n - i) * sizeof *tokens) : seed;
+}
+
+void sl_snapshot_tokens(int32_t n, int32_t *out)
+{
+    for (int32_t i = 0; i < n * SL_KEY_PAGE_TOKENS; i++)
+        out[i] = -1 - i / SL_KEY_PAGE_TOKENS;
+}
+
+/* The key of the last page of a snapshot of n pages after the page with this key. */
+static sl_key last_key(sl_key key, int32_t n)
+{
+    int32_t tokens[SL_KEY_PAGE_TOKENS];
+    for (int32_t i = 0; i < n; i++) {
+        for (int32_t k = 0; k < SL_KEY_PAGE_TOKENS; k++)
+            tokens[k] = -1 - i;
+        key = sl_page_key(key, tokens);
+    }
+    return key;
+}
+
+int32_t sl_snapshot_find(const sl_store *s, const sl_geometry *g, sl_key seed, const int32_t *tokens,
+                         int32_t n)
+{
+    const int32_t of = sl_snapshot_pages(g);
+    int32_t found = 0;
+    sl_key key = seed;
+    if (of == 0)
+        return 0;
+    for (int32_t end = SL_KEY_PAGE_TOKENS; end < n; end += SL_KEY_PAGE_TOKENS) {
+        key = sl_page_key(key, tokens + end - SL_KEY_PAGE_TOKENS);
+        if (!sl_store_has_key(s, seed, key))
+            break;
+        if (sl_store_has_key(s, seed, last_key(key, of)))
+            found = end;
+    }
+    return found;
+}
+
+/* ---- places ---- */
+
+int64_t sl_snapshot_run(const sl_arena *a, const int32_t *pages, int64_t at, uint8_t **out)
+{
+    const sl_geometry *g = sl_arena_geometry(a);
+    const int32_t page = pages[at / g->page_bytes];
+    int64_t in_page = at % g->page_bytes;
+    SL_CHECK(page >= 0 && page < sl_arena_pages(a), "page %d", page);
+    if (g->layout != SL_LAYOUT_LAYER_FIRST) {
+        *out = sl_arena_base(a) + page * g->page_bytes + in_page;
+        return g->page_bytes - in_page;
+    }
+    for (int32_t l = 0; l < g->n_layers; l++) {
+        for (int32_t p = 0; p < g->shape.n_planes; p++) {
+            const sl_host_plane h = sl_geometry_plane(g, sl_arena_base(a), sl_arena_pages(a), l, p);
+            if (!h.base)
+                continue;
+            if (in_page < h.page_stride) {
+                *out = h.base + page * h.page_stride + in_page;
+                return h.page_stride - in_page;
+            }
+            in_page -= h.page_stride;
+        }
+    }
+    SL_CHECK(false, "byte %" PRId64 " of a page of %" PRId64, at, g->page_bytes);
+    return 0;
+}
+
+/* CRC32C of bytes [at, end) of the snapshot. */
+static uint32_t crc_of(const sl_arena *a, const int32_t *pages, int64_t at, int64_t end)
+{
+    uint32_t crc = 0;
+    while (at < end) {
+        uint8_t *run;
+        int64_t n = sl_snapshot_run(a, pages, at, &run);
+        n = n < end - at ? n : end - at;
+        crc = sl_crc32c(crc, run, (size_t)n);
+        at += n;
+    }
+    return crc;
+}
+
+/* Copies n bytes from `from` to the snapshot (NULL: zeros), or with `to` from it. */
+static void move(const sl_arena *a, const int32_t *pages, int64_t at, int64_t n, const uint8_t *from,
+                 uint8_t *to)
+{
+    while (n > 0) {
+        uint8_t *run;
+        int64_t m = sl_snapshot_run(a, pages, at, &run);
+        m = m < n ? m : n;
+        if (to)
+            memcpy(to, run, (size_t)m), to += m;
+        else if (from)
+            memcpy(run, from, (size_t)m), from += m;
+        else
+            memset(run, 0, (size_t)m);
+        at += m, n -= m;
+    }
+}
+
+void sl_snapshot_seal(const sl_arena *a, const int32_t *pages, int32_t tokens, sl_key key)
+{
+    const sl_geometry *g = sl_arena_geometry(a);
+    const int64_t end = SL_SNAPSHOT_HEADER + g->state_bytes;
+    uint8_t h[SL_SNAPSHOT_HEADER] = {0};
+    move(a, pages, end, sl_snapshot_pages(g) * g->page_bytes - end, NULL, NULL);
+    put(h, MAGIC, 8);
+    put(h + 8, VERSION, 4);
+    put(h + 12, (uint32_t)tokens, 4);
+    put(h + KEY_AT, key.lo, 8);
+    put(h + KEY_AT + 8, key.hi, 8);
+    put(h + BYTES_AT, (uint64_t)g->state_bytes, 8);
+    put(h + STATES_CRC_AT, crc_of(a, pages, SL_SNAPSHOT_HEADER, end), 4);
+    put(h + CRC_AT, sl_crc32c(0, h, CRC_AT), 4);
+    move(a, pages, 0, sizeof h, h, NULL);
+}
+
+sl_status sl_snapshot_check(const sl_arena *a, const int32_t *pages, int32_t tokens, sl_key key, sl_err *err)
+{
+    const sl_geometry *g = sl_arena_geometry(a);
+    uint8_t h[SL_SNAPSHOT_HEADER];
+    move(a, pages, 0, sizeof h, NULL, h);
+    if (take(h, 8) != MAGIC || take(h + 8, 4) != VERSION || take(h + CRC_AT, 4) != sl_crc32c(0, h, CRC_AT))
+        return sl_fail(err, SL_ERR_CORRUPT, "snapshot: its pages do not begin with an undamaged record");
+    if (take(h + 12, 4) != (uint32_t)tokens || take(h + BYTES_AT, 8) != (uint64_t)g->state_bytes)
+        return sl_fail(err, SL_ERR_CORRUPT,
+                       "snapshot: %u tokens and states of %" PRIu64 " bytes, wanted are %d and %" PRId64,
+                       (unsigned)take(h + 12, 4), take(h + BYTES_AT, 8), tokens, g->state_bytes);
+    if (take(h + KEY_AT, 8) != key.lo || take(h + KEY_AT + 8, 8) != key.hi)
+        return sl_fail(err, SL_ERR_CORRUPT, "snapshot: it was made after other tokens");
+    if (take(h + STATES_CRC_AT, 4) !=
+        crc_of(a, pages, SL_SNAPSHOT_HEADER, SL_SNAPSHOT_HEADER + g->state_bytes))
+        return sl_fail(err, SL_ERR_CORRUPT, "snapshot: the states are damaged");
+    return SL_OK;
+}

@@ -1,0 +1,296 @@
+/*
+ * Layers of four classes through the engine on the CPU (toy_layers.h): prompts in chunks, decode, spill and padded steps give
+ * the tokens of a restatement, token by token; so do sequences in one batch. What cannot be is refused by name: tokens are
+ * not taken back from a state, and no step is computed from a state that does not stand for the sequence's tokens. The
+ * device memory is that of the plan. About 2 s.
+ */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/plan.h"
+#include "fix.h"
+#include "kernels/backend_impl.h"
+#include "kvstore/snapshot.h"
+#include "tests/unit/run_suite.h"
+#include "toy_layers.h"
+
+enum { CONTEXT = 320, PROMPT = 150, LENGTH = 300, SEQS = 3 };
+
+static char dir[256];
+
+static fix_opts opts(void)
+{
+    return (fix_opts){.dir = dir,
+                      .rows = SL_ROW_GQA_F32,
+                      .act = SL_F32,
+                      .max_tokens = CONTEXT,
+                      .max_context = CONTEXT,
+                      .max_seqs = SEQS,
+                      .max_hot = SEQS,
+                      .hot_rows = TOY_SINKS + TOY_RECENT,
+                      .tail_rows = 3,
+                      .algorithm = "streaming_llm",
+                      .gates = {.sink_tokens = TOY_SINKS, .recent_tokens = TOY_RECENT}};
+}
+
+typedef struct text {
+    int32_t ids[CONTEXT], next[CONTEXT];
+} text;
+
+static void make_text(text *t, int32_t prompt, int32_t n, uint64_t seed)
+{
+    for (int32_t i = 0; i < prompt; i++) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        t->ids[i] = (int32_t)(seed >> 33) % TOY_VOCAB;
+    }
+    toy_restate(t->ids, prompt, n, t->next);
+}
+
+/* Steps until the sequence has `to` tokens; each step's result is what the restatement says. */
+static void feed(fix *f, fix_run *r, const text *t, int32_t to, int32_t chunk)
+{
+    for (int32_t at = sl_engine_seq_len(r->seq); at < to;) {
+        sl_err err = {0};
+        const int32_t n = to - at < chunk ? to - at : chunk;
+        sl_step_item it = {.seq = r->seq, .tokens = t->ids + at, .n_tokens = n, .want_logits = 1};
+        ck_assert_msg(sl_engine_step(f->engine, &it, 1, NULL, &err) == SL_OK, "%s", err.text);
+        at += n;
+        const int32_t got = fix_argmax(f, it.logits);
+        ck_assert_msg(got == t->next[at - 1], "after token %d: %d, not %d", at - 1, got, t->next[at - 1]);
+    }
+}
+
+static void spill(fix *f, fix_run *r)
+{
+    sl_err err = {0};
+    ck_assert_msg(sl_engine_seq_spill(f->engine, r->seq, &err) == SL_OK, "%s", err.text);
+}
+
+START_TEST(prefill_and_decode)
+{
+    static const int32_t chunks[] = {CONTEXT, 1, 7, 64, 50};
+    fix f;
+    fix_run r = {0};
+    text t;
+    fix_opts o = opts();
+    o.graphs = _i % 2 ? SL_GRAPHS_PAD : SL_GRAPHS_OFF;
+    make_text(&t, PROMPT, LENGTH, (uint64_t)_i + 1);
+    fix_open(&f, &o);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
+    feed(&f, &r, &t, PROMPT, chunks[_i]);
+    feed(&f, &r, &t, PROMPT + 30, 1);
+    spill(&f, &r);
+    feed(&f, &r, &t, LENGTH, 1);
+    sl_layer_stats layers[TOY_LAYERS];
+    sl_engine_layer_stats_get(f.engine, layers);
+    ck_assert_uint_gt(layers[1].misses, 0); /* sinks came from the host pages */
+    ck_assert_uint_eq(layers[0].hits + layers[0].misses + layers[2].misses, 0);
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
+}
+END_TEST
+
+/* Sequences of other lengths, resident and hierarchical, that begin and end at other times: nobody gets another's state. */
+START_TEST(sequences_in_one_batch)
+{
+    fix f;
+    fix_run r[SEQS] = {0};
+    text t[SEQS + 1];
+    fix_opts o = opts();
+    o.graphs = SL_GRAPHS_PAD;
+    fix_open(&f, &o);
+    for (int i = 0; i <= SEQS; i++)
+        make_text(&t[i], 40 + 23 * i, LENGTH, (uint64_t)i + 100);
+    for (int i = 0; i < SEQS; i++) {
+        fix_seq_open(&f, &r[i], SL_RESIDENT, 0, LENGTH);
+        feed(&f, &r[i], &t[i], 40 + 23 * i, 33);
+    }
+    spill(&f, &r[1]);
+    for (int step = 0; step < 120; step++) {
+        sl_step_item it[SEQS];
+        sl_err err = {0};
+        if (step == 50) { /* another request takes the place of the first */
+            fix_seq_close(&f, &r[0], false);
+            fix_seq_open(&f, &r[0], SL_RESIDENT, 0, LENGTH);
+            t[0] = t[SEQS];
+            feed(&f, &r[0], &t[0], 100, 11);
+        }
+        for (int i = 0; i < SEQS; i++)
+            it[i] = (sl_step_item){.seq = r[i].seq,
+                                   .tokens = t[i].ids + sl_engine_seq_len(r[i].seq),
+                                   .n_tokens = 1,
+                                   .want_logits = 1};
+        ck_assert_msg(sl_engine_step(f.engine, it, SEQS, NULL, &err) == SL_OK, "%s", err.text);
+        for (int i = 0; i < SEQS; i++)
+            ck_assert_int_eq(fix_argmax(&f, it[i].logits), t[i].next[sl_engine_seq_len(r[i].seq) - 1]);
+    }
+    for (int i = 0; i < SEQS; i++)
+        fix_seq_close(&f, &r[i], false);
+    fix_close(&f);
+}
+END_TEST
+
+/* The hook says that a layer is done only when its host pages have what the step wrote, also of layers without attention. */
+static int32_t hooked[TOY_LAYERS + 1], n_hooked;
+
+static void on_layer(void *ctx, int32_t layer)
+{
+    (void)ctx;
+    ck_assert_int_lt(n_hooked, TOY_LAYERS);
+    hooked[n_hooked++] = layer;
+}
+
+START_TEST(every_layer_is_reported_once)
+{
+    fix f;
+    fix_run r = {0};
+    text t;
+    fix_opts o = opts();
+    sl_err err = {0};
+    const sl_step_hooks hooks = {.layer_done = on_layer};
+    make_text(&t, 70, 71, 9);
+    fix_open(&f, &o);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, 70);
+    sl_step_item it = {.seq = r.seq, .tokens = t.ids, .n_tokens = 70};
+    n_hooked = 0;
+    ck_assert_msg(sl_engine_step(f.engine, &it, 1, &hooks, &err) == SL_OK, "%s", err.text);
+    ck_assert_int_eq(n_hooked, TOY_LAYERS);
+    for (int l = 0; l < TOY_LAYERS; l++)
+        ck_assert_int_eq(hooked[l], l);
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
+}
+END_TEST
+
+static void refused(fix *f, fix_run *r, const text *t, sl_status want, const char *says)
+{
+    sl_err err = {0};
+    sl_step_item it = {
+        .seq = r->seq, .tokens = t->ids + sl_engine_seq_len(r->seq), .n_tokens = 1, .want_logits = 1};
+    ck_assert_int_eq(sl_engine_step(f->engine, &it, 1, NULL, &err), want);
+    ck_assert_msg(strstr(err.text, says) != NULL, "%s", err.text);
+}
+
+/* A backend whose n-th writing of rows from now on fails. */
+static int fail_after;
+
+static sl_status failing_append(sl_backend *be, const void *params, sl_err *err)
+{
+    if (fail_after > 0 && --fail_after == 0)
+        return sl_fail(err, SL_ERR_INTERNAL, "an op fails");
+    return sl_backend_cpu.ops[SL_OP_GQA_APPEND]->run(be, params, err);
+}
+
+static void wrap(sl_backend *be)
+{
+    static sl_backend_desc desc;
+    static sl_op_impl append;
+    desc = sl_backend_cpu;
+    append = *desc.ops[SL_OP_GQA_APPEND];
+    append.run = failing_append;
+    desc.ops[SL_OP_GQA_APPEND] = &append;
+    be->desc = &desc;
+}
+
+START_TEST(states_that_do_not_fit_are_refused)
+{
+    fix f;
+    fix_run r = {0};
+    text t;
+    fix_opts o = opts();
+    sl_err err = {0};
+    o.wrap = wrap;
+    o.item_tokens = 2, o.hot_rows = 2 * (TOY_SINKS + TOY_RECENT), o.tail_rows = 8;
+    make_text(&t, PROMPT, LENGTH, 3);
+    fix_open(&f, &o);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
+    feed(&f, &r, &t, PROMPT, 64);
+    ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT - 1, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(err.text, "keep a state, from which tokens cannot be taken back") != NULL, "%s",
+                  err.text);
+    ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT, &err), SL_OK);
+    feed(&f, &r, &t, PROMPT + 3, 1);
+    fail_after = 2; /* in the second layer with rows: others have changed their states already */
+    refused(&f, &r, &t, SL_ERR_INTERNAL, "an op fails");
+    ck_assert_int_eq(fail_after, 0);
+    ck_assert_int_eq(sl_engine_seq_len(r.seq), PROMPT + 3);
+    refused(&f, &r, &t, SL_ERR_INVALID, "states of a sequence of 153 tokens are not known");
+    fix_seq_close(&f, &r, true);
+    fix_seq_open(&f, &r, SL_RESIDENT, 128, LENGTH);
+    refused(&f, &r, &t, SL_ERR_INVALID, "states of a sequence of 128 tokens are not known");
+    fix_seq_close(&f, &r, true);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
+    ck_assert_int_eq(sl_engine_seq_load(f.engine, r.seq, 64, &err), SL_OK);
+    refused(&f, &r, &t, SL_ERR_INVALID, "states of a sequence of 64 tokens stand for 0 tokens");
+    fix_seq_close(&f, &r, true);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
+    feed(&f, &r, &t, LENGTH, 37);
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
+}
+END_TEST
+
+START_TEST(the_plan_counts_states)
+{
+    fix f;
+    fix_opts o = opts();
+    sl_err err = {0};
+    sl_plan p, without;
+    fix_open(&f, &o);
+    sl_plan_in in = {.cfg = f.cfg,
+                     .cache = sl_engine_cache_dims(f.cfg, o.rows, o.index),
+                     .algorithm = sl_algo_find("streaming_llm"),
+                     .gates = o.gates,
+                     .max_context = CONTEXT,
+                     .max_step_tokens = CONTEXT,
+                     .max_seqs = SEQS,
+                     .gpu_bytes = 64 << 20,
+                     .host_bytes = 64 << 20};
+    ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s", err.text);
+    const uint64_t table = (4 * (8 + TOY_TABLE) + 255) / 256 * 256;
+    ck_assert_uint_eq(p.state_device, 2 * table + 256); /* two layers with a state, one with a ring */
+    ck_assert_int_eq(sl_engine_state_bytes(f.engine), 2 * 4 * (8 + TOY_TABLE) + 4 * TOY_RING);
+    ck_assert_int_eq(sl_snapshot_pages(sl_arena_geometry(f.arena)), 2);
+    ck_assert_uint_eq(p.snapshot_host, 2 * (uint64_t)p.page_bytes);
+    /* A page: two layers of rows, two layers with 16 units of 4 tokens and a part of a unit of 128. */
+    ck_assert_int_eq(p.page_bytes, 2 * 64 * 2 * TOY_HEADS * TOY_DIM * 4 + 2 * (16 + 1) * 8);
+    in.cache.classes[2].state.bytes = 256;
+    ck_assert_msg(sl_plan_make(&in, &without, &err) == SL_OK, "%s", err.text);
+    const uint64_t less = 2 * (table - 256);
+    ck_assert_uint_eq(p.rows[0].resident_bytes, without.rows[0].resident_bytes + less);
+    ck_assert_uint_eq(p.rows[0].hierarchical_bytes, without.rows[0].hierarchical_bytes + less);
+    sl_engine_opts eo;
+    in.gpu_bytes = p.fixed_bytes + SEQS * p.state_device; /* no room for anything but states */
+    ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s", err.text);
+    ck_assert_int_eq(sl_plan_pools(&p, SL_HIERARCHICAL, SEQS, CONTEXT, &eo, &err), SL_ERR_DEVICE_MEMORY);
+    ck_assert_int_eq(sl_plan_pools(&p, SL_HIERARCHICAL, 1, CONTEXT, &eo, &err), SL_OK);
+    fix_close(&f);
+}
+END_TEST
+
+static void setup(void)
+{
+    ck_assert_int_eq(sl_family_add(&toy_layers), SL_OK);
+    toy_write(dir);
+}
+
+static void teardown(void)
+{
+    toy_remove(dir);
+}
+
+int main(void)
+{
+    Suite *s = suite_create("layer_kinds");
+    TCase *t = tcase_create("layer_kinds");
+    tcase_add_unchecked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, prefill_and_decode, 0, 5);
+    tcase_add_test(t, sequences_in_one_batch);
+    tcase_add_test(t, every_layer_is_reported_once);
+    tcase_add_test(t, states_that_do_not_fit_are_refused);
+    tcase_add_test(t, the_plan_counts_states);
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}
