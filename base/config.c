@@ -340,6 +340,22 @@ static sl_status check_quota(const sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
+/* What replaces a model's own work must never reach a cluster whose answers somebody reads. */
+static sl_status check_bench(const sl_config *cfg, sl_err *err)
+{
+    bool drawn = strcmp(cfg->bench.selection, "off") != 0;
+    if (cfg->model.load_format == SL_CFG_LOAD_DUMMY)
+        return drawn && !cfg->bench.cached_tokens
+                   ? sl_fail(err, SL_ERR_INVALID,
+                             "bench.selection: needs bench.cached_tokens, from which it draws")
+                   : SL_OK;
+    if (!drawn && !cfg->bench.cached_tokens)
+        return SL_OK;
+    return sl_fail(err, SL_ERR_INVALID,
+                   "bench.%s: for benchmarks with random weights, needs model.load_format dummy",
+                   drawn ? "selection" : "cached_tokens");
+}
+
 sl_status sl_config_finish(sl_config *cfg, sl_err *err)
 {
     if (!cfg->model.served_name[0] && cfg->model.path[0])
@@ -367,6 +383,7 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID, "router.http_port and router.grpc_port are both %d",
                        cfg->router.http_port);
     SL_TRY(check_quota(cfg, err));
+    SL_TRY(check_bench(cfg, err));
     SL_TRY(sl_config_finish_parts(cfg, err));
     SL_TRY(check_loads(cfg, err));
     SL_TRY(read_groups(cfg, err));

@@ -34,6 +34,7 @@
 #define MAX_HOT_ROWS 65534 /* SL_HOT_ROWS_MAX of kernels/params.h, which base does not include */
 
 static const char *const automatic[] = {"auto", NULL};
+static const char *const off[] = {"off", NULL};
 static const char *const loads[] = {"auto", "dummy", NULL};
 static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
@@ -60,6 +61,9 @@ const sl_cfg_section sl_cfg_sections[] = {
     {"events", "What decode workers tell other programs about their caches."},
     {"log", "Structured log on standard error."},
     {"metrics", "Prometheus exporter of a worker (the router serves /metrics on its HTTP port)."},
+    {"bench",
+     "For `sluice bench serve`, which sets these keys: they replace what a model would compute, so they are refused unless "
+     "model.load_format is dummy."},
 };
 const size_t sl_cfg_nsections = SL_COUNT(sl_cfg_sections);
 
@@ -356,5 +360,15 @@ const sl_option sl_cfg_own[] = {
 
     STR(metrics, host, "127.0.0.1", "Address of the exporter."),
     INT(metrics, port, "0", 0, 64511, "Port of the exporter; a worker adds its rank. 0: off."),
+
+    INT(bench, cached_tokens, "0", 0, MAX_TOKENS,
+        "Workers of role both: these first tokens of every prompt are not computed; their pages are filled with random rows "
+        "and keys, and are cached pages from then on. Rounded down to whole pages, and the last token of a prompt is always "
+        "computed. 0: every prompt is computed."),
+    CHOICE(
+        bench, selection, "off", off,
+        "Tokens after cached_tokens attend to drawn tokens in place of the selected ones, of which the next step draws this "
+        "share again: keep85 draws 85 % again; layered: by layer, as published for DeepSeek-V3.2; random: none. off: the "
+        "model selects."),
 };
 const size_t sl_cfg_nown = SL_COUNT(sl_cfg_own);

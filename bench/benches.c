@@ -7,6 +7,7 @@
 #include "bench/decode/decode.h"
 #include "bench/prefill/prefill.h"
 #include "bench/router/router.h"
+#include "bench/serve/serve.h"
 #include "bench/ship/ship.h"
 #include "bench/swapin/swapin.h"
 #include "bench/tier/tier.h"
@@ -16,6 +17,8 @@
 const sl_bench sl_benches[] = {
     {"transport", "bandwidth and latency of puts, gets and messages between two processes",
      sl_bench_transport_main},
+    {"serve", "what clients of a cluster are served, compared with the engine's own step in the same seconds",
+     sl_bench_serve_main},
     {"router", "latency that the router adds, requests per second and concurrent streams, with mock workers",
      sl_bench_router_main},
     {"comm", "collectives of a group of ranks, with the shapes of expert parallelism", sl_bench_comm_main},

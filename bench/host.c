@@ -2,14 +2,14 @@
 #include <pthread.h>
 
 #include "base/log.h"
-#include "bench/fill.h"
+#include "engine/random_pages.h"
 #include "bench/host.h"
 
 enum { MAX_THREADS = 16 };
 
 typedef struct filler {
     const sl_bench_host *h;
-    const sl_bench_fill *fill;
+    const sl_random_pages *fill;
     int32_t first, end; /* pages */
 } filler;
 
@@ -22,18 +22,18 @@ static void *fill_main(void *arg)
 {
     const filler *f = arg;
     for (int32_t p = f->first; p < f->end; p++)
-        sl_bench_fill_page(f->fill, f->h->arena, p);
+        sl_random_pages_fill(f->fill, f->h->arena, p);
     return NULL;
 }
 
 static sl_status fill_arena(const sl_bench_host *h, int threads, sl_err *err)
 {
-    sl_bench_fill fill;
+    sl_random_pages fill;
     pthread_t ids[MAX_THREADS];
     filler parts[MAX_THREADS];
     int32_t pages = sl_arena_pages(h->arena), started = 0;
     threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
-    SL_TRY(sl_bench_fill_open(&fill, sl_arena_geometry(h->arena), err));
+    SL_TRY(sl_random_pages_open(&fill, sl_arena_geometry(h->arena), err));
     for (int i = 0; i < threads; i++) {
         parts[i] = (filler){.h = h,
                             .fill = &fill,
@@ -47,7 +47,7 @@ static sl_status fill_arena(const sl_bench_host *h, int threads, sl_err *err)
     for (int i = 0; i < threads; i++)
         if (started & 1 << i)
             pthread_join(ids[i], NULL);
-    sl_bench_fill_close(&fill);
+    sl_random_pages_close(&fill);
     return SL_OK;
 }
 

@@ -10,6 +10,7 @@
 #include "model/chat.h"
 #include "router/policies/policy.h"
 #include "sparse/algorithm.h"
+#include "sparse/profile.h"
 #include "transport/transport.h"
 #include "worker/shipping.h"
 
@@ -24,6 +25,7 @@ const sl_config_choice sl_cli_choices[] = {
     {"cluster.shipping", sl_shipping_names},
     {"router.policy", sl_policy_names},
     {"router.chat_template", sl_chat_format_names},
+    {"bench.selection", sl_profile_names},
     {NULL, NULL},
 };
 

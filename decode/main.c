@@ -18,7 +18,8 @@ static sl_prompt_opts prompts_of(const sl_config *cfg, sl_role role, bool host)
                         .max_step_ms = steps.max_ms,
                         .short_step_ms = steps.short_ms,
                         .min_step_tokens = steps.min_tokens,
-                        .max_stall_ms = sl_stall_bound_ms(cfg->both.max_stall_ms, host)};
+                        .max_stall_ms = sl_stall_bound_ms(cfg->both.max_stall_ms, host),
+                        .declared = cfg->bench.cached_tokens};
     sl_log(SL_LOG_INFO, sl_role_name(role), "steps",
            "chunk_tokens=%d max_step_ms=%d short_step_ms=%d min_step_tokens=%d max_stall_ms=%d",
            o.chunk_tokens, o.max_step_ms, o.short_step_ms, o.min_step_tokens, o.max_stall_ms);

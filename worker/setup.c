@@ -71,6 +71,7 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
 
 static sl_status make_parts(sl_setup *s, sl_err *err)
 {
+    SL_TRY(sl_setup_check_bench(s, err));
     SL_TRY(sl_shipping_choose(s->cfg->cluster.shipping, &s->p->shipping, err));
     SL_TRY(start_metrics(s, err));
     SL_TRY(sl_setup_backend(s, err));
@@ -113,6 +114,8 @@ void sl_parts_destroy(sl_parts *p)
     for (int t = 0; t < p->n_tiers; t++)
         sl_cascade_tier_close(&p->tiers[t]);
     sl_engine_destroy(p->engine);
+    if (p->drawn)
+        sl_be_free(p->backend, SL_MEM_DEVICE, p->drawn);
     sl_wgroup_stop(p->group);
     sl_worker_identity_free(&p->identity);
     sl_arena_destroy(p->arena);

@@ -253,7 +253,7 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
     SL_TRY(fit_pools(s, hot, &plan, in.max_context, err));
     o->max_step_tokens = s->mo.max_tokens;
     *budget = in.gpu_bytes;
-    return SL_OK;
+    return sl_setup_draw(s, &plan, err);
 }
 
 sl_status sl_setup_engine(sl_setup *s, sl_err *err)

@@ -2,13 +2,13 @@
  * The parts of sl_parts_create, one file for each subject: setup_device.c (backend, NUMA node, network devices),
  * setup_group.c (the group of this rank),
  * setup_model.c (formats, weights), setup_cache.c (host store, plan, engine), setup_tier.c (storage tiers),
- * setup_core.c (address and options of the
- * worker core). setup.c calls them in this order; each needs the results of those before it. Private to worker/.
+ * setup_bench.c (what benchmarks replace), setup_core.c (address and options of the worker core). setup.c calls them in this order; each needs the results of those before it. Private to worker/.
  */
 #ifndef SL_WORKER_SETUP_IMPL_H
 #define SL_WORKER_SETUP_IMPL_H
 
 #include "base/log.h"
+#include "engine/plan.h"
 #include "worker/select.h"
 #include "worker/setup.h"
 
@@ -60,6 +60,10 @@ sl_status sl_setup_quota(sl_setup *s, sl_err *err);
 sl_status sl_setup_tiers(sl_setup *s, sl_err *err);
 /* Creates the engine with the memory that is left on the device. Sets p->engine, p->engine_opts and p->runner. */
 sl_status sl_setup_engine(sl_setup *s, sl_err *err);
+/* Whether this worker can do what section bench of the configuration wants. */
+sl_status sl_setup_check_bench(const sl_setup *s, sl_err *err);
+/* bench.selection: sets p->drawn and the draw of p->engine_opts; does nothing when it is off. */
+sl_status sl_setup_draw(sl_setup *s, const sl_plan *plan, sl_err *err);
 /* Fills the options of the worker core; their strings point into s->p, the config and the launch. */
 sl_status sl_setup_core(sl_setup *s, sl_worker_opts *out, sl_err *err);
 

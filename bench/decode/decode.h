@@ -25,6 +25,7 @@
 #include "engine/plan.h"
 #include "local/selection.h"
 #include "sparse/channels.h"
+#include "sparse/profile.h"
 
 int sl_bench_decode_main(int argc, char **argv);
 
@@ -37,17 +38,8 @@ typedef enum {
     SL_BENCH_FIRST_RESIDENT, /* hierarchical, but all rows of the first layers are on the device */
     SL_BENCH_READ_ALL,       /* resident, and a query reads every row; the algorithm is `dense` */
 } sl_bench_mode;
-/* How much of a layer's selection the next step selects again. */
-typedef enum {
-    SL_BENCH_KEEP85,
-    SL_BENCH_LAYERED,
-    SL_BENCH_RANDOM,
-    SL_BENCH_KEEP70,
-    SL_BENCH_KEEP95,
-    SL_BENCH_KEEP98,
-} sl_bench_profile;
 
-extern const char *const sl_bench_mode_names[], *const sl_bench_profile_names[];
+extern const char *const sl_bench_mode_names[];
 
 /* Whether all rows are on the device. */
 static inline bool sl_bench_on_device(sl_bench_mode m)
@@ -73,7 +65,7 @@ typedef struct sl_bench_decode_result {
     const char *algorithm;
     int32_t context, batch, gpu_batch, host_sets, hot_rows, resident_layers;
     sl_bench_mode mode;
-    sl_bench_profile profile;
+    sl_profile profile;
     double step_ms, min_ms, max_ms, mean_ms, tokens_s; /* median, extremes and mean of the steps */
     double misses, hits, tail_hits;                    /* per request, layer and step */
     /* Per step: time of fetching rows, and the part during which computing waited for rows. */

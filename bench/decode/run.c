@@ -165,28 +165,11 @@ static sl_status check_logits(const run *x, sl_err *err)
     return SL_OK;
 }
 
-/* The part of a layer's selection that the next step selects again, in units of 1/65536. */
-static uint32_t keep_of(sl_bench_profile p, int32_t layer, int32_t layers)
-{
-    static const uint32_t same[] = {[SL_BENCH_KEEP85] = 55706,
-                                    [SL_BENCH_RANDOM] = 0,
-                                    [SL_BENCH_KEEP70] = 45875,
-                                    [SL_BENCH_KEEP95] = 62259,
-                                    [SL_BENCH_KEEP98] = 64225};
-    if (p != SL_BENCH_LAYERED)
-        return same[p];
-    /* These are published figures of V3.2: 1.5 % in the first layers, 35 to 50 % and up to 80 % in the others. */
-    if (layer < 3)
-        return 983;
-    int32_t rest = layers > 4 ? layers - 4 : 1;
-    return 22938 + (uint32_t)(29491 * (int64_t)(layer - 3) / rest);
-}
-
-static sl_status set_profile(const run *x, sl_bench_profile p, sl_err *err)
+static sl_status set_profile(const run *x, sl_profile p, sl_err *err)
 {
     uint32_t keep[SL_MAX_LAYERS];
     for (int32_t l = 0; l < x->b->local.checkpoint.cfg.n_layers; l++)
-        keep[l] = keep_of(p, l, x->b->local.checkpoint.cfg.n_layers);
+        keep[l] = sl_profile_keep(p, l, x->b->local.checkpoint.cfg.n_layers);
     SL_TRY(sl_be_copy(x->b->local.be, x->b->keep, keep,
                       sizeof *keep * (size_t)x->b->local.checkpoint.cfg.n_layers, err));
     return sl_be_sync(x->b->local.be, err);
@@ -240,7 +223,7 @@ static void add_up(sl_bench_decode_result *r)
     }
 }
 
-static sl_status measure(run *x, sl_bench_profile p, bool last, sl_err *err)
+static sl_status measure(run *x, sl_profile p, bool last, sl_err *err)
 {
     sl_engine_stats s0, s1;
     double warm;
@@ -258,7 +241,7 @@ static sl_status measure(run *x, sl_bench_profile p, bool last, sl_err *err)
     summarise(x, &s0, &s1);
     sl_bench_decode_pairs(x->b, x->context - total_steps(&x->b->o) + x->appended - 1, &x->r);
     x->r.select_ms = x->r.attend_ms = -1;
-    if (p == (sl_bench_profile)x->b->o.profiles.v[0]) {
+    if (p == (sl_profile)x->b->o.profiles.v[0]) {
         st = profile_ops(x, err);
         x->r.select_ms = x->r.attend_ms = 0;
         add_up(&x->r);
@@ -297,7 +280,7 @@ static sl_status run_mode(run *x, sl_err *err)
     SL_TRY(open_seqs(x, err));
     x->r.batch = x->batch;
     for (int i = 0; i < o->profiles.n; i++) {
-        SL_TRY(measure(x, (sl_bench_profile)o->profiles.v[i], i == o->profiles.n - 1, err));
+        SL_TRY(measure(x, (sl_profile)o->profiles.v[i], i == o->profiles.n - 1, err));
         if (sl_bench_on_device(x->mode))
             break; /* resident requests fetch no rows, so the access pattern has no effect */
     }

@@ -4,6 +4,8 @@
  */
 #include "bench/router/client.h"
 
+#include <netdb.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,19 +48,26 @@ void sl_client_begin(client_slot *s)
 {
     s->busy = true;
     s->begin_ns = s->last_ns = sl_now_ns();
-    s->tokens = 0;
+    s->tokens = s->counted = 0;
     s->failed = false;
     s->d->started++;
 }
 
-void sl_client_token(client_slot *s)
+void sl_client_tokens(client_slot *s, uint32_t n)
 {
     uint64_t now = sl_now_ns();
     sl_bench_load_result *r = s->d->r;
-    add(s->tokens ? &r->gap : &r->first, (double)(now - s->last_ns) / 1e3);
+    sl_bench_watch *w = s->d->l->watch;
+    double us = (double)(now - s->last_ns) / 1e3;
+    if (!s->tokens)
+        add(&r->first, us);
+    if (!s->tokens && w)
+        w->streaming++;
+    for (uint32_t i = 0; s->tokens && i < n && (!w || w->measuring); i++)
+        add(&r->gap, us / n);
     s->last_ns = now;
-    s->tokens++;
-    r->tokens++;
+    s->tokens += n;
+    r->tokens += n;
 }
 
 void sl_client_end(client_slot *s, bool ok)
@@ -67,7 +76,10 @@ void sl_client_end(client_slot *s, bool ok)
     s->busy = false;
     d->ended++;
     d->r->errors += !ok;
+    d->r->complete += s->counted;
     add(&d->r->latency, (double)(sl_now_ns() - s->begin_ns) / 1e3);
+    if (d->l->watch)
+        d->l->watch->ended++;
     if (d->ended == d->l->requests)
         uv_stop(&d->loop);
 }
@@ -107,8 +119,6 @@ void sl_client_write(uv_tcp_t *t, const void *data, size_t n)
 
 void sl_client_connect(client_driver *d, uv_tcp_t *tcp, void *data, uv_connect_cb cb)
 {
-    struct sockaddr_in sa;
-    uv_ip4_addr("127.0.0.1", d->l->port, &sa);
     uv_tcp_init(&d->loop, tcp);
     tcp->data = data;
     uv_connect_t *c = calloc(1, sizeof *c);
@@ -117,7 +127,7 @@ void sl_client_connect(client_driver *d, uv_tcp_t *tcp, void *data, uv_connect_c
         return;
     }
     c->data = data;
-    if (uv_tcp_connect(c, tcp, (struct sockaddr *)&sa, cb)) {
+    if (uv_tcp_connect(c, tcp, (struct sockaddr *)&d->address, cb)) {
         free(c);
         sl_client_give_up(d, SL_ERR_PEER);
     }
@@ -132,41 +142,92 @@ static void close_handle(uv_handle_t *h, void *arg)
         uv_close(h, NULL);
 }
 
+static void look(uv_timer_t *t)
+{
+    client_driver *d = t->data;
+    if (d->l->watch->stop)
+        uv_stop(&d->loop);
+}
+
+static sl_status find_router(client_driver *d, sl_err *err)
+{
+    char port[8];
+    struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_STREAM};
+    const char *host = d->l->host ? d->l->host : "127.0.0.1";
+    snprintf(port, sizeof port, "%d", d->l->port);
+    if (getaddrinfo(host, port, &hints, &found) != 0)
+        return sl_fail(err, SL_ERR_NOT_FOUND, "%s has no address", host);
+    memcpy(&d->address, found->ai_addr, found->ai_addrlen);
+    freeaddrinfo(found);
+    return SL_OK;
+}
+
+static sl_status make_slots(client_driver *d, sl_err *err)
+{
+    const sl_bench_load *l = d->l;
+    for (uint32_t i = 0; i < l->concurrency; i++) {
+        client_slot *s = &d->slots[i];
+        s->d = d;
+        s->ask = &l->asks[i % l->n_asks];
+        if (l->grpc)
+            sl_client_grpc_body(s);
+        else
+            sl_client_http_body(s);
+        if (!s->body)
+            return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    }
+    return SL_OK;
+}
+
+static void run_loop(client_driver *d)
+{
+    uv_timer_init(&d->loop, &d->timer);
+    d->timer.data = d;
+    if (d->l->watch)
+        uv_timer_start(&d->timer, look, 5, 5);
+    if (d->l->grpc)
+        sl_client_grpc_start(d);
+    else
+        sl_client_http_start(d);
+    if (!d->st)
+        uv_run(&d->loop, UV_RUN_DEFAULT);
+}
+
+static void free_slots(client_driver *d)
+{
+    for (uint32_t i = 0; i < d->l->concurrency; i++) {
+        sl_sb_free(&d->slots[i].in);
+        sl_sb_free(&d->slots[i].message);
+        free(d->slots[i].body);
+    }
+    free(d->slots);
+}
+
 sl_status sl_bench_load_run(const sl_bench_load *l, sl_bench_load_result *out, sl_err *err)
 {
     client_driver d = {.l = l, .r = out};
     memset(out, 0, sizeof *out);
+    SL_TRY(find_router(&d, err));
     d.slots = calloc(l->concurrency, sizeof *d.slots);
     if (!d.slots || uv_loop_init(&d.loop)) {
         free(d.slots);
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     }
-    if (l->grpc)
-        sl_client_grpc_body(&d);
-    else
-        sl_client_http_body(&d);
-    for (uint32_t i = 0; i < l->concurrency; i++)
-        d.slots[i].d = &d;
+    sl_status st = make_slots(&d, err);
     uint64_t t0 = sl_now_ns();
-    if (l->grpc)
-        sl_client_grpc_start(&d);
-    else
-        sl_client_http_start(&d);
-    if (d.body && !d.st)
-        uv_run(&d.loop, UV_RUN_DEFAULT);
+    if (st == SL_OK)
+        run_loop(&d);
     out->seconds = (double)(sl_now_ns() - t0) / 1e9;
     uv_walk(&d.loop, close_handle, NULL);
     uv_run(&d.loop, UV_RUN_DEFAULT);
     uv_loop_close(&d.loop);
     nghttp2_session_del(d.h2);
-    for (uint32_t i = 0; i < l->concurrency; i++)
-        sl_sb_free(&d.slots[i].in);
-    free(d.slots);
-    free(d.body);
+    free_slots(&d);
     sl_bench_sort(out->latency.v, out->latency.n);
     sl_bench_sort(out->first.v, out->first.n);
     sl_bench_sort(out->gap.v, out->gap.n);
-    if (!d.st && out->errors)
-        return sl_fail(err, SL_ERR_INTERNAL, "%lu of %u requests failed", out->errors, l->requests);
-    return d.st ? sl_fail(err, d.st, "a connection to the router failed") : SL_OK;
+    if (st == SL_OK && !d.st && out->errors)
+        return sl_fail(err, SL_ERR_INTERNAL, "%lu of %u requests failed%s%.200s", out->errors, l->requests,
+                       out->why[0] ? ": " : "", out->why);
+    return d.st ? sl_fail(err, d.st, "a connection to the router failed") : st;
 }

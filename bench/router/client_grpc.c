@@ -1,46 +1,56 @@
 /*
- * gRPC part of the load generator: one connection with one stream for each request in flight, as gateways use it. One
- * message is counted as one token.
+ * gRPC part of the load generator: one connection with one stream for each request in flight, as gateways use it.
  */
 #include "bench/router/client_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sglang_scheduler.pb-c.h"
 
-void sl_client_grpc_body(client_driver *d)
+static void fill_params(Sglang__Grpc__Scheduler__SamplingParams *p, const sl_bench_ask *a)
 {
+    p->_max_new_tokens_case = SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS___MAX_NEW_TOKENS_MAX_NEW_TOKENS;
+    p->max_new_tokens = a->max_tokens;
+    p->ignore_eos = true;
+    p->temperature = a->temperature;
+    p->top_p = a->top_p;
+    p->min_p = a->min_p;
+    p->top_k = a->top_k;
+    p->presence_penalty = a->presence_penalty;
+    p->frequency_penalty = a->frequency_penalty;
+    p->repetition_penalty = a->repetition_penalty;
+}
+
+void sl_client_grpc_body(client_slot *s)
+{
+    const sl_bench_ask *a = s->ask;
     Sglang__Grpc__Scheduler__GenerateRequest q = SGLANG__GRPC__SCHEDULER__GENERATE_REQUEST__INIT;
     Sglang__Grpc__Scheduler__TokenizedInput t = SGLANG__GRPC__SCHEDULER__TOKENIZED_INPUT__INIT;
     Sglang__Grpc__Scheduler__SamplingParams p = SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__INIT;
-    t.n_input_ids = d->l->prompt_tokens;
-    t.input_ids = calloc(t.n_input_ids + 1, sizeof *t.input_ids);
-    if (!t.input_ids)
-        return;
-    for (uint32_t i = 0; i < d->l->prompt_tokens; i++)
-        t.input_ids[i] = 65 + i % 26;
-    p._max_new_tokens_case = SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS___MAX_NEW_TOKENS_MAX_NEW_TOKENS;
-    p.max_new_tokens = d->l->max_tokens;
-    p.ignore_eos = true;
+    t.n_input_ids = a->prompt_tokens;
+    t.input_ids = (uint32_t *)(uintptr_t)a->prompt;
+    fill_params(&p, a);
     q.tokenized = &t;
     q.sampling_params = &p;
-    q.stream = d->l->stream;
+    q.stream = a->stream;
+    q.return_logprob = a->logprobs > 0;
+    q.top_logprobs_num = a->logprobs;
     size_t n = protobuf_c_message_get_packed_size(&q.base);
     uint8_t *b = malloc(n + 5);
-    if (b) {
-        b[0] = 0;
-        for (int i = 0; i < 4; i++)
-            b[1 + i] = (uint8_t)(n >> (24 - 8 * i));
-        protobuf_c_message_pack(&q.base, b + 5);
-        d->body = (char *)b;
-        d->body_len = n + 5;
-    }
-    free(t.input_ids);
+    if (!b)
+        return;
+    b[0] = 0;
+    for (int i = 0; i < 4; i++)
+        b[1 + i] = (uint8_t)(n >> (24 - 8 * i));
+    protobuf_c_message_pack(&q.base, b + 5);
+    s->body = (char *)b;
+    s->body_len = n + 5;
 }
 
 typedef struct upload {
-    client_driver *d;
+    const client_slot *s;
     size_t at;
 } upload;
 
@@ -51,11 +61,11 @@ static ssize_t grpc_body(nghttp2_session *h, int32_t id, uint8_t *buf, size_t ca
     (void)id;
     (void)user;
     upload *u = src->ptr;
-    size_t n = u->d->body_len - u->at;
+    size_t n = u->s->body_len - u->at;
     n = n < cap ? n : cap;
-    memcpy(buf, u->d->body + u->at, n);
+    memcpy(buf, u->s->body + u->at, n);
     u->at += n;
-    if (u->at == u->d->body_len) {
+    if (u->at == u->s->body_len) {
         *flags |= NGHTTP2_DATA_FLAG_EOF;
         free(u);
     }
@@ -83,10 +93,11 @@ static void grpc_send(client_slot *s)
         sl_client_give_up(d, SL_ERR_NO_MEMORY);
         return;
     }
-    u->d = d;
+    u->s = s;
     nghttp2_data_provider dp = {.source.ptr = u, .read_callback = grpc_body};
     sl_client_begin(s);
     s->n_head = s->message_left = 0;
+    s->message.len = 0;
     nghttp2_submit_request(d->h2, NULL, nv, SL_COUNT(nv), &dp, s);
 }
 
@@ -102,17 +113,38 @@ static void grpc_flush(client_driver *d)
     sl_sb_free(&sb);
 }
 
+static void take_message(client_slot *s)
+{
+    Sglang__Grpc__Scheduler__GenerateResponse *r = sglang__grpc__scheduler__generate_response__unpack(
+        NULL, s->message.len, (const uint8_t *)s->message.data);
+    s->message.len = 0;
+    if (!r)
+        return;
+    if (r->response_case == SGLANG__GRPC__SCHEDULER__GENERATE_RESPONSE__RESPONSE_CHUNK &&
+        r->chunk->n_token_ids)
+        sl_client_tokens(s, (uint32_t)r->chunk->n_token_ids);
+    if (r->response_case == SGLANG__GRPC__SCHEDULER__GENERATE_RESPONSE__RESPONSE_COMPLETE) {
+        s->counted = r->complete->completion_tokens;
+        if (!s->ask->stream)
+            s->d->r->tokens += s->counted;
+    }
+    sglang__grpc__scheduler__generate_response__free_unpacked(r, NULL);
+}
+
 static int grpc_data(nghttp2_session *h, uint8_t flags, int32_t id, const uint8_t *p, size_t n, void *user)
 {
     (void)flags;
-    client_driver *d = user;
+    (void)user;
     client_slot *s = nghttp2_session_get_stream_user_data(h, id);
     while (s && n) {
         if (s->message_left) {
             size_t k = n < s->message_left ? n : s->message_left;
+            sl_sb_append(&s->message, (const char *)p, k);
             s->message_left -= k;
             p += k;
             n -= k;
+            if (!s->message_left)
+                take_message(s);
             continue;
         }
         s->head[s->n_head++] = *p++;
@@ -122,10 +154,6 @@ static int grpc_data(nghttp2_session *h, uint8_t flags, int32_t id, const uint8_
         s->n_head = 0;
         s->message_left =
             (size_t)s->head[1] << 24 | (size_t)s->head[2] << 16 | (size_t)s->head[3] << 8 | s->head[4];
-        if (d->l->stream && s->tokens < d->l->max_tokens)
-            sl_client_token(s);
-        else if (!d->l->stream)
-            d->r->tokens += d->l->max_tokens;
     }
     return 0;
 }
@@ -138,6 +166,9 @@ static int grpc_header(nghttp2_session *h, const nghttp2_frame *f, const uint8_t
     client_slot *s = nghttp2_session_get_stream_user_data(h, f->hd.stream_id);
     if (s && nn == 11 && !memcmp(name, "grpc-status", 11) && !(vn == 1 && *value == '0'))
         s->failed = true;
+    if (s && nn == 12 && !memcmp(name, "grpc-message", 12) && !s->d->r->why[0])
+        snprintf(s->d->r->why, sizeof s->d->r->why, "gRPC: %.*s", (int)(vn < 200 ? vn : 200),
+                 (const char *)value);
     return 0;
 }
 

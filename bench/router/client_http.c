@@ -1,9 +1,11 @@
 /*
  * HTTP/1.1 part of the load generator: one keep-alive connection for each request in flight. An answer ends with its
- * content length or with the last chunk. One server-sent event is counted as one token.
+ * content length or with the last chunk. One server-sent event with text is counted as one token; the usage that ends an
+ * answer is its own count.
  */
 #include "bench/router/client_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +15,7 @@ static void http_send(client_slot *s)
         return;
     sl_client_begin(s);
     s->in_body = false;
-    sl_client_write(&s->tcp, s->d->body, s->d->body_len);
+    sl_client_write(&s->tcp, s->body, s->body_len);
 }
 
 /* Parses the head of the answer; false while it is incomplete. */
@@ -34,15 +36,32 @@ static bool http_head(client_slot *s)
     return true;
 }
 
-/* Counts the events in [p, p+n) that contain a token. */
+/* The number after the last "completion_tokens": of [p, p+n), or 0. */
+static uint32_t usage(const char *p, size_t n)
+{
+    static const char key[] = "\"completion_tokens\":";
+    const char *at = memmem(p, n, key, sizeof key - 1);
+    return at ? (uint32_t)strtoul(at + sizeof key - 1, NULL, 10) : 0;
+}
+
+/* Counts the events in [p, p+n) that contain a token. A chunk of the answer has whole events. */
 static void http_events(client_slot *s, const char *p, size_t n)
 {
     const char *end_p = p + n;
-    while ((p = memmem(p, (size_t)(end_p - p), "\"text\":\"", 8)) != NULL) {
-        if (p[8] != '"')
-            sl_client_token(s);
-        p += 8;
-    }
+    uint32_t events = 0, count = usage(p, n);
+    for (const char *q = p; (q = memmem(q, (size_t)(end_p - q), "\"text\":\"", 8)) != NULL; q += 8)
+        events += q[8] != '"';
+    if (events)
+        sl_client_tokens(s, events);
+    if (count)
+        s->counted = count;
+}
+
+static void http_failed(client_slot *s, const char *p, size_t n)
+{
+    sl_bench_load_result *r = s->d->r;
+    if (!r->why[0])
+        snprintf(r->why, sizeof r->why, "HTTP %d: %.*s", s->code, (int)(n < 200 ? n : 200), p);
 }
 
 /* Parses the chunks that are complete; true after the last one of the answer. */
@@ -80,8 +99,11 @@ static void http_read(uv_stream_t *st, ssize_t n, const uv_buf_t *buf)
     if (!done)
         return;
     if (!s->chunked) {
+        s->counted = usage(s->in.data, s->in.len);
+        s->d->r->tokens += s->counted;
+        if (s->code != 200)
+            http_failed(s, s->in.data, s->in.len);
         s->in.len = 0;
-        s->d->r->tokens += s->d->l->max_tokens;
     }
     sl_client_end(s, s->code == 200);
     http_send(s);
@@ -100,21 +122,42 @@ static void http_connected(uv_connect_t *c, int status)
     http_send(s);
 }
 
-void sl_client_http_body(client_driver *d)
+static void put_real(sl_strbuf *b, const char *name, float v)
+{
+    if (v != 0)
+        sl_sb_printf(b, ",\"%s\":%.9g", name, (double)v);
+}
+
+static void put_ask(sl_strbuf *b, const sl_bench_ask *a)
+{
+    sl_sb_printf(b, "{\"model\":\"%s\",\"prompt\":[", a->model ? a->model : "sluice");
+    for (uint32_t i = 0; i < a->prompt_tokens; i++)
+        sl_sb_printf(b, "%s%d", i ? "," : "", a->prompt[i]);
+    sl_sb_printf(b, "],\"max_tokens\":%u,\"temperature\":%.9g,\"ignore_eos\":true", a->max_tokens,
+                 (double)a->temperature);
+    put_real(b, "top_p", a->top_p);
+    put_real(b, "min_p", a->min_p);
+    put_real(b, "presence_penalty", a->presence_penalty);
+    put_real(b, "frequency_penalty", a->frequency_penalty);
+    put_real(b, "repetition_penalty", a->repetition_penalty);
+    if (a->top_k)
+        sl_sb_printf(b, ",\"top_k\":%d", a->top_k);
+    if (a->logprobs)
+        sl_sb_printf(b, ",\"logprobs\":%d", a->logprobs);
+    sl_sb_str(b, a->stream ? ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}" : "}");
+}
+
+void sl_client_http_body(client_slot *s)
 {
     sl_strbuf b = {0}, r = {0};
-    sl_sb_str(&b, "{\"model\":\"sluice\",\"prompt\":[");
-    for (uint32_t i = 0; i < d->l->prompt_tokens; i++)
-        sl_sb_printf(&b, "%s%u", i ? "," : "", 65 + i % 26);
-    sl_sb_printf(&b, "],\"max_tokens\":%u,\"temperature\":0,\"ignore_eos\":true,\"stream\":%s}",
-                 d->l->max_tokens, d->l->stream ? "true" : "false");
+    put_ask(&b, s->ask);
     sl_sb_printf(&r,
                  "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
                  "Content-Length: %zu\r\n\r\n",
                  b.len);
     sl_sb_append(&r, b.data, b.len);
-    d->body_len = r.len;
-    d->body = sl_sb_take(&r);
+    s->body_len = r.len;
+    s->body = sl_sb_take(&r);
     sl_sb_free(&b);
 }
 

@@ -18,7 +18,10 @@ typedef struct client_slot {
     client_driver *d;
     bool busy;
     uint64_t begin_ns, last_ns; /* when the request began; when its last token arrived */
-    uint32_t tokens;
+    uint32_t tokens, counted;   /* that have arrived; the last answer's own count */
+    const sl_bench_ask *ask;
+    char *body; /* the bytes of its request: HTTP text or a gRPC message; NULL: not made */
+    size_t body_len;
 
     /* HTTP: the slot's connection */
     uv_tcp_t tcp;
@@ -30,6 +33,7 @@ typedef struct client_slot {
     /* gRPC: the stream of the request */
     uint8_t head[5]; /* of the message that is arriving */
     size_t n_head, message_left;
+    sl_strbuf message;
     bool failed;
 } client_slot;
 
@@ -39,9 +43,9 @@ struct client_driver {
     uv_loop_t loop;
     client_slot *slots; /* [l->concurrency] */
     uint32_t started, ended;
-    char *body; /* the bytes of every request: HTTP text or a gRPC message */
-    size_t body_len;
-    sl_status st; /* first failure of a connection */
+    sl_status st;     /* first failure of a connection */
+    uv_timer_t timer; /* looks at the watch */
+    struct sockaddr_storage address;
 
     /* gRPC: the one connection of all streams */
     uv_tcp_t tcp;
@@ -50,8 +54,8 @@ struct client_driver {
 
 /* client.c: the life of a request, whatever the protocol. */
 void sl_client_begin(client_slot *s);
-/* A token of the slot's request has arrived. */
-void sl_client_token(client_slot *s);
+/* n > 0 tokens of the slot's request have arrived. */
+void sl_client_tokens(client_slot *s, uint32_t n);
 /* The request is answered. Ends the run when it was the last one. */
 void sl_client_end(client_slot *s, bool ok);
 /* Ends the run because a connection failed. */
@@ -65,11 +69,12 @@ void sl_client_write(uv_tcp_t *t, const void *data, size_t n);
 void sl_client_alloc(uv_handle_t *h, size_t hint, uv_buf_t *buf);
 
 /*
- * Each protocol: makes d->body (NULL when out of memory), then opens the connections, which send as soon as they can.
+ * Each protocol: makes the body of a slot (NULL when out of memory), then opens the connections, which send as soon as they
+ * can.
  */
-void sl_client_http_body(client_driver *d);
+void sl_client_http_body(client_slot *s);
 void sl_client_http_start(client_driver *d);
-void sl_client_grpc_body(client_driver *d);
+void sl_client_grpc_body(client_slot *s);
 void sl_client_grpc_start(client_driver *d);
 
 #endif

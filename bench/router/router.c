@@ -24,6 +24,7 @@ enum { WORKERS = 3 };
 typedef struct options {
     int32_t requests, streams, tokens, step_us, prompt_tokens;
     const char *transport, *out;
+    int32_t *prompt; /* [prompt_tokens] */
 } options;
 
 typedef struct cluster {
@@ -154,11 +155,16 @@ static double thread_seconds(pthread_t t)
 }
 
 static sl_status measure(FILE *csv, cluster *c, const options *o, const char *name, sl_bench_load l,
-                         uint32_t step_us, sl_err *err)
+                         uint32_t max_tokens, uint32_t step_us, sl_err *err)
 {
     sl_bench_load_result r;
     l.port = l.grpc ? sl_router_grpc_port(c->r) : sl_router_http_port(c->r);
-    l.prompt_tokens = o->prompt_tokens;
+    sl_bench_ask ask = {.prompt = o->prompt,
+                        .prompt_tokens = (uint32_t)o->prompt_tokens,
+                        .max_tokens = max_tokens,
+                        .stream = step_us > 0};
+    l.asks = &ask;
+    l.n_asks = 1;
     sl_bench_load warm = l;
     warm.requests = l.concurrency;
     sl_status st = sl_bench_load_run(&warm, &r, err);
@@ -169,14 +175,14 @@ static sl_status measure(FILE *csv, cluster *c, const options *o, const char *na
     double cpu = thread_seconds(c->router_thread);
     st = sl_bench_load_run(&l, &r, err);
     cpu = thread_seconds(c->router_thread) - cpu;
-    double own = (double)step_us * (l.max_tokens - 1); /* the time that the mock workers need */
+    double own = (double)step_us * (max_tokens - 1); /* the time that the mock workers need */
     if (!st)
-        fprintf(csv, "%s,%s,%u,%u,%u,%.0f,%.1f,%.1f,%.1f,%.1f,%.0f,%.1f,%.1f,%.1f,%.2f\n", name,
-                l.grpc ? "grpc" : "http", l.concurrency, l.requests, l.max_tokens, l.requests / r.seconds,
+        fprintf(csv, "%s,%s,%u,%u,%u,%.0f,%.1f,%.1f,%.1f,%.1f,%.0f,%.1f,%.1f,%.1f,%.2f,%.2f\n", name,
+                l.grpc ? "grpc" : "http", l.concurrency, l.requests, max_tokens, l.requests / r.seconds,
                 sl_bench_quantile(&r.latency, 0.5) - own, sl_bench_quantile(&r.latency, 0.99) - own,
                 sl_bench_quantile(&r.first, 0.5), sl_bench_quantile(&r.first, 0.99),
                 (double)r.tokens / r.seconds, sl_bench_quantile(&r.gap, 0.5), sl_bench_quantile(&r.gap, 0.99),
-                cpu / l.requests * 1e6, 100.0 * cpu / r.seconds);
+                cpu / l.requests * 1e6, 100.0 * cpu / r.seconds, cpu / (double)r.tokens * 1e6);
     sl_bench_load_result_free(&r);
     return st;
 }
@@ -185,10 +191,10 @@ static sl_status measure(FILE *csv, cluster *c, const options *o, const char *na
 static sl_status run_short(FILE *csv, cluster *c, const options *o, sl_err *err)
 {
     for (int grpc = 0; grpc < 2; grpc++) {
-        sl_bench_load one = {.grpc = grpc, .concurrency = 1, .requests = o->requests, .max_tokens = 1};
-        sl_bench_load many = {.grpc = grpc, .concurrency = 64, .requests = 4 * o->requests, .max_tokens = 1};
-        SL_TRY(measure(csv, c, o, "latency", one, 0, err));
-        SL_TRY(measure(csv, c, o, "throughput", many, 0, err));
+        sl_bench_load one = {.grpc = grpc, .concurrency = 1, .requests = o->requests};
+        sl_bench_load many = {.grpc = grpc, .concurrency = 64, .requests = 4 * o->requests};
+        SL_TRY(measure(csv, c, o, "latency", one, 1, 0, err));
+        SL_TRY(measure(csv, c, o, "throughput", many, 1, 0, err));
     }
     return SL_OK;
 }
@@ -196,12 +202,8 @@ static sl_status run_short(FILE *csv, cluster *c, const options *o, sl_err *err)
 static sl_status run_streams(FILE *csv, cluster *c, const options *o, sl_err *err)
 {
     for (int grpc = 0; grpc < 2; grpc++) {
-        sl_bench_load s = {.grpc = grpc,
-                           .concurrency = o->streams,
-                           .requests = o->streams,
-                           .max_tokens = o->tokens,
-                           .stream = true};
-        SL_TRY(measure(csv, c, o, "streams", s, o->step_us, err));
+        sl_bench_load s = {.grpc = grpc, .concurrency = o->streams, .requests = o->streams};
+        SL_TRY(measure(csv, c, o, "streams", s, o->tokens, o->step_us, err));
     }
     return SL_OK;
 }
@@ -241,12 +243,12 @@ static void machine_facts(FILE *csv, const options *o)
         csv,
         "case,api,concurrency,requests,tokens,requests_per_s,added_p50_us,added_p99_us,first_token_p50_us,"
         "first_token_p99_us,tokens_per_s,gap_p50_us,gap_p99_us,router_cpu_us_per_request,"
-        "router_cpu_percent\n");
+        "router_cpu_percent,router_cpu_us_per_token\n");
 }
 
 int sl_bench_router_main(int argc, char **argv)
 {
-    options o = {2000, 256, 100, 10000, 128, "loopback", NULL};
+    options o = {2000, 256, 100, 10000, 128, "loopback", NULL, NULL};
     const sl_arg args[] = {
         {"requests", SL_ARG_INT, &o.requests, "N",
          "Number of requests of the latency cases; the throughput cases have four times this number. Default 2000.",
@@ -274,7 +276,11 @@ int sl_bench_router_main(int argc, char **argv)
     }
     machine_facts(csv, &o);
     sl_err err = {""};
-    sl_status st = run_cases(csv, &o, &err);
+    o.prompt = calloc((size_t)o.prompt_tokens, sizeof *o.prompt);
+    for (int32_t i = 0; o.prompt && i < o.prompt_tokens; i++)
+        o.prompt[i] = 65 + i % 26;
+    sl_status st = o.prompt ? run_cases(csv, &o, &err) : sl_fail(&err, SL_ERR_NO_MEMORY, "out of memory");
+    free(o.prompt);
     if (st)
         fprintf(stderr, "bench router: %s: %s\n", sl_status_name(st), err.text);
     if (o.out)

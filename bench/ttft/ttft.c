@@ -33,8 +33,9 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/strbuf.h"
+#include "bench/cluster.h"
+#include "bench/page.h"
 #include "bench/stats.h"
-#include "bench/ttft/cluster.h"
 #include "local/run.h"
 
 enum { MAX_LENGTHS = 16, MAX_REPEATS = 1000 };
@@ -121,7 +122,7 @@ typedef struct ttft_counts {
 static sl_status prefill_counts(const sl_bench_cluster *c, ttft_counts *out, sl_err *err)
 {
     char *page;
-    SL_TRY(sl_bench_http(c->prefill_metrics_port, "/metrics", NULL, &page, NULL, err));
+    SL_TRY(sl_bench_http("127.0.0.1", c->p[1].metrics_port, "/metrics", NULL, &page, NULL, err));
     out->bytes = sl_bench_metric(page, "sluice_transfer_bytes_total");
     out->exposed_s = sl_bench_metric(page, "sluice_transfer_exposed_seconds_sum");
     out->compute_s = sl_bench_metric(page, "sluice_prefill_chunk_seconds_sum");
@@ -150,7 +151,7 @@ static sl_status run_cluster(const sl_bench_cluster *c, const sl_local_run *g, t
     sl_status st = prefill_counts(c, &before, err);
     if (st != SL_OK)
         goto free_body;
-    st = sl_bench_http(c->http_port, "/v1/completions", body, &answer, &ns, err);
+    st = sl_bench_http("127.0.0.1", c->http_port, "/v1/completions", body, &answer, &ns, err);
     if (st != SL_OK)
         goto free_body;
     st = check_answer(g, answer, err);
@@ -241,7 +242,11 @@ static sl_status measure(const ttft_opts *o, sl_err *err)
 {
     char threads[40], chunk[48], tls[80], shipping[64], backend[40], devices[2][48], store[64], row[48],
         index[48];
-    const char *settings[] = {threads,
+    static const sl_role roles[] = {SL_ROLE_ROUTER, SL_ROLE_PREFILL, SL_ROLE_DECODE};
+    char model[1100];
+    const char *settings[] = {model,
+                              "log.level=warn",
+                              threads,
                               chunk,
                               tls,
                               shipping,
@@ -255,6 +260,7 @@ static sl_status measure(const ttft_opts *o, sl_err *err)
                               "router.stage_timeout_ms=600000"};
     sl_bench_cluster c;
     double bandwidth = 0, again = 0;
+    snprintf(model, sizeof model, "model.path=%.1024s", o->model);
     snprintf(threads, sizeof threads, "backend.threads=%d", o->threads);
     snprintf(chunk, sizeof chunk, "prefill.chunk_tokens=%d", o->chunk);
     snprintf(tls, sizeof tls, "cluster.tls=%.64s", o->tls);
@@ -268,7 +274,12 @@ static sl_status measure(const ttft_opts *o, sl_err *err)
     SL_TRY(put_bandwidth(o, &bandwidth, err));
     SL_TRY(put_bandwidth(o, &again, err));
     bandwidth = again > bandwidth ? again : bandwidth; /* the larger one, so that bytes_ms is not too large */
-    SL_TRY(sl_bench_cluster_start(o->model, settings, SL_COUNT(settings), &c, err));
+    sl_bench_cluster_opts co = {.roles = roles,
+                                .n_roles = SL_COUNT(roles),
+                                .settings = settings,
+                                .n = SL_COUNT(settings),
+                                .ready_s = 120};
+    SL_TRY(sl_bench_cluster_start(&co, &c, err));
     print_head(o, bandwidth);
     sl_status st = SL_OK;
     for (int i = 0; i < o->n_lengths && st == SL_OK; i++)

@@ -18,6 +18,11 @@
 static const double FIRST_GUESS_NS = 1e5; /* of one prompt token, until a step was measured */
 enum { PAGE = SL_PAGE_TOKENS, PARTS = 1024 /* the largest prefill.max_requests */ };
 
+static int32_t smaller(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
 sl_status sl_prompts_open(sl_run *r, sl_err *err)
 {
     const sl_prompt_opts *o = &r->o.prompts;
@@ -28,12 +33,40 @@ sl_status sl_prompts_open(sl_run *r, sl_err *err)
                               .min_step_tokens = o->min_step_tokens,
                               .max_context = r->runner->max_context,
                               .guess_ns = FIRST_GUESS_NS};
-    return o->chunk_tokens ? sl_prompt_queue_open(&r->prompts, &q, err) : SL_OK;
+    if (!o->chunk_tokens)
+        return SL_OK;
+    if (o->declared)
+        SL_TRY(sl_random_pages_open(&r->random, r->geo, err));
+    return sl_prompt_queue_open(&r->prompts, &q, err);
 }
 
 void sl_prompts_close(sl_run *r)
 {
     sl_prompt_queue_close(&r->prompts);
+    sl_random_pages_close(&r->random);
+}
+
+/* ---- benchmarks: prompts that count as computed ---- */
+
+/* Fills the pages of t that are declared as computed and are not in the cache. Returns the tokens that need not be computed. */
+static int32_t declare(sl_run *r, const sl_ticket *t)
+{
+    int32_t pages = smaller(r->o.prompts.declared, t->n_tokens - 1) / PAGE;
+    sl_run_ticket *x = sl_run_of(t);
+    for (int32_t i = t->matched; i < pages && !x->filled; i++)
+        sl_random_pages_fill(&r->random, r->arena, sl_lease_pages(x->lease)[i]);
+    x->filled = true;
+    return pages > t->matched ? pages * PAGE : t->rows;
+}
+
+/* As if a step had computed them. */
+static void declared(sl_run *r, sl_ticket *t, int32_t rows)
+{
+    sl_ticket_event ev = {.kind = SL_ON_STEP, .now_ns = sl_now_ns()};
+    sl_core_event(&r->core, t, &ev);
+    ev.kind = SL_ON_STEPPED;
+    ev.stepped.rows = rows;
+    sl_core_event(&r->core, t, &ev);
 }
 
 /* ---- admission ---- */
@@ -50,6 +83,7 @@ static bool match_again(sl_run *r, sl_ticket *t)
     if (t->jobs || t->n_pages - w->missing(w->ctx, t) <= had)
         return true;
     w->release(w->ctx, t);
+    sl_run_of(t)->filled = false;
     sl_status st = w->lease(w->ctx, t, &g);
     if (st != SL_OK) {
         sl_run_fail(r, t, st, "cannot lease pages again", "");
@@ -72,9 +106,10 @@ static bool begin(sl_run *r, sl_ticket *t)
     sl_status st;
     if (!match_again(r, t))
         return true;
+    int32_t rows = r->o.prompts.declared ? declare(r, t) : t->rows;
     do {
-        st = sl_runner_open(r->runner, SL_RESIDENT, sl_lease_pages(x->lease), t->n_pages, t->matched * PAGE,
-                            t->n_prompt, &x->seq, &err);
+        st = sl_runner_open(r->runner, SL_RESIDENT, sl_lease_pages(x->lease), t->n_pages, rows, t->n_prompt,
+                            &x->seq, &err);
     } while (st == SL_ERR_EXHAUSTED && sl_residency_give(r));
     if (st == SL_ERR_EXHAUSTED && (r->core.tickets.count[SL_TICKET_RUNNING] || r->prompts.n))
         return false;
@@ -85,14 +120,12 @@ static bool begin(sl_run *r, sl_ticket *t)
     x->seq_pages = t->n_pages;
     x->started_ns = sl_now_ns();
     r->st.prompt_reused += (uint64_t)t->rows;
-    x->prompt = (sl_queued_prompt){.arrived = t->number,
-                                   .tokens = t->n_tokens,
-                                   .start = t->rows,
-                                   .pos = t->rows,
-                                   .ready = true,
-                                   .owner = t};
+    x->prompt = (sl_queued_prompt){
+        .arrived = t->number, .tokens = t->n_tokens, .start = rows, .pos = rows, .ready = true, .owner = t};
     sl_prompt_queue_begin(&r->prompts, &x->prompt);
     sl_core_signal(&r->core, t, SL_ON_JOINED, x->started_ns);
+    if (rows > t->rows)
+        declared(r, t, rows);
     return true;
 }
 

@@ -6,6 +6,7 @@
 #include "decode/core/effects.h"
 #include "decode/run/run.h"
 #include "decode/run/stall.h"
+#include "engine/random_pages.h"
 #include "worker/prompt_queue.h"
 #include "worker/token.h"
 
@@ -23,6 +24,7 @@ typedef struct sl_run_ticket {
     /* PROMPT */
     sl_queued_prompt prompt;
     uint64_t started_ns;
+    bool filled; /* with what is declared as computed */
 } sl_run_ticket;
 
 static inline sl_run_ticket *sl_run_of(const sl_ticket *t)
@@ -58,6 +60,7 @@ struct sl_run {
     sl_step_item *items;
     sl_step_sample *samples;
     sl_prompt_queue prompts; /* role both */
+    sl_random_pages random;  /* what is declared as computed; without units where nothing is */
     sl_stall stall;
 
     bool patrolling; /* a job of the patrol is at the checker */

@@ -1,4 +1,4 @@
-/* The benchmarks as commands of the `sluice` program: refused arguments, and the TTFT of a real cluster. */
+/* The benchmarks as commands of the `sluice` program: refused arguments, and real clusters. */
 #include <stdio.h>
 #include <string.h>
 
@@ -109,6 +109,60 @@ START_TEST(bench_ttft)
 }
 END_TEST
 
+#define SERVED                                                                                                   \
+    "bench serve --set model.path=models/tiny-v32 --set model.load_format=dummy --set model.row_format=mla_fp8 " \
+    "--set kvstore.bytes=64MiB --set decode.device_bytes=32MiB --set backend.threads=1 --set model.max_context=1024 "
+
+/* One row of its table for every kind of sampling that was asked for, each with figures that belong together. */
+static void check_served(int streams, int prompt, const char *mode)
+{
+    char head[64];
+    double ttft[2], itl[3], rate, served, engine, ratio;
+    snprintf(head, sizeof head, "\n%7d %7d %-11s", streams, prompt, mode);
+    const char *row = strstr(output, head);
+    ck_assert_msg(row != NULL, "no row%s in:\n%s", head, output);
+    ck_assert_int_eq(sscanf(row + strlen(head), "%lf %lf %lf %lf %lf %lf %lf %lf %lf", &ttft[0], &ttft[1],
+                            &itl[0], &itl[1], &itl[2], &rate, &served, &engine, &ratio),
+                     9);
+    ck_assert_msg(ttft[0] > 0 && ttft[1] >= ttft[0] && itl[0] > 0 && itl[1] >= 0 && itl[2] >= itl[1], "%s",
+                  row);
+    /* a step that began before the measurement counts whole, and may be long on a machine with other work */
+    ck_assert_msg(engine > 0 && ratio >= 0.5 && ratio <= 1.01 * served / engine &&
+                      ratio >= 0.99 * served / engine,
+                  "%s", row);
+    ck_assert_msg(rate > 0 && rate <= 1.1e3 * streams / served, "%s",
+                  row); /* a token of each stream in a step */
+}
+
+/*
+ * A router and a worker of role both with random weights. --whole fails unless every answer has the tokens that were asked for.
+ * Two clusters of two processes: 2 s.
+ */
+START_TEST(bench_serve)
+{
+    fails("bench serve --selection keep85", 2, "--selection needs --cached");
+    fails("bench serve --url x", 2, "name --grpc-port");
+    fails("bench serve --url http://nowhere:1x --api http", 1, "want http://HOST:PORT");
+    fails("bench serve --set model.path=models/tiny-v32 --cached", 1, "needs model.load_format dummy");
+    fails("bench serve --set bench.selection=keep85 --set model.load_format=dummy", 1,
+          "needs bench.cached_tokens");
+    fails(SERVED "--set cluster.roles=[router,prefill,decode] --prompt 200 --cached", 1,
+          "bench.cached_tokens: only workers of");
+    int status =
+        run(SERVED "--streams 3 --modes greedy,logprobs --prompt 100 --tokens 60 --whole --seconds 1", true);
+    ck_assert_msg(status == 0, "status %d: %s", status, output);
+    check_served(3, 100, "greedy");
+    check_served(3, 100, "logprobs");
+    status = run(
+        SERVED
+        "--streams 2 --modes own --temperature 0.7 --top-p 0.9 --prompt 500 --cached --shared --selection layered "
+        "--api http --tokens 40 --whole --seconds 1",
+        true);
+    ck_assert_msg(status == 0, "status %d: %s", status, output);
+    check_served(2, 500, "own");
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     Suite *s = suite_create("bench");
@@ -119,8 +173,9 @@ int main(int argc, char **argv)
 #if !defined __SANITIZE_ADDRESS__ &&                                                                         \
     !defined __SANITIZE_THREAD__ /* clusters under sanitizers: end-to-end tests */
     tcase_add_test(c, bench_ttft);
+    tcase_add_test(c, bench_serve);
 #else
-    (void)bench_ttft;
+    (void)bench_ttft, (void)bench_serve;
 #endif
     suite_add_tcase(s, c);
     return program_main(argc, argv, s);

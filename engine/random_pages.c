@@ -1,17 +1,16 @@
-/* Implementation of fill.h. */
-#include "bench/fill.h"
+/* Implementation of random_pages.h. */
+#include "engine/random_pages.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/host.h"
 #include "kernels/bounds.h"
 #include "kernels/cache.h"
 #include "kernels/formats.h"
 #include "kernels/gqa.h"
 #include "kernels/synth.h"
 
-enum { BLOCKS = 16 }; /* different pages of rows */
+enum { BLOCKS = 16 /* different pages of rows */, SEED = 20261 };
 
 /* The number of elements of a plane's part; 0 when the plane has no part of that name. */
 static int32_t part_count(const sl_geometry *g, int32_t plane, const char *name)
@@ -28,7 +27,7 @@ static int32_t part_count(const sl_geometry *g, int32_t plane, const char *name)
 static void random_values(float *v, int64_t n, uint64_t from)
 {
     for (int64_t i = 0; i < n; i++)
-        v[i] = sl_synth_uniform(SL_BENCH_SEED, from + (uint64_t)i);
+        v[i] = sl_synth_uniform(SEED, from + (uint64_t)i);
 }
 
 /* A unit with keys and values by head. In a part the vectors are adjacent, so only the scales, of which a slot has one,
@@ -56,7 +55,7 @@ static int64_t units_of_page(const sl_geometry *g)
     return sl_cache_page_units(&g->shape.planes[SL_CACHE_ROWS]);
 }
 
-sl_status sl_bench_fill_open(sl_bench_fill *f, const sl_geometry *g, sl_err *err)
+sl_status sl_random_pages_open(sl_random_pages *f, const sl_geometry *g, sl_err *err)
 {
     const sl_cache_plane *p = &g->shape.planes[SL_CACHE_ROWS];
     const sl_row_format_desc *d = sl_row_format_find(p->format);
@@ -64,7 +63,7 @@ sl_status sl_bench_fill_open(sl_bench_fill *f, const sl_geometry *g, sl_err *err
     int64_t width = 0;
     for (int32_t i = 0; i < p->n_parts; i++)
         width += (int64_t)p->parts[i].count * p->unit_tokens;
-    *f = (sl_bench_fill){.g = g, .units = malloc((size_t)(n * bytes))};
+    *f = (sl_random_pages){.g = g, .units = malloc((size_t)(n * bytes))};
     float *v = malloc(sizeof *v * (size_t)width);
     for (int64_t i = 0; f->units && v && i < n; i++) {
         random_values(v, width, (uint64_t)(i * width));
@@ -74,11 +73,11 @@ sl_status sl_bench_fill_open(sl_bench_fill *f, const sl_geometry *g, sl_err *err
     free(v);
     if (full)
         return SL_OK;
-    sl_bench_fill_close(f);
+    sl_random_pages_close(f);
     return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
 }
 
-void sl_bench_fill_close(sl_bench_fill *f)
+void sl_random_pages_close(sl_random_pages *f)
 {
     free(f->units);
     f->units = NULL;
@@ -90,7 +89,7 @@ static uint8_t *unit_at(const sl_host_plane *h, const sl_cache_plane *p, int32_t
            (int64_t)(unit % p->heads) * sl_cache_unit_bytes(p);
 }
 
-static void fill_rows(const sl_bench_fill *f, const sl_host_plane *h, int32_t page, int32_t layer)
+static void fill_rows(const sl_random_pages *f, const sl_host_plane *h, int32_t page, int32_t layer)
 {
     const sl_cache_plane *p = &f->g->shape.planes[SL_CACHE_ROWS];
     const int64_t n = units_of_page(f->g), bytes = sl_cache_unit_bytes(p);
@@ -172,7 +171,7 @@ static void fill_meta(const sl_cache_plane *p, const sl_host_plane *h, int32_t p
     }
 }
 
-void sl_bench_fill_page(const sl_bench_fill *f, sl_arena *arena, int32_t page)
+void sl_random_pages_fill(const sl_random_pages *f, sl_arena *arena, int32_t page)
 {
     const sl_geometry *g = f->g;
     for (int32_t l = 0; l < g->n_layers; l++) {

@@ -1,0 +1,23 @@
+/*
+ * Pages of a running cluster: a minimal HTTP client, and the values of a metrics page. Blocking; any thread.
+ */
+#ifndef SL_BENCH_PAGE_H
+#define SL_BENCH_PAGE_H
+
+#include "base/status.h"
+
+/*
+ * Sends one HTTP/1.1 request to host:port: GET when body is NULL, else POST of the JSON text body. *out receives
+ * the body of the answer, which the caller frees. SL_ERR_IO when the connection fails; SL_ERR_REFUSED, with the
+ * beginning of the answer in err, when the HTTP status is not 200. *ns (may be NULL): the time from the first byte sent
+ * to the last byte received.
+ */
+sl_status sl_bench_http(const char *host, int port, const char *path, const char *body, char **out,
+                        uint64_t *ns, sl_err *err);
+
+/* The value of a sample of a metrics page. sample: its name with labels. -1 when the page does not have it. */
+double sl_bench_metric(const char *page, const char *sample);
+/* The sum of the samples of a name, whatever their labels are. -1 when the page has none. */
+double sl_bench_metric_sum(const char *page, const char *name);
+
+#endif

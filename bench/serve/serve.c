@@ -1,0 +1,227 @@
+/* The cluster, the prompts and the table; see serve.h. */
+#include "bench/serve/serve.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/args.h"
+#include "base/log.h"
+#include "bench/csv.h"
+#include "kernels/params.h"
+#include "kernels/synth.h"
+#include "model/tokenizer.h"
+
+enum { SEED = 20261, FIRST_ID = 10, IDS = 200, LINE_MAX_BYTES = 1 << 20 };
+
+typedef struct prompts {
+    int32_t **ids; /* [n] */
+    int32_t *lengths;
+    int32_t n;
+} prompts;
+
+static void free_prompts(prompts *p)
+{
+    for (int32_t i = 0; p->ids && i < p->n; i++)
+        free(p->ids[i]);
+    free(p->ids);
+    free(p->lengths);
+}
+
+static sl_status room_for(prompts *p, int32_t n, sl_err *err)
+{
+    p->ids = calloc((size_t)n, sizeof *p->ids);
+    p->lengths = calloc((size_t)n, sizeof *p->lengths);
+    p->n = n;
+    return p->ids && p->lengths ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+}
+
+/* Prompts of different tokens; shared ones differ after their last whole page. */
+static sl_status generate(const serve_flags *f, prompts *p, sl_err *err)
+{
+    int32_t same = f->shared ? (f->prompt - 1) / SL_PAGE_TOKENS * SL_PAGE_TOKENS : 0;
+    for (int32_t i = 0; i < p->n; i++) {
+        p->ids[i] = malloc(sizeof **p->ids * (size_t)f->prompt);
+        p->lengths[i] = f->prompt;
+        if (!p->ids[i])
+            return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+        for (int32_t k = 0; k < f->prompt; k++)
+            p->ids[i][k] = FIRST_ID + (int32_t)(sl_synth_hash(SEED + (uint64_t)(k < same ? 0 : i + 1),
+                                                              (uint64_t)(uint32_t)k) %
+                                                IDS);
+    }
+    return SL_OK;
+}
+
+/* The lines of the file, again from the beginning when there are fewer than streams. */
+static sl_status read_lines(FILE *in, const char *path, const sl_tokenizer *tok, prompts *p, sl_err *err)
+{
+    char *line = malloc(LINE_MAX_BYTES);
+    sl_status st = line ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    for (int32_t i = 0; st == SL_OK && i < p->n; i++) {
+        size_t n = 0;
+        if (!fgets(line, LINE_MAX_BYTES, in)) {
+            rewind(in);
+            if (i == 0 || !fgets(line, LINE_MAX_BYTES, in)) {
+                st = sl_fail(err, SL_ERR_INVALID, "--prompts: %s has no lines", path);
+                break;
+            }
+        }
+        st = sl_tokenizer_encode(tok, line, strcspn(line, "\n"), 0, &p->ids[i], &n, err);
+        p->lengths[i] = (int32_t)n;
+        if (st == SL_OK && n == 0)
+            st = sl_fail(err, SL_ERR_INVALID, "--prompts: %s has an empty line", path);
+    }
+    free(line);
+    return st;
+}
+
+static sl_status read_prompts(const char *path, const char *model, prompts *p, sl_err *err)
+{
+    sl_tokenizer *tok = NULL;
+    FILE *in = fopen(path, "re");
+    if (!in)
+        return sl_fail(err, SL_ERR_NOT_FOUND, "--prompts: cannot read %s", path);
+    sl_status st = sl_tokenizer_load(model, &tok, err);
+    if (st == SL_OK)
+        st = read_lines(in, path, tok, p, err);
+    sl_tokenizer_destroy(tok);
+    fclose(in);
+    return st;
+}
+
+/* ---- the cluster ---- */
+
+static sl_status parse_url(const serve_flags *f, serve_target *t, sl_err *err)
+{
+    static const char scheme[] = "http://";
+    const char *host = f->url + sizeof scheme - 1, *colon = strrchr(f->url, ':');
+    char *end = NULL;
+    long port = colon ? strtol(colon + 1, &end, 10) : 0;
+    if (strncmp(f->url, scheme, sizeof scheme - 1) != 0 || !colon || colon <= host || port < 1 ||
+        port > 65535 || (*end && strcmp(end, "/") != 0) || (size_t)(colon - host) >= sizeof t->host)
+        return sl_fail(err, SL_ERR_INVALID, "--url %s: want http://HOST:PORT", f->url);
+    snprintf(t->host, sizeof t->host, "%.*s", (int)(colon - host), host);
+    t->http_port = (int)port;
+    t->grpc_port = f->grpc_port;
+    return SL_OK;
+}
+
+/* The configuration, as the processes will read it; it names their roles. Settings of one role are theirs to check. */
+static sl_status load_config(const serve_flags *f, sl_config *cfg, sl_err *err)
+{
+    sl_config_init(cfg);
+    if (f->config)
+        SL_TRY(sl_config_load_file(cfg, f->config, err));
+    for (int i = 0; i < f->n_sets; i++) {
+        const char *colon = strchr(f->sets[i], ':'), *equal = strchr(f->sets[i], '=');
+        if (!colon || (equal && equal < colon))
+            SL_TRY(sl_config_set(cfg, f->sets[i], err));
+    }
+    cfg->bench.cached_tokens = f->cached ? serve_cached(f) : cfg->bench.cached_tokens;
+    return sl_config_finish(cfg, err);
+}
+
+static sl_status start(const serve_flags *f, const sl_config *cfg, sl_bench_cluster *c, sl_err *err)
+{
+    static const sl_role usual[] = {SL_ROLE_ROUTER, SL_ROLE_BOTH};
+    const char *settings[SERVE_SET_MAX + 3] = {"log.level=warn"};
+    char cached[48], selection[64];
+    sl_role roles[SL_BENCH_PROCESSES];
+    sl_bench_cluster_opts o = {
+        .roles = usual, .n_roles = SL_COUNT(usual), .config = f->config, .settings = settings};
+    o.ready_s = f->ready_s;
+    for (int i = 0; i < cfg->cluster.roles.n && i < SL_BENCH_PROCESSES; i++)
+        roles[i] = cfg->cluster.roles.v[i];
+    if (cfg->cluster.roles.n) {
+        o.roles = roles;
+        o.n_roles = cfg->cluster.roles.n;
+    }
+    if (cfg->cluster.groups.n)
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "cluster.groups: start a cluster with groups by mpirun, and give its router with --url");
+    o.n = 1;
+    memcpy(settings + o.n, f->sets, sizeof *f->sets * (size_t)f->n_sets);
+    o.n += (size_t)f->n_sets;
+    if (f->cached) {
+        snprintf(cached, sizeof cached, "bench.cached_tokens=%d", serve_cached(f));
+        settings[o.n++] = cached;
+    }
+    if (f->selection) {
+        snprintf(selection, sizeof selection, "bench.selection=%s", f->selection);
+        settings[o.n++] = selection;
+    }
+    return sl_bench_cluster_start(&o, c, err);
+}
+
+/* ---- the table ---- */
+
+/* A point that fails is reported, and the others follow while the cluster answers. */
+static sl_status run_points(const serve_flags *f, const serve_target *t, const prompts *p, FILE *csv,
+                            sl_err *err)
+{
+    sl_status worst = SL_OK;
+    serve_print_head(stdout, false);
+    if (csv)
+        serve_print_head(csv, true);
+    for (int i = 0; i < f->streams.n; i++)
+        for (int k = 0; k < f->modes.n; k++) {
+            serve_row row = {0};
+            sl_err why = {0};
+            sl_status st = serve_point(f, t, p->ids, p->lengths, f->streams.v[i], f->modes.v[k], &row, &why);
+            if (st == SL_OK) {
+                serve_print_row(stdout, false, &row);
+                if (csv)
+                    serve_print_row(csv, true, &row);
+            } else {
+                fprintf(stderr, "sluice bench serve: %d streams, %s: %s\n", f->streams.v[i],
+                        serve_mode_names[f->modes.v[k]], why.text);
+                worst = sl_fail(err, st, "a measurement failed; its reason was printed before");
+            }
+            sl_bench_load_result_free(&row.load);
+        }
+    return worst;
+}
+
+static sl_status measure(const serve_flags *f, const sl_config *cfg, serve_target *t, FILE *csv, sl_err *err)
+{
+    prompts p = {0};
+    sl_status st = room_for(&p, sl_bench_list_most(&f->streams), err);
+    if (st == SL_OK)
+        st = f->prompts ? read_prompts(f->prompts, cfg->model.path, &p, err) : generate(f, &p, err);
+    if (st == SL_OK)
+        st = serve_model(t, err);
+    if (st == SL_OK)
+        st = run_points(f, t, &p, csv, err);
+    free_prompts(&p);
+    return st;
+}
+
+int sl_bench_serve_main(int argc, char **argv)
+{
+    static sl_config cfg; /* large */
+    serve_flags f;
+    serve_target t = {.host = "127.0.0.1"};
+    sl_bench_cluster c = {0};
+    sl_err err = {0};
+    FILE *csv;
+    int exit_code;
+    if (!serve_flags_parse(&f, argc, argv, &exit_code))
+        return exit_code;
+    sl_log_init(SL_LOG_WARN, false, "bench");
+    if (!sl_bench_csv_open("bench serve", f.csv, &csv))
+        return SL_EXIT_FAILED;
+    uint64_t began = sl_now_ns();
+    sl_status st = load_config(&f, &cfg, &err);
+    if (st == SL_OK)
+        st = f.url ? parse_url(&f, &t, &err) : start(&f, &cfg, &c, &err);
+    if (st == SL_OK && !f.url) {
+        t.http_port = c.http_port;
+        t.grpc_port = c.grpc_port;
+        printf("# %d processes were ready after %.1f s\n", c.n, (double)(sl_now_ns() - began) / 1e9);
+    }
+    if (st == SL_OK)
+        st = measure(&f, &cfg, &t, csv, &err);
+    sl_bench_cluster_stop(&c);
+    return sl_bench_csv_end("bench serve", f.csv, csv, st, &err);
+}

@@ -1,0 +1,91 @@
+/*
+ * `sluice bench serve`: what clients of a real cluster are served, and the engine's own step in the same seconds. It starts the
+ * cluster that a configuration describes, as processes of this host, or uses one that runs (--url), and drives it over gRPC or
+ * HTTP with n streams, for one kind of sampling after the other.
+ *
+ *   column             meaning
+ *   ttft_*             from the request to its first token, in ms; all streams begin at once
+ *   itl_*              between two tokens of a stream while all streams run, in ms; tokens that arrive together divide the time
+ *   served_ms          the time between two steps: seconds of the measurement, by the steps that the decode workers made in them
+ *   engine_ms          the mean of sluice_decode_step_seconds in the same time: a step from its inputs to the chosen tokens
+ *   ratio              served_ms / engine_ms
+ *   idle_share         of the device between steps (sluice_decode_idle_seconds_total); empty when the workers do not count it
+ *   tokens_per_s       by the decode workers' counter
+ *   router_us          processor time of the router for one token, in microseconds; *_cores: processor seconds a second
+ *
+ * The measurement begins when every stream has a token, and ends after --seconds or when a stream ends.
+ */
+#ifndef SL_BENCH_SERVE_SERVE_H
+#define SL_BENCH_SERVE_SERVE_H
+
+#include <stdio.h>
+
+#include "base/config.h"
+#include "bench/cluster.h"
+#include "bench/list.h"
+#include "bench/router/client.h"
+
+/* Returns a process exit code: 0, 1 (failed) or 2 (usage). Call it before a transport exists in this process: it forks. */
+int sl_bench_serve_main(int argc, char **argv);
+
+/* ---- private to this folder ---- */
+
+enum { SERVE_SET_MAX = 64, SERVE_WORKERS = 32 };
+
+typedef struct serve_flags {
+    const char *config, *url, *api, *streams_list, *modes_list, *prompts, *selection, *csv;
+    const char *sets[SERVE_SET_MAX];
+    int n_sets;
+    int32_t prompt, tokens, ready_s, grpc_port;
+    double seconds;
+    bool cached, shared, whole;
+    sl_bench_list streams, modes; /* modes: numbers of serve_mode_names */
+    sl_bench_ask own;             /* the sampling of mode "own" */
+} serve_flags;
+
+/* The kinds of sampling, NULL-terminated; the last one is "own". */
+extern const char *const serve_mode_names[];
+/* Sets the sampling of an ask. */
+void serve_mode_set(const serve_flags *f, int mode, sl_bench_ask *a);
+/* False: the benchmark ends at once with *exit_code. */
+bool serve_flags_parse(serve_flags *f, int argc, char **argv, int *exit_code);
+/* Tokens of every prompt that count as cached, in whole pages; 0 without --cached. */
+int32_t serve_cached(const serve_flags *f);
+
+/* The cluster that is measured. */
+typedef struct serve_target {
+    char host[128], model[128];
+    int http_port, grpc_port;
+} serve_target;
+
+/* What the processes have counted until now, of all decode workers together. */
+typedef struct serve_facts {
+    uint64_t before_ns,
+        after_ns; /* around the reading: a measurement counts both, so a ratio is never too small */
+    int decoders;
+    double running, tokens, steps, step_s;
+    double idle_s; /* < 0: not counted */
+    double router_cpu_s, worker_cpu_s;
+} serve_facts;
+
+/* Reads the pages of the router and of all its workers. */
+sl_status serve_facts_get(const serve_target *t, serve_facts *out, sl_err *err);
+/* The name under which the model is served. */
+sl_status serve_model(serve_target *t, sl_err *err);
+
+typedef struct serve_row {
+    int32_t streams, prompt;
+    const char *mode, *api;
+    sl_bench_load_result load;
+    serve_facts from, to; /* the measurement */
+    bool all;             /* all streams ran until its end */
+} serve_row;
+
+/* Drives n streams: prompts[i] is that of stream i. The caller frees row->load, also after a failure. */
+sl_status serve_point(const serve_flags *f, const serve_target *t, int32_t *const *prompts,
+                      const int32_t *lengths, int32_t n, int mode, serve_row *row, sl_err *err);
+/* A head, and a row: as CSV, or (csv false) for people. */
+void serve_print_head(FILE *out, bool csv);
+void serve_print_row(FILE *out, bool csv, const serve_row *r);
+
+#endif
