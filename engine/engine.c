@@ -230,12 +230,38 @@ static sl_status make_step_arrays(sl_engine *e, sl_mem_kind kind, sl_step_arrays
     return SL_OK;
 }
 
+static sl_status make_flights(sl_engine *e, sl_err *err)
+{
+    const size_t stamps = 2 * sizeof *e->stamps_dev;
+    SL_TRY(sl_engine_alloc(e, SL_STEPS_IN_FLIGHT * stamps, (void **)&e->stamps_dev, err));
+    for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++) {
+        sl_flight *f = &e->flight[i];
+        SL_TRY(make_step_arrays(e, SL_MEM_HOST, &f->in, err));
+        SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, stamps, (void **)&f->stamps, err));
+        SL_TRY(sl_event_create(e->be, &f->end, err));
+        if (!e->sync)
+            SL_TRY(make_tables(e, SL_MEM_HOST, &f->tables, err));
+    }
+    return SL_OK;
+}
+
+static void free_flights(sl_engine *e)
+{
+    for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++) {
+        sl_flight *f = &e->flight[i];
+        sl_be_free(e->be, SL_MEM_HOST, f->in.ids);
+        sl_be_free(e->be, SL_MEM_HOST, f->stamps);
+        sl_be_free(e->be, SL_MEM_HOST, f->tables.host_pages);
+        sl_event_destroy(f->end);
+    }
+    sl_be_free(e->be, SL_MEM_DEVICE, e->stamps_dev);
+}
+
 static sl_status make_io(sl_engine *e, sl_err *err)
 {
     size_t logits = (size_t)e->max_logits * (size_t)e->cfg->vocab_size * sizeof(float);
     SL_TRY(make_tables(e, SL_MEM_HOST, &e->host, err));
     SL_TRY(make_tables(e, SL_MEM_DEVICE, &e->dev, err));
-    SL_TRY(make_step_arrays(e, SL_MEM_HOST, &e->in_host, err));
     SL_TRY(make_step_arrays(e, SL_MEM_DEVICE, &e->in_dev, err));
     SL_TRY(sl_engine_alloc(e, logits, (void **)&e->logits_dev, err));
     e->runs = calloc((size_t)e->o.max_seqs, sizeof *e->runs);
@@ -270,6 +296,7 @@ static sl_status make_parts(sl_engine *e, sl_err *err)
     SL_TRY(sl_states_init(e, err));
     SL_TRY(sl_seqs_init(e, err));
     SL_TRY(make_io(e, err));
+    SL_TRY(make_flights(e, err));
     SL_TRY(sl_choices_init(e, err));
     SL_TRY(make_events(e, err));
     SL_TRY(make_coord(e, err));
@@ -323,7 +350,7 @@ void sl_engine_destroy(sl_engine *e)
     sl_be_free(e->be, SL_MEM_DEVICE, e->logits_dev);
     free(e->runs);
     sl_be_free(e->be, SL_MEM_DEVICE, e->in_dev.ids);
-    sl_be_free(e->be, SL_MEM_HOST, e->in_host.ids);
+    free_flights(e);
     sl_be_free(e->be, SL_MEM_DEVICE, e->dev.host_pages);
     sl_be_free(e->be, SL_MEM_HOST, e->host.host_pages);
     for (int32_t l = 0; e->layers && l < e->cfg->n_layers; l++) {

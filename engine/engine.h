@@ -86,6 +86,9 @@ typedef struct sl_engine_stats { /* cumulative */
     uint64_t host_ns;      /* of step_ns: everything except waiting for the device */
     uint64_t decode_steps; /* steps of one token per sequence, padded as for a graph; and their time: */
     uint64_t decode_ns, decode_host_ns;
+    /* The device between the end of a step and the beginning of the next one, except after sl_engine_rest(); where the
+     * backend computes before its calls return, the engine's thread. */
+    uint64_t idle_ns;
     /* steps that were the launch of a graph; graphs captured so far */
     uint64_t graph_steps, graph_captures;
     /* Tokens that were chosen; those of them that the host chose, because no memory for a list was free; lists sent to the device. */
@@ -199,10 +202,29 @@ typedef struct sl_step_item {
     int32_t want_logits; /* of this many of its last tokens, 0 .. n_tokens */
     const float
         *logits; /* out: [want_logits][vocab], host readable, valid until the next step; NULL if not wanted */
+    /* Its one token is the token that the step before has chosen for this sequence, and that step has not been collected:
+     * the token goes from one step to the next on the device. `tokens` is not read; sl_engine_can_follow(). */
+    bool follows;
     /* The token that follows the last one is chosen on the device, as sl_sample() would choose it, bit by bit; NULL: none
      * is. Without want_logits no logits leave the device. Borrowed during the step. */
     sl_step_sample *sample;
 } sl_step_item;
+
+/*
+ * Steps in flight. sl_engine_submit() enqueues a step and returns; sl_engine_collect() waits for the oldest step that was
+ * submitted and gives its results. At most SL_STEPS_IN_FLIGHT steps are in flight, so while the device computes one, the
+ * caller handles the results of the one before, and submits the next one. The results are those of sl_engine_step(), which
+ * is submit and collect, bit by bit. Where the backend computes before its calls return, submit computes.
+ *
+ * Items, and what they point to, are borrowed until the step is collected. Lengths of sequences say what was submitted. A
+ * sequence of a step in flight may get pages and may be spilled; it must not be closed or truncated. A step with
+ * want_logits is collected before the next one is submitted.
+ *
+ * When the token of a step that follows turns out to be the end of its request, or wrong, the caller drops the result of that
+ * item and closes the sequence: its row is beyond the tokens that the caller counts, where the contents of the host's
+ * pages are undefined as before a step. A token that could not be chosen is followed by a row of token 0.
+ */
+enum { SL_STEPS_IN_FLIGHT = 2 };
 
 typedef struct sl_step_hooks {
     void *ctx;
@@ -227,6 +249,20 @@ typedef struct sl_step_hooks {
  */
 sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
                          sl_err *err);
+
+/* Whether an item that follows can be submitted now. False: there is no step in flight that chooses a token for its sequence, or
+ * the host must know that token first: it chooses itself, or has to make the list of changes of the sequence anew. */
+bool sl_engine_can_follow(const sl_engine *e, const sl_step_item *it);
+/* SL_ERR_INVALID with SL_STEPS_IN_FLIGHT steps; SL_ERR_UNSUPPORTED in a group. After an error this step is not in flight, and
+ * no sequence has advanced. */
+sl_status sl_engine_submit(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
+                           sl_err *err);
+/* SL_ERR_INVALID: no step is in flight. After another error no step is in flight any more, and no sequence has what they
+ * appended. */
+sl_status sl_engine_collect(sl_engine *e, sl_err *err);
+int32_t sl_engine_in_flight(const sl_engine *e);
+/* Nothing waits to be computed: the time until the next step is not counted as idle. With no step in flight. */
+void sl_engine_rest(sl_engine *e);
 
 /* What a rank of a group says when the ranks agree on a step. The flags are the caller's. */
 typedef struct sl_step_share {

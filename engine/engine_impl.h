@@ -28,7 +28,11 @@ struct sl_seq {
     int32_t hot_slot;             /* -1: resident */
     int32_t dirty_from, dirty_to; /* page entries the device does not know yet */
     bool dirty_slot;
+    int32_t flights; /* steps in flight that append to it */
     sl_seq_list list;
+    /* The step that chose a token for it last, and the token's place in sl_choices.next_dev; -1: the host chose. */
+    uint64_t chosen_in;
+    int32_t chosen_at;
     void *user;
 };
 
@@ -58,6 +62,31 @@ typedef struct sl_step_graph {
     uint64_t used; /* value of sl_engine.clock at its last use */
 } sl_step_graph;
 
+typedef struct sl_step_plan {
+    int32_t tokens, logits, context;
+    int32_t per; /* most tokens of an item */
+    sl_step_shape shape;
+    bool graph;   /* the shape may be captured: a decode step, or a step of a group without own tokens */
+    int32_t own;  /* tokens without padding */
+    int32_t rows; /* of logits that are copied to the host */
+} sl_step_plan;
+
+/* A step in flight, and the memory of one: what the device reads or writes while the host prepares the next step. */
+typedef struct sl_flight {
+    sl_step_item *items;
+    int32_t n_items;
+    sl_step_plan p;
+    sl_step_arrays in;
+    sl_tables tables; /* what is uploaded of them; none where a copy is complete when its call returns */
+    sl_chosen chosen;
+    sl_event *end;
+    uint64_t *stamps; /* the device's time at its beginning and end */
+    uint64_t began_ns, waited_ns;
+    bool done; /* waited for, with this result: */
+    sl_status st;
+    sl_err err;
+} sl_flight;
+
 struct sl_engine {
     sl_backend *be;
     sl_model *model;
@@ -80,7 +109,13 @@ struct sl_engine {
         few_index; /* a request has index pages for the tokens that need state alone (sl_algo_desc.state_tokens) */
     sl_free_list free_seqs, free_index, free_rows, free_hot;
     sl_tables host, dev;
-    sl_step_arrays in_host, in_dev;
+    sl_step_arrays in_dev;
+    sl_flight flight[SL_STEPS_IN_FLIGHT]; /* in flight: n_flights from first_flight on */
+    int32_t first_flight, n_flights;
+    uint64_t submitted;   /* steps so far */
+    uint64_t *stamps_dev; /* [SL_STEPS_IN_FLIGHT][2] */
+    uint64_t ended_ns;    /* when the last step ended, by its stamp; 0: nobody waits since then */
+    uint64_t done_ns;     /* when the host knew */
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */
     sl_choices choices;
@@ -95,7 +130,6 @@ struct sl_engine {
     const sl_step_hooks *hooks;
     int32_t layers_done; /* hooks called for layers below this */
     int32_t layers_run;
-    uint64_t waited_ns; /* time that the running step waited for the device */
     /* Of a group: the most tokens of any rank in this step, padded (sl_forward.group_tokens); what each rank said; the
      * memory through which they say it, this rank's share first; what this rank says; and the number of steps since
      * the group was set. */
@@ -110,8 +144,8 @@ struct sl_engine {
 /* seq.c, called by create and step. */
 sl_status sl_seqs_init(sl_engine *e, sl_err *err);
 void sl_seqs_fini(sl_engine *e);
-/* Brings the device's tables up to date for one sequence. */
-sl_status sl_seq_upload(sl_seq *s, sl_err *err);
+/* Brings the device's tables up to date for one sequence, by way of `stage`, if that has tables. */
+sl_status sl_seq_upload(sl_seq *s, sl_tables *stage, sl_err *err);
 
 /* The last tokens of an item for which rows of logits are computed. */
 static inline int32_t sl_item_rows(const sl_step_item *it)
@@ -121,18 +155,24 @@ static inline int32_t sl_item_rows(const sl_step_item *it)
 
 /* sampling.c: the tokens that a step chooses. prepare before the step is uploaded: with `per`, the rows of logits of item i
  * begin at i * per and are those of all its tokens; with 0 those of sl_item_rows() follow each other. enqueue after the
- * pass; then finish, when the device is done and the sequences have their new lengths, or abort. */
+ * pass; submitted when the sequences have their new lengths; then finish, when the device is done, or abort. */
 sl_status sl_choices_init(sl_engine *e, sl_err *err);
 void sl_choices_fini(sl_engine *e);
 sl_status sl_choices_check(const sl_step_item *it, sl_err *err); /* of an item whose sequence is open */
-sl_status sl_choices_prepare(sl_engine *e, const sl_step_item *items, int32_t n_items, int32_t per,
-                             sl_err *err);
-sl_status sl_choices_enqueue(sl_engine *e, sl_err *err);
-void sl_choices_finish(sl_engine *e);
-void sl_choices_abort(sl_engine *e);
+sl_status sl_choices_prepare(sl_engine *e, sl_flight *f, int32_t per, sl_err *err);
+sl_status sl_choices_enqueue(sl_engine *e, sl_flight *f, sl_err *err);
+void sl_choices_submitted(sl_engine *e, sl_flight *f);
+void sl_choices_finish(sl_engine *e, sl_flight *f);
+void sl_choices_abort(sl_flight *f);
 
 /* step.c: enqueues one forward pass over what was uploaded; captured or not. */
 sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_err *err);
+/* The parts of a step, in this order; f->items are set. measure checks the items. shape decides how it runs, between the
+ * coordinator's beginning and the first op. run enqueues everything; *fresh: the shape is to be captured when it is done. */
+sl_status sl_step_measure(sl_engine *e, sl_flight *f, sl_err *err);
+void sl_step_shape_of(sl_engine *e, sl_flight *f, const sl_step_hooks *hooks);
+sl_status sl_step_run(sl_engine *e, sl_flight *f, bool *fresh, sl_err *err);
+void sl_step_capture(sl_engine *e, const sl_flight *f);
 
 /* graph.c: decode steps as graphs. init decides whether there are any. */
 sl_status sl_graphs_init(sl_engine *e, sl_err *err);

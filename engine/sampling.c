@@ -7,6 +7,15 @@
 
 enum { LIST_GROWS = 512 }; /* tokens for which a list has room when it is made */
 
+static sl_status make_chosen(sl_engine *e, sl_chosen *c, size_t most, sl_err *err)
+{
+    c->of = calloc(most, sizeof *c->of);
+    if (!c->of)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
+    SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, most * sizeof *c->rows, (void **)&c->rows, err));
+    return sl_be_alloc(e->be, SL_MEM_HOST, most * sizeof *c->out, (void **)&c->out, err);
+}
+
 sl_status sl_choices_init(sl_engine *e, sl_err *err)
 {
     sl_choices *c = &e->choices;
@@ -14,18 +23,17 @@ sl_status sl_choices_init(sl_engine *e, sl_err *err)
     size_t most = (size_t)e->max_logits;
     c->most = e->max_logits;
     SL_TRY(sl_sampler_create(cfg->vocab_size, cfg->eos_ids, (size_t)cfg->n_eos, &c->host));
-    c->of = calloc(most, sizeof *c->of);
-    if (!c->of)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
     SL_TRY(sl_engine_alloc(e, most * sizeof *c->rows_dev, (void **)&c->rows_dev, err));
     SL_TRY(sl_engine_alloc(e, most * sizeof *c->out_dev, (void **)&c->out_dev, err));
+    SL_TRY(sl_engine_alloc(e, most * sizeof *c->next_dev, (void **)&c->next_dev, err));
     c->pool_bytes = e->o.list_bytes > 0 ? e->o.list_bytes : (int64_t)most * SL_LIST_POOL;
     SL_TRY(sl_engine_alloc(e, (uint64_t)c->pool_bytes, (void **)&c->pool, err));
-    SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, most * sizeof *c->rows, (void **)&c->rows, err));
-    SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, most * sizeof *c->out, (void **)&c->out, err));
+    for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++)
+        SL_TRY(make_chosen(e, &e->flight[i].chosen, most, err));
     c->op = (sl_sample_params){.logits = e->logits_dev,
                                .rows = c->rows_dev,
                                .out = c->out_dev,
+                               .next = c->next_dev,
                                .n_logits = c->most,
                                .vocab = cfg->vocab_size,
                                .ld = cfg->vocab_size};
@@ -37,12 +45,15 @@ void sl_choices_fini(sl_engine *e)
 {
     sl_choices *c = &e->choices;
     sl_sampler_destroy(c->host);
-    free(c->of);
     sl_be_free(e->be, SL_MEM_DEVICE, c->rows_dev);
     sl_be_free(e->be, SL_MEM_DEVICE, c->out_dev);
+    sl_be_free(e->be, SL_MEM_DEVICE, c->next_dev);
     sl_be_free(e->be, SL_MEM_DEVICE, c->pool);
-    sl_be_free(e->be, SL_MEM_HOST, c->rows);
-    sl_be_free(e->be, SL_MEM_HOST, c->out);
+    for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++) {
+        free(e->flight[i].chosen.of);
+        sl_be_free(e->be, SL_MEM_HOST, e->flight[i].chosen.rows);
+        sl_be_free(e->be, SL_MEM_HOST, e->flight[i].chosen.out);
+    }
 }
 
 /* ---- lists ---- */
@@ -91,8 +102,18 @@ static bool has_changes(const sl_engine *e, const sl_sampling *s, const sl_histo
 /* Whether the list has what the op counted in the last step, and the item adds just that to the sequence. */
 static bool fits(const sl_seq_list *l, const sl_step_item *it, bool grows)
 {
-    return l->bytes > 0 && it->n_tokens == 1 && l->length == it->seq->len + 1 && it->tokens[0] == l->last &&
-           (!grows || l->n < l->room);
+    return l->bytes > 0 && it->n_tokens == 1 && l->length == it->seq->len + 1 &&
+           (it->follows || it->tokens[0] == l->last) && (!grows || l->n < l->room);
+}
+
+bool sl_engine_can_follow(const sl_engine *e, const sl_step_item *it)
+{
+    const sl_seq *s = it->seq;
+    const sl_step_sample *w = it->sample;
+    if (e->n_flights == 0 || s->chosen_in != e->submitted || s->chosen_at < 0 || it->n_tokens != 1)
+        return false;
+    return !w || !has_changes(e, w->sampling, &w->history) ||
+           fits(&s->list, it, sl_sampling_penalises(w->sampling));
 }
 
 /* Brings the list of an item's sequence up to date; *list NULL: it has none. */
@@ -106,7 +127,10 @@ static sl_status current_list(sl_engine *e, const sl_step_item *it, sl_sample_li
         l->bytes = 0;
         return SL_OK;
     }
-    if (!fits(l, it, grows))
+    bool as_is = fits(l, it, grows);
+    if (!as_is && it->follows) /* its last token is not in the history */
+        return sl_fail(err, SL_ERR_INTERNAL, "step: an item follows, but its list must be made anew");
+    if (!as_is)
         SL_TRY(make_list(e, it->seq, sl_sampler_list(e->choices.host, w->sampling, &w->history), grows, err));
     *list = (sl_sample_list *)(void *)(e->choices.pool + l->at);
     return SL_OK;
@@ -127,20 +151,19 @@ sl_status sl_choices_check(const sl_step_item *it, sl_err *err)
     return SL_OK;
 }
 
-sl_status sl_choices_prepare(sl_engine *e, const sl_step_item *items, int32_t n_items, int32_t per,
-                             sl_err *err)
+sl_status sl_choices_prepare(sl_engine *e, sl_flight *f, int32_t per, sl_err *err)
 {
-    sl_choices *c = &e->choices;
+    sl_chosen *c = &f->chosen;
     int32_t row = 0;
     c->n = c->n_host = 0;
-    for (int32_t i = 0; i < n_items; i++) {
-        const sl_step_item *it = &items[i];
+    for (int32_t i = 0; i < f->n_items; i++) {
+        const sl_step_item *it = &f->items[i];
         int32_t length = it->seq->len + it->n_tokens;
         row += sl_item_rows(it);
         if (!it->sample)
             continue;
         sl_choice *o = &c->of[c->n];
-        *o = (sl_choice){.seq = it->seq, .sample = it->sample, .on_host = !c->device};
+        *o = (sl_choice){.seq = it->seq, .sample = it->sample, .on_host = !e->choices.device};
         sl_sample_row *r = &c->rows[c->n++];
         *r = sl_sampling_row(it->sample->sampling, (uint64_t)length, it->sample->history.n_output);
         r->row = per ? i * per + it->n_tokens - 1 : row - 1;
@@ -154,7 +177,7 @@ sl_status sl_choices_prepare(sl_engine *e, const sl_step_item *items, int32_t n_
 }
 
 /* The rows of requests that the device chooses for are put first: ops have no gaps. */
-static int32_t gather_rows(const sl_choices *c)
+static int32_t gather_rows(const sl_chosen *c)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < c->n; i++)
@@ -163,9 +186,10 @@ static int32_t gather_rows(const sl_choices *c)
     return n;
 }
 
-sl_status sl_choices_enqueue(sl_engine *e, sl_err *err)
+sl_status sl_choices_enqueue(sl_engine *e, sl_flight *f, sl_err *err)
 {
-    sl_choices *c = &e->choices;
+    sl_choices *all = &e->choices;
+    sl_chosen *c = &f->chosen;
     size_t vocab = (size_t)e->cfg->vocab_size;
     for (int32_t i = 0; i < c->n && !e->unified; i++) {
         size_t at = (size_t)c->rows[i].row * vocab;
@@ -174,41 +198,55 @@ sl_status sl_choices_enqueue(sl_engine *e, sl_err *err)
     }
     for (int32_t i = 0; i < c->n; i++)
         c->of[i].row = c->rows[i].row;
-    c->op.n = gather_rows(c);
-    if (c->op.n == 0)
+    all->op.n = gather_rows(c);
+    if (all->op.n == 0)
         return SL_OK;
-    SL_TRY(sl_be_copy(e->be, c->rows_dev, c->rows, (size_t)c->op.n * sizeof *c->rows, err));
-    SL_TRY(sl_be_run(e->be, SL_OP_SAMPLE, &c->op, err));
-    return sl_be_copy(e->be, c->out, c->out_dev, (size_t)c->op.n * sizeof *c->out, err);
+    SL_TRY(sl_be_copy(e->be, all->rows_dev, c->rows, (size_t)all->op.n * sizeof *c->rows, err));
+    SL_TRY(sl_be_run(e->be, SL_OP_SAMPLE, &all->op, err));
+    return sl_be_copy(e->be, c->out, all->out_dev, (size_t)all->op.n * sizeof *c->out, err);
 }
 
-void sl_choices_finish(sl_engine *e)
+void sl_choices_submitted(sl_engine *e, sl_flight *f)
 {
-    sl_choices *c = &e->choices;
     int32_t k = 0;
-    for (int32_t i = 0; i < c->n; i++) {
-        sl_choice *o = &c->of[i];
+    for (int32_t i = 0; i < f->chosen.n; i++) {
+        const sl_choice *o = &f->chosen.of[i];
+        sl_seq *s = o->seq;
+        s->chosen_in = e->submitted;
+        s->chosen_at = o->on_host ? -1 : k++;
+        if (o->on_host)
+            continue;
+        s->list.length = s->len + 1;
+        s->list.last = -1;
+        s->list.n++;
+    }
+}
+
+void sl_choices_finish(sl_engine *e, sl_flight *f)
+{
+    int32_t k = 0;
+    for (int32_t i = 0; i < f->chosen.n; i++) {
+        sl_choice *o = &f->chosen.of[i];
         sl_step_sample *w = o->sample;
-        sl_seq_list *l = &o->seq->list;
+        uint64_t position = w->history.n_prompt + w->history.n_output;
         if (o->on_host) {
             const float *row = e->logits_host + (size_t)o->row * (size_t)e->cfg->vocab_size;
-            uint64_t position = w->history.n_prompt + w->history.n_output;
-            sl_sample_or_fault(c->host, row, w->sampling, &w->history, position, &w->out);
+            sl_sample_or_fault(e->choices.host, row, w->sampling, &w->history, position, &w->out);
             e->stats.sampled_on_host++;
         } else {
-            w->out = c->out[k++];
-            l->length = o->seq->len + 1;
-            l->last = w->out.id;
-            l->n++;
+            w->out = f->chosen.out[k++];
+            if (o->seq->list.length ==
+                (int32_t)position + 1) /* else a later step has counted its token, too */
+                o->seq->list.last = w->out.id;
         }
         e->stats.sampled++;
     }
-    c->n = 0;
+    f->chosen.n = 0;
 }
 
-void sl_choices_abort(sl_engine *e)
+void sl_choices_abort(sl_flight *f)
 {
-    for (int32_t i = 0; i < e->choices.n; i++)
-        e->choices.of[i].seq->list.bytes = 0;
-    e->choices.n = 0;
+    for (int32_t i = 0; i < f->chosen.n; i++)
+        f->chosen.of[i].seq->list.bytes = 0;
+    f->chosen.n = 0;
 }

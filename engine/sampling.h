@@ -19,11 +19,11 @@ struct sl_seq;
 typedef struct sl_seq_list {
     int64_t at, bytes; /* bytes 0: none */
     int32_t length;    /* of the sequence whose next token the list is for */
-    int32_t last;      /* the token that it counted last */
+    int32_t last;      /* the token that it counted last; -1: the host does not know it */
     int32_t n, room;   /* entries at most, and places */
 } sl_seq_list;
 
-/* One item of the running step that wants a token. */
+/* One item of a step that wants a token. */
 typedef struct sl_choice {
     struct sl_seq *seq;
     struct sl_step_sample *sample;
@@ -31,15 +31,23 @@ typedef struct sl_choice {
     bool on_host;
 } sl_choice;
 
+/* Those of one step. */
+typedef struct sl_chosen {
+    sl_choice *of;       /* [most] */
+    sl_sample_row *rows; /* [most] */
+    sl_sampled *out;     /* [most] */
+    int32_t n, n_host;
+} sl_chosen;
+
 typedef struct sl_choices {
     bool device; /* the backend has the op */
     sl_sampler *host;
-    sl_sample_row *rows, *rows_dev; /* [most] */
-    sl_sampled *out, *out_dev;      /* [most] */
+    sl_sample_row *rows_dev; /* [most] */
+    sl_sampled *out_dev;     /* [most] */
+    int32_t *next_dev;       /* [most]: the tokens as ids of the next step */
     uint8_t *pool;
     int64_t pool_bytes;
-    sl_choice *of; /* [most] of the running step */
-    int32_t most, n, n_host;
+    int32_t most;
     sl_sample_params op;
 } sl_choices;
 
@@ -48,7 +56,7 @@ enum { SL_LIST_POOL = 32 << 10 }; /* bytes of the pool for each row of logits */
 /* Device bytes for this number of rows. */
 static inline uint64_t sl_choices_bytes(uint64_t rows)
 {
-    return rows * (sizeof(sl_sample_row) + sizeof(sl_sampled) + SL_LIST_POOL);
+    return rows * (sizeof(sl_sample_row) + sizeof(sl_sampled) + sizeof(int32_t) + SL_LIST_POOL);
 }
 
 #endif

@@ -4,6 +4,7 @@
 #include "engine/states.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static bool list_init(sl_free_list *l, int32_t n)
 {
@@ -66,16 +67,28 @@ static void mark_dirty(sl_seq *s, int32_t from, int32_t to)
     s->dirty_to = to > s->dirty_to ? to : s->dirty_to;
 }
 
-sl_status sl_seq_upload(sl_seq *s, sl_err *err)
+/* Entries of a table at `from`, at the same place of the stage, if there is one. */
+static sl_status upload(sl_engine *e, int32_t *dev, const int32_t *host, int32_t *stage, int64_t from,
+                        int32_t n, sl_err *err)
+{
+    if (stage)
+        memcpy(stage + from, host + from, (size_t)n * 4);
+    return sl_be_copy(e->be, dev + from, (stage ? stage : host) + from, (size_t)n * 4, err);
+}
+
+sl_status sl_seq_upload(sl_seq *s, sl_tables *stage, sl_err *err)
 {
     sl_engine *e = s->e;
-    int32_t from = s->dirty_from, n = s->dirty_to - from;
-    int32_t *host[] = {e->host.host_pages, e->host.index_pages, e->host.row_pages};
-    int32_t *dev[] = {e->dev.host_pages, e->dev.index_pages, e->dev.row_pages};
-    for (int i = 0; i < 3 && n > 0; i++)
-        SL_TRY(sl_be_copy(e->be, entries(dev[i], s) + from, entries(host[i], s) + from, (size_t)n * 4, err));
+    int32_t n = s->dirty_to - s->dirty_from;
+    int64_t from = (int64_t)s->row * e->ld + s->dirty_from;
+    const sl_tables *h = &e->host, *d = &e->dev;
+    if (n > 0) {
+        SL_TRY(upload(e, d->host_pages, h->host_pages, stage->host_pages, from, n, err));
+        SL_TRY(upload(e, d->index_pages, h->index_pages, stage->index_pages, from, n, err));
+        SL_TRY(upload(e, d->row_pages, h->row_pages, stage->row_pages, from, n, err));
+    }
     if (s->dirty_slot)
-        SL_TRY(sl_be_copy(e->be, e->dev.hot_slot + s->row, e->host.hot_slot + s->row, 4, err));
+        SL_TRY(upload(e, d->hot_slot, h->hot_slot, stage->hot_slot, s->row, 1, err));
     s->dirty_from = s->dirty_to = 0;
     s->dirty_slot = false;
     return SL_OK;
@@ -225,6 +238,7 @@ sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t
     SL_TRY(check_open(e, residency, pages, n_pages, n_cached, err));
     sl_seq *s = &e->seqs[list_take(&e->free_seqs)];
     s->list.bytes = 0;
+    s->chosen_in = 0, s->chosen_at = -1, s->flights = 0;
     s->open = true, s->len = n_cached, s->n_pages = s->n_index = s->prompt = 0, s->user = user;
     s->hot_slot = residency == SL_HIERARCHICAL ? list_take(&e->free_hot) : -1;
     s->dirty_from = s->dirty_to = 0;
@@ -315,6 +329,8 @@ put_slot:
 sl_status sl_engine_seq_truncate(sl_engine *e, sl_seq *s, int32_t len, sl_err *err)
 {
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
+    if (s->flights > 0)
+        return sl_fail(err, SL_ERR_INVALID, "truncate: the sequence is in a step that was not collected");
     if (len != s->len)
         SL_TRY(sl_states_cut(e, err));
     SL_TRY(sl_coord_request_truncate(e->coord, s->row, len, err));
@@ -327,6 +343,7 @@ void sl_engine_seq_close(sl_engine *e, sl_seq *s)
     if (!s)
         return;
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
+    SL_CHECK(s->flights == 0, "the sequence is in %d steps that were not collected", s->flights);
     sl_coord_request_end(e->coord, s->row);
     s->list.bytes = 0;
     release_all(s);

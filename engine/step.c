@@ -1,18 +1,11 @@
-/* One step of an engine: inputs are copied to the device, the forward pass runs, logits are copied back; see
- * engine.h. */
+/* The parts of a step: inputs are copied to the device, the forward pass runs, logits and tokens are copied back. flight.c
+ * puts them together. */
 #include "engine/engine_impl.h"
 #include "engine/states.h"
 
 #include <string.h>
 
 #include "base/log.h"
-
-typedef struct step_plan {
-    int32_t tokens, logits, context;
-    int32_t per; /* most tokens of an item */
-    sl_step_shape shape;
-    bool graph; /* the shape may be captured: a decode step, or a step of a group without own tokens */
-} step_plan;
 
 static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *err)
 {
@@ -27,23 +20,23 @@ static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *
     if (it->want_logits < 0 || it->want_logits > it->n_tokens)
         return sl_fail(err, SL_ERR_INVALID, "step: logits of the last %d of %d tokens", it->want_logits,
                        it->n_tokens);
-    for (int32_t i = 0; i < it->n_tokens; i++)
+    if (it->follows && !sl_engine_can_follow(e, it))
+        return sl_fail(err, SL_ERR_INVALID, "step: an item follows a token that the device does not have");
+    for (int32_t i = 0; i < it->n_tokens && !it->follows; i++)
         if (it->tokens[i] < 0 || it->tokens[i] >= e->cfg->vocab_size)
             return sl_fail(err, SL_ERR_INVALID, "step: token id %d is outside the vocabulary of %d",
                            it->tokens[i], e->cfg->vocab_size);
     return sl_choices_check(it, err);
 }
 
-/* Checks the items; p receives their tokens and wanted logits in total, and the length of the longest sequence
- * after the step. */
-static sl_status measure_step(sl_engine *e, const sl_step_item *items, int32_t n_items, step_plan *p,
-                              sl_err *err)
+sl_status sl_step_measure(sl_engine *e, sl_flight *f, sl_err *err)
 {
-    if (n_items < (e->comm ? 0 : 1) || n_items > e->o.max_seqs)
-        return sl_fail(err, SL_ERR_INVALID, "step: %d items, 1..%d are possible", n_items, e->o.max_seqs);
-    *p = (step_plan){0};
-    for (int32_t i = 0; i < n_items; i++) {
-        const sl_step_item *it = &items[i];
+    sl_step_plan *p = &f->p;
+    if (f->n_items < (e->comm ? 0 : 1) || f->n_items > e->o.max_seqs)
+        return sl_fail(err, SL_ERR_INVALID, "step: %d items, 1..%d are possible", f->n_items, e->o.max_seqs);
+    *p = (sl_step_plan){0};
+    for (int32_t i = 0; i < f->n_items; i++) {
+        const sl_step_item *it = &f->items[i];
         SL_TRY(check_item(e, it, err));
         if (it->n_tokens > e->o.max_step_tokens - p->tokens)
             return sl_fail(err, SL_ERR_TOO_LARGE, "step: more than %d tokens", e->o.max_step_tokens);
@@ -55,6 +48,7 @@ static sl_status measure_step(sl_engine *e, const sl_step_item *items, int32_t n
         if (it->seq->len + it->n_tokens > p->context)
             p->context = it->seq->len + it->n_tokens;
     }
+    p->own = p->tokens;
     return SL_OK;
 }
 
@@ -66,7 +60,7 @@ static void place_arrays(sl_step_arrays *a, int32_t n)
 
 /* Makes p a decode step of n items: it gets the padded sizes of its shape, and if any logits are wanted, it computes
  * those of all tokens. */
-static void shape_step(sl_engine *e, int32_t n, step_plan *p)
+static void shape_step(sl_engine *e, int32_t n, sl_step_plan *p)
 {
     p->shape = sl_graphs_shape(e, n, p->per, p->context, p->logits > 0);
     p->graph = e->graphs && (!e->comm || sl_graphs_together(e));
@@ -82,17 +76,18 @@ static void fill_padding(sl_step_arrays *a, int32_t *t, int32_t end)
 }
 
 /* In a decode step the tokens of item i begin at i * per. */
-static void fill_arrays(sl_engine *e, const sl_step_item *items, int32_t n_items, const step_plan *p)
+static void fill_arrays(sl_engine *e, sl_flight *f)
 {
-    sl_step_arrays *a = &e->in_host;
+    sl_step_arrays *a = &f->in;
+    const sl_step_plan *p = &f->p;
     int32_t t = 0, g = 0;
     place_arrays(a, p->tokens);
     place_arrays(&e->in_dev, p->tokens);
-    for (int32_t i = 0; i < n_items; i++) {
-        const sl_step_item *it = &items[i];
+    for (int32_t i = 0; i < f->n_items; i++) {
+        const sl_step_item *it = &f->items[i];
         fill_padding(a, &t, i * p->shape.per);
         for (int32_t k = 0; k < it->n_tokens; k++, t++) {
-            a->ids[t] = it->tokens[k];
+            a->ids[t] = it->follows ? 0 : it->tokens[k];
             a->token_seq[t] = it->seq->row;
             a->token_pos[t] = it->seq->len + k;
         }
@@ -104,13 +99,34 @@ static void fill_arrays(sl_engine *e, const sl_step_item *items, int32_t n_items
         a->logit_rows[g] = g;
 }
 
-static sl_status upload_step(sl_engine *e, const sl_step_item *items, int32_t n_items, const step_plan *p,
-                             sl_err *err)
+/* The ids of items that follow come from where the step before has put them: one copy for each stretch that is there in the
+ * same order, which is one for a batch that stays as it is. */
+static sl_status copy_ids(sl_engine *e, const sl_flight *f, sl_err *err)
 {
-    size_t n = 3 * (size_t)p->tokens + (size_t)p->logits;
-    SL_TRY(sl_be_copy(e->be, e->in_dev.ids, e->in_host.ids, n * 4, err));
-    for (int32_t i = 0; i < n_items; i++)
-        SL_TRY(sl_seq_upload(items[i].seq, err));
+    int32_t to = 0, from = 0, n = 0, at = 0;
+    for (int32_t i = 0; i <= f->n_items; i++) {
+        const sl_step_item *it = i < f->n_items ? &f->items[i] : NULL;
+        int32_t t = f->p.shape.tokens ? i * f->p.shape.per : at;
+        bool goes_on = n > 0 && it && it->follows && t == to + n && it->seq->chosen_at == from + n;
+        at += it ? it->n_tokens : 0;
+        if (goes_on) {
+            n++;
+            continue;
+        }
+        SL_TRY(sl_be_copy(e->be, e->in_dev.ids + to, e->choices.next_dev + from, (size_t)n * 4, err));
+        n = it && it->follows;
+        to = t, from = n ? it->seq->chosen_at : 0;
+    }
+    return SL_OK;
+}
+
+static sl_status upload_step(sl_engine *e, sl_flight *f, sl_err *err)
+{
+    size_t n = 3 * (size_t)f->p.tokens + (size_t)f->p.logits;
+    SL_TRY(sl_be_copy(e->be, e->in_dev.ids, f->in.ids, n * 4, err));
+    SL_TRY(copy_ids(e, f, err));
+    for (int32_t i = 0; i < f->n_items; i++)
+        SL_TRY(sl_seq_upload(f->items[i].seq, &f->tables, err));
     return SL_OK;
 }
 
@@ -179,9 +195,9 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
     return layers_enqueued(e, e->cfg->n_layers, err); /* the last ones may have no attention */
 }
 
-/* Enqueues the step: one launch, or op by op. *fresh: its shape has no graph yet, so it is to be captured
+/* Enqueues the pass: one launch, or op by op. *fresh: its shape has no graph yet, so it is to be captured
  * afterwards. */
-static sl_status enqueue(sl_engine *e, const step_plan *p, bool *fresh, sl_err *err)
+static sl_status enqueue(sl_engine *e, const sl_step_plan *p, bool *fresh, sl_err *err)
 {
     sl_graph *graph = p->graph ? sl_graphs_find(e, &p->shape) : NULL;
     *fresh = p->graph && !graph;
@@ -191,210 +207,110 @@ static sl_status enqueue(sl_engine *e, const step_plan *p, bool *fresh, sl_err *
     return sl_be_graph_launch(e->be, graph, err);
 }
 
-/* Everything of a step up to the wait for its end. rows: how many rows of logits are copied to the host. */
-static sl_status start_step(sl_engine *e, const step_plan *p, int32_t rows, bool *fresh, sl_err *err)
+static sl_status stamp(sl_engine *e, const sl_flight *f, int at, sl_err *err)
 {
-    SL_TRY(enqueue(e, p, fresh, err));
-    SL_TRY(sl_choices_enqueue(e, err));
-    if (!e->unified && rows > 0)
-        SL_TRY(sl_be_copy(e->be, e->logits_host, e->logits_dev,
-                          (size_t)rows * (size_t)e->cfg->vocab_size * sizeof(float), err));
-    return report_layers(e, true, err);
+    return e->sync ? SL_OK : sl_be_stamp(e->be, e->stamps_dev + 2 * (f - e->flight) + at, err);
 }
 
-static sl_status run_step(sl_engine *e, const step_plan *p, int32_t rows, sl_err *err)
+/* Everything after the pass. */
+static sl_status enqueue_results(sl_engine *e, sl_flight *f, sl_err *err)
 {
-    bool fresh;
-    sl_status st = start_step(e, p, rows, &fresh, err);
-    uint64_t t0 = sl_now_ns();
-    /* Also after an error: no work of this step may still run when the next step begins. */
-    sl_status done = sl_be_sync(e->be, st == SL_OK ? err : NULL);
-    e->waited_ns = sl_now_ns() - t0;
-    if (st == SL_OK && done == SL_OK && fresh) {
-        sl_err why = {0};
-        if (sl_graphs_capture(e, &p->shape, &why) != SL_OK) {
-            sl_log(SL_LOG_WARN, "engine", "no_graphs",
-                   "decode steps run op by op, they cannot be captured: %s", why.text);
-            e->graphs = false;
-        }
-    }
-    return st != SL_OK ? st : done;
+    SL_TRY(sl_choices_enqueue(e, f, err));
+    if (!e->unified && f->p.rows > 0)
+        SL_TRY(sl_be_copy(e->be, e->logits_host, e->logits_dev,
+                          (size_t)f->p.rows * (size_t)e->cfg->vocab_size * sizeof(float), err));
+    SL_TRY(stamp(e, f, 1, err));
+    if (!e->sync)
+        SL_TRY(sl_be_copy(e->be, f->stamps, e->stamps_dev + 2 * (f - e->flight), 2 * sizeof *f->stamps, err));
+    return sl_event_fence(e->be, f->end, err);
+}
+
+sl_status sl_step_run(sl_engine *e, sl_flight *f, bool *fresh, sl_err *err)
+{
+    *fresh = false;
+    f->stamps[0] = sl_now_ns();
+    SL_TRY(sl_choices_prepare(e, f, f->p.shape.tokens ? f->p.shape.per : 0, err));
+    SL_TRY(stamp(e, f, 0, err));
+    SL_TRY(upload_step(e, f, err));
+    SL_TRY(enqueue(e, &f->p, fresh, err));
+    SL_TRY(enqueue_results(e, f, err));
+    SL_TRY(report_layers(e, true, err));
+    if (e->sync)
+        f->stamps[1] = sl_now_ns();
+    return SL_OK;
+}
+
+void sl_step_capture(sl_engine *e, const sl_flight *f)
+{
+    sl_err why = {0};
+    if (sl_graphs_capture(e, &f->p.shape, &why) == SL_OK)
+        return;
+    sl_log(SL_LOG_WARN, "engine", "no_graphs", "decode steps run op by op, they cannot be captured: %s",
+           why.text);
+    e->graphs = false;
 }
 
 /* In a group the ranks agree on tokens, not on sequences: their decode steps have one token of each. */
-static bool is_decode(const sl_engine *e, const step_plan *p, int32_t n, const sl_step_hooks *hooks)
+static bool is_decode(const sl_engine *e, const sl_step_plan *p, int32_t n, const sl_step_hooks *hooks)
 {
     if (n < 1 || (hooks && hooks->layer_done) || p->per > (e->comm ? 1 : e->item_tokens))
         return false;
     return n <= sl_graphs_cap(e, p->per) && !sl_coord_step_once(e->coord);
 }
 
-static void count_step(sl_engine *e, const step_plan *p, int32_t tokens, uint64_t ns)
-{
-    e->stats.steps++;
-    e->stats.tokens += (uint64_t)tokens;
-    e->stats.step_ns += ns;
-    e->stats.host_ns += ns - e->waited_ns;
-    if (p->shape.tokens == 0)
-        return;
-    e->stats.decode_steps++;
-    e->stats.decode_ns += ns;
-    e->stats.decode_host_ns += ns - e->waited_ns;
-}
-
-static sl_status upload_and_run(sl_engine *e, const sl_step_item *items, int32_t n_items, const step_plan *p,
-                                int32_t rows, sl_err *err)
-{
-    SL_TRY(sl_choices_prepare(e, items, n_items, p->shape.tokens ? p->shape.per : 0, err));
-    SL_TRY(upload_step(e, items, n_items, p, err));
-    return run_step(e, p, rows, err);
-}
-
-/*
- * The ranks of a group agree on a step: each learns the most tokens of any rank. The padded number is a size of the
- * exchanges and is the same on all ranks, so it depends on nothing that may differ between them.
- */
-static sl_status agree(sl_engine *e, int32_t tokens, sl_err *err)
-{
-    e->group_tokens = tokens;
-    if (!e->comm)
-        return SL_OK;
-    int32_t ranks = sl_comm_ranks(e->comm);
-    sl_step_share own = {tokens, e->flags};
-    SL_TRY(sl_comm_agree(e->comm, &own, e->shares, sizeof own, err));
-    for (int32_t r = 0; r < ranks; r++)
-        e->group_tokens = e->shares[r].tokens > e->group_tokens ? e->shares[r].tokens : e->group_tokens;
-    if (e->group_tokens > 0)
-        e->group_tokens = sl_graphs_pad(e->group_tokens, e->o.max_step_tokens);
-    e->agreed++;
-    return SL_OK;
-}
-
 /* A step of a group in which this rank has no tokens: its experts compute for the others. */
-static void shape_idle(sl_engine *e, step_plan *p)
+static void shape_idle(sl_engine *e, sl_step_plan *p)
 {
     p->shape = (sl_step_shape){.group_tokens = e->group_tokens};
     p->graph = e->graphs && e->comm && sl_graphs_together(e);
 }
 
 /* Whether rows of logits are to be copied to the host. */
-static bool any_logits(const sl_step_item *items, int32_t n)
+static bool any_logits(const sl_flight *f)
 {
-    for (int32_t i = 0; i < n; i++)
-        if (items[i].want_logits)
+    for (int32_t i = 0; i < f->n_items; i++)
+        if (f->items[i].want_logits)
             return true;
     return false;
 }
 
-/* The rows of logits of each item, which are those of its last tokens, and the tokens that were chosen. */
-static void give_results(sl_engine *e, sl_step_item *items, int32_t n_items, const step_plan *p)
+void sl_step_shape_of(sl_engine *e, sl_flight *f, const sl_step_hooks *hooks)
 {
-    int32_t g = 0;
-    for (int32_t i = 0; i < n_items; i++) {
-        sl_step_item *it = &items[i];
-        int32_t row = p->shape.tokens ? i * p->shape.per + it->n_tokens - it->want_logits
-                                      : g + sl_item_rows(it) - it->want_logits;
-        g += sl_item_rows(it);
-        it->logits = it->want_logits ? e->logits_host + (int64_t)row * e->cfg->vocab_size : NULL;
+    sl_step_plan *p = &f->p;
+    p->rows = p->logits;
+    if (is_decode(e, p, f->n_items, hooks)) {
+        shape_step(e, f->n_items, p);
+        p->rows = p->logits > 0 ? f->n_items * p->per : 0;
+    } else if (f->n_items == 0) {
+        shape_idle(e, p);
     }
-    sl_choices_finish(e);
-}
-
-/* *begun: whether the ranks of the group have met for this step. */
-static sl_status step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
-                      bool *begun, sl_err *err)
-{
-    uint64_t t0 = sl_now_ns();
-    step_plan p;
-    SL_TRY(measure_step(e, items, n_items, &p, err));
-    SL_TRY(sl_coord_step_begin(e->coord, e->runs, n_items, err));
-    int32_t tokens = p.tokens, rows = p.logits;
-    *begun = true;
-    sl_status st = agree(e, p.tokens, err);
-    if (st != SL_OK)
-        goto abort_step;
-    if (is_decode(e, &p, n_items, hooks)) {
-        shape_step(e, n_items, &p);
-        rows = p.logits > 0 ? n_items * p.per : 0;
-    } else if (n_items == 0) {
-        shape_idle(e, &p);
-    }
-    if (!any_logits(items, n_items))
-        rows = 0;
-    fill_arrays(e, items, n_items, &p);
-    e->hooks = hooks;
-    st = upload_and_run(e, items, n_items, &p, rows, err);
-    e->hooks = NULL;
-    for (int32_t i = 0; i < n_items; i++) {
-        items[i].seq->len += st == SL_OK ? items[i].n_tokens : 0;
-        sl_states_stepped(items[i].seq, st != SL_OK);
-    }
-    if (st != SL_OK)
-        goto abort_step;
-    sl_coord_step_end(e->coord);
-    give_results(e, items, n_items, &p);
-    if (n_items > 0)
-        count_step(e, &p, tokens, sl_now_ns() - t0);
-    return SL_OK;
-abort_step:
-    sl_choices_abort(e);
-    sl_coord_step_abort(e->coord);
-    return st;
-}
-
-sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
-                         sl_err *err)
-{
-    bool begun = false;
-    sl_status st = step(e, items, n_items, hooks, &begun, err);
-    if (st == SL_OK || !e->comm)
-        return st;
-    if (!begun)
-        (void)step(e, NULL, 0, NULL, &begun, NULL); /* the other ranks wait for this one */
-    else if (sl_comm_state(e->comm, NULL) == SL_OK)
-        sl_comm_abort(e->comm); /* this rank will not come to the exchanges of this step */
-    return st;
-}
-
-void sl_engine_set_comm(sl_engine *e, sl_comm *comm)
-{
-    sl_graphs_clear(e);
-    sl_model_set_comm(e->model, comm);
-    e->comm = comm;
-    e->agreed = 0;
-}
-
-void sl_engine_set_flags(sl_engine *e, uint32_t flags)
-{
-    e->flags = flags;
-}
-
-sl_ep_load sl_engine_expert_load(const sl_engine *e)
-{
-    return sl_model_expert_load(e->model);
-}
-
-const sl_step_share *sl_engine_shares(const sl_engine *e, uint64_t *steps)
-{
-    *steps = e->agreed;
-    return e->shares;
+    if (!any_logits(f))
+        p->rows = 0;
+    fill_arrays(e, f);
 }
 
 /* A step of padding alone: it runs every op once and changes no cache. */
 static sl_status warm(sl_engine *e, int32_t batch, int32_t per, int32_t context, sl_err *err)
 {
-    step_plan p = {.tokens = batch * per, .logits = batch * per, .context = context, .per = per};
+    sl_flight *f = &e->flight[0];
+    bool fresh;
+    SL_CHECK(e->n_flights == 0, "capture with %d steps in flight", e->n_flights);
+    f->items = NULL, f->n_items = 0;
+    f->p = (sl_step_plan){.tokens = batch * per, .logits = batch * per, .context = context, .per = per};
     SL_TRY(sl_coord_step_begin(e->coord, e->runs, 0, err));
-    shape_step(e, batch, &p);
-    fill_arrays(e, NULL, 0, &p);
-    sl_status st = upload_and_run(e, NULL, 0, &p, 0, err);
-    if (st != SL_OK)
+    shape_step(e, batch, &f->p);
+    fill_arrays(e, f);
+    sl_status st = sl_step_run(e, f, &fresh, err);
+    sl_status done = sl_be_sync(e->be, st == SL_OK ? err : NULL);
+    if (st != SL_OK || done != SL_OK)
         goto abort_step;
+    if (fresh)
+        sl_step_capture(e, f);
     sl_coord_step_end(e->coord);
     return SL_OK;
 abort_step:
     sl_coord_step_abort(e->coord);
-    return st;
+    return st != SL_OK ? st : done;
 }
 
 typedef struct shape_walk {

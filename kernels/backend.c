@@ -233,6 +233,22 @@ sl_status sl_event_query(sl_event *ev)
     return ev->be->desc->event_query(ev);
 }
 
+sl_status sl_event_fence(sl_backend *be, sl_event *ev, sl_err *err)
+{
+    return be->desc->event_fence ? be->desc->event_fence(be, ev, err) : be->desc->event_record(be, ev, err);
+}
+
+sl_status sl_event_wait(sl_event *ev, sl_err *err)
+{
+    const sl_backend_desc *d = ev->be->desc;
+    sl_status st;
+    if (d->event_wait)
+        return d->event_wait(ev, err);
+    while ((st = d->event_query(ev)) == SL_INPROGRESS)
+        ;
+    return st == SL_OK ? SL_OK : sl_fail(err, st, "%s: work before an event did not complete", d->name);
+}
+
 void sl_be_stream_use(sl_backend *be, sl_stream stream)
 {
     if (be->desc->stream_use)

@@ -96,6 +96,11 @@ void sl_event_destroy(sl_event *ev);
 sl_status sl_event_record(sl_backend *be, sl_event *ev, sl_err *err);
 /* SL_OK: the work before the mark is done. SL_INPROGRESS: not yet. An error: the device failed. Any thread. */
 sl_status sl_event_query(sl_event *ev);
+/* sl_event_record() on the main stream, outside captures, for sl_event_wait(): that one waits for the work before the mark,
+ * not for what was enqueued later, and reports what sl_be_sync() would have reported here. A failure that later work
+ * has found meanwhile may be reported as well. */
+sl_status sl_event_fence(sl_backend *be, sl_event *ev, sl_err *err);
+sl_status sl_event_wait(sl_event *ev, sl_err *err);
 
 /*
  * Streams. An instance has two: the main stream, which is selected after create, and a side stream for copies

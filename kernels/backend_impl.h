@@ -72,6 +72,9 @@ struct sl_backend_desc {
     void (*event_destroy)(sl_event *ev);
     sl_status (*event_record)(sl_backend *be, sl_event *ev, sl_err *err);
     sl_status (*event_query)(sl_event *ev);
+    /* Optional, both or none. NULL: events are asked until they are done, and failures are reported by run. */
+    sl_status (*event_fence)(sl_backend *be, sl_event *ev, sl_err *err);
+    sl_status (*event_wait)(sl_event *ev, sl_err *err);
     /* Optional. NULL: a thread needs no preparation. May be called from any thread. */
     sl_status (*use_thread)(sl_backend *be, sl_err *err);
     /* Optional. NULL: registering does nothing and returns SL_OK; captures are SL_ERR_UNSUPPORTED. */

@@ -96,6 +96,7 @@ typedef struct sl_sample_params {
     float *logits; /* [n_logits][ld]; rows with a list are changed meanwhile and get their old bits back */
     const sl_sample_row *rows; /* [n] */
     sl_sampled *out;           /* [n] */
+    int32_t *next; /* [n]: the token of out as the id of a next step, 0 with a fault; NULL: not wanted */
     int32_t n, n_logits, vocab, ld;
 } sl_sample_params;
 

@@ -95,13 +95,24 @@ void sl_coord_step_end(sl_coord *c)
     sl_tracker_step_end(&c->tracker, true);
 }
 
-void sl_coord_step_abort(sl_coord *c)
+/* Resolve may have marked rows as present that gather did not copy. */
+static void forget_rows(sl_coord *c, const sl_coord_run *runs, int32_t n)
 {
-    /* Resolve may have marked rows as present that gather did not copy. */
-    for (int32_t i = 0; i < c->tracker.n_runs; i++) {
-        int32_t slot = c->tracker.rows[c->tracker.runs[i].seq].hot_slot;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t slot = c->tracker.rows[runs[i].seq].hot_slot;
         if (slot >= 0)
             (void)sl_swapin_reset(c->swapin, slot, false, NULL);
     }
+}
+
+void sl_coord_step_abort(sl_coord *c)
+{
+    forget_rows(c, c->tracker.runs, c->tracker.n_runs);
     sl_tracker_step_end(&c->tracker, false);
+}
+
+void sl_coord_step_undo(sl_coord *c, const sl_coord_run *runs, int32_t n_runs)
+{
+    forget_rows(c, runs, n_runs);
+    sl_tracker_undo(&c->tracker, runs, n_runs);
 }

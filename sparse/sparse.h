@@ -183,6 +183,8 @@ sl_attend_seam sl_coord_seam(sl_coord *c);
 sl_status sl_coord_attend(void *ctx, const sl_attn_call *call, sl_err *err);
 void sl_coord_step_end(sl_coord *c);
 void sl_coord_step_abort(sl_coord *c);
+/* A step that had ended with step_end, and was enqueued, has failed: its runs are taken back, those of a later step first. */
+void sl_coord_step_undo(sl_coord *c, const sl_coord_run *runs, int32_t n_runs);
 
 /* Benchmarks: from now on misses are resolved and counted, but no row is copied. */
 void sl_coord_rows_free(sl_coord *c, bool on);

@@ -9,7 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COUNTERS = 4, ALIGN = 256, STEP_WORD = 32 /* after the groups' miss counts */ };
+enum {
+    COUNTERS = 4,
+    ALIGN = 256,
+    STEP_WORD = 32, /* after the groups' miss counts */
+    STEP_COPIES = 4 /* more than the steps in flight, and a power of two */
+};
 /* stamps of the clock policy are below this; at the limit all hot rows are forgotten */
 #define STEP_LIMIT (1u << 31)
 
@@ -33,7 +38,8 @@ struct sl_swapin {
     int32_t *miss_block, *block_need, *block_done; /* overlap: [miss_cap], [overlap_tokens][blocks] */
     uint8_t *poison_page;                          /* testing: a page of rows of NaN on the device */
     uint32_t step;                                 /* of the running step */
-    uint32_t *step_host, *step_dev; /* the same, where a copy starts and where the ops read it */
+    /* The same, where the ops read it, and where copies start, which may be late: [STEP_COPIES]. */
+    uint32_t *step_dev, *step_host;
     uint64_t device_bytes;
     sl_event *forked, **arrived;              /* of gathers on the side stream: their start; [groups] end */
     bool async, grouped, rows_free, counting; /* counting: the last resolve counted blocks */
@@ -196,7 +202,7 @@ static sl_status alloc_all(sl_swapin *s, sl_err *err)
 {
     SL_TRY(alloc_sums(s, err));
     SL_TRY(device_alloc(s, ALIGN, (void **)&s->miss_count, err));
-    SL_TRY(sl_be_alloc(s->be, SL_MEM_HOST, 4, (void **)&s->step_host, err));
+    SL_TRY(sl_be_alloc(s->be, SL_MEM_HOST, 4 * STEP_COPIES, (void **)&s->step_host, err));
     s->step_dev = (uint32_t *)s->miss_count + STEP_WORD;
     if (s->slots == 0)
         return SL_OK;
@@ -359,8 +365,9 @@ sl_status sl_swapin_step(sl_swapin *s, bool several, sl_err *err)
     s->several = several;
     if (s->step + 1 >= STEP_LIMIT)
         SL_TRY(restart_stamps(s, err));
-    *s->step_host = ++s->step;
-    return s->slots > 0 ? sl_be_copy(s->be, s->step_dev, s->step_host, 4, err) : SL_OK;
+    uint32_t *from = &s->step_host[++s->step % STEP_COPIES];
+    *from = s->step;
+    return s->slots > 0 ? sl_be_copy(s->be, s->step_dev, from, 4, err) : SL_OK;
 }
 
 void sl_swapin_several(sl_swapin *s, bool several)

@@ -102,6 +102,17 @@ sl_status sl_tracker_truncate(sl_tracker *t, int32_t seq, int32_t len, sl_err *e
     return SL_OK;
 }
 
+void sl_tracker_undo(sl_tracker *t, const sl_coord_run *runs, int32_t n)
+{
+    SL_CHECK(!t->in_step, "undo inside a step");
+    for (int32_t i = 0; i < n; i++) {
+        sl_track *s = &t->rows[runs[i].seq];
+        SL_CHECK(s->open && s->len >= runs[i].n, "undo of row %d", runs[i].seq);
+        s->len -= runs[i].n;
+        s->before = s->before < s->len ? s->before : s->len;
+    }
+}
+
 void sl_tracker_step_end(sl_tracker *t, bool commit)
 {
     SL_CHECK(t->in_step, "no step to end");

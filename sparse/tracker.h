@@ -38,6 +38,8 @@ sl_status sl_tracker_step_begin(sl_tracker *t, const sl_coord_run *runs, int32_t
                                 int32_t max_step_tokens, sl_err *err);
 /* The request has `len` tokens. SL_ERR_INVALID: fewer than before its last step, or more than it has. */
 sl_status sl_tracker_truncate(sl_tracker *t, int32_t seq, int32_t len, sl_err *err);
+/* Takes back what a step has appended that had ended. */
+void sl_tracker_undo(sl_tracker *t, const sl_coord_run *runs, int32_t n);
 /* Advances the lengths (commit) or forgets the step. */
 void sl_tracker_step_end(sl_tracker *t, bool commit);
 

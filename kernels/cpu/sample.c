@@ -318,6 +318,8 @@ static void sample_rows(void *arg, int64_t first, int64_t count, int worker)
         const sl_sample_row *r = &c->p->rows[i];
         sl_sample_on_host(r, c->p->logits + (int64_t)r->row * c->p->ld, c->p->vocab,
                           sl_cpu_own(c->cpu, worker), &c->p->out[i]);
+        if (c->p->next)
+            c->p->next[i] = c->p->out[i].fault ? 0 : c->p->out[i].id;
     }
 }
 

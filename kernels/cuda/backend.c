@@ -325,14 +325,16 @@ static void cuda_begin(sl_backend *be, sl_op op)
     cu->deverr = cu->words + op;
 }
 
-static sl_status cuda_sync(sl_backend *be, sl_err *err)
+static sl_status copy_words(sl_cuda *cu, sl_err *err)
 {
-    sl_cuda *cu = sl_cuda_of(be);
-
-    SL_TRY(SL_CU(cudaMemcpyAsync(cu->words_host, cu->words, SL_CUDA_MEET * sizeof(uint32_t),
+    return SL_CU(cudaMemcpyAsync(cu->words_host, cu->words, SL_CUDA_MEET * sizeof(uint32_t),
                                  cudaMemcpyDeviceToHost, cu->stream),
-                 err));
-    SL_TRY(wait_stream(cu, err));
+                 err);
+}
+
+/* What the device has counted, and what it has found wrong. */
+static sl_status take_words(sl_cuda *cu, sl_err *err)
+{
     take_counts(cu);
     for (int op = 0; op <= SL_OP_COUNT; op++)
         if (cu->words_host[op]) {
@@ -341,6 +343,31 @@ static sl_status cuda_sync(sl_backend *be, sl_err *err)
             return sl_deverr(cu->words_host[op], sl_op_name((sl_op)op), err);
         }
     return SL_OK;
+}
+
+static sl_status cuda_sync(sl_backend *be, sl_err *err)
+{
+    sl_cuda *cu = sl_cuda_of(be);
+
+    SL_TRY(copy_words(cu, err));
+    SL_TRY(wait_stream(cu, err));
+    return take_words(cu, err);
+}
+
+static sl_status cuda_event_fence(sl_backend *be, sl_event *ev, sl_err *err)
+{
+    SL_TRY(copy_words(sl_cuda_of(be), err));
+    return sl_cuda_event_record(be, ev, err);
+}
+
+static sl_status cuda_event_wait(sl_event *ev, sl_err *err)
+{
+    sl_cuda *cu = sl_cuda_of(ev->be);
+
+    if (cu->comm) /* another rank may never come */
+        return cuda_sync(ev->be, err);
+    SL_TRY(sl_cuda_event_sync(ev, err));
+    return take_words(cu, err);
 }
 
 static sl_status cuda_host_register(sl_backend *be, void *ptr, size_t bytes, sl_err *err)
@@ -383,6 +410,8 @@ const sl_backend_desc sl_backend_cuda = {
     .event_destroy = sl_cuda_event_destroy,
     .event_record = sl_cuda_event_record,
     .event_query = sl_cuda_event_query,
+    .event_fence = cuda_event_fence,
+    .event_wait = cuda_event_wait,
     .stream_use = sl_cuda_stream_use,
     .stream_wait = sl_cuda_stream_wait,
     .stamp = sl_cuda_stamp,

@@ -237,7 +237,9 @@ __global__ static void __launch_bounds__(THREADS, 1) sample_kernel(sl_sample_par
         if (threadIdx.x == 0)
             out->id = -1, out->fault = fault;
     }
-    cluster_barrier<C>(); /* no block ends while another one writes into its mail */
+    if (p.next && part.rank == 0 && threadIdx.x == 0)
+        p.next[at] = fault ? 0 : out->id; /* written by this thread */
+    cluster_barrier<C>();                 /* no block ends while another one writes into its mail */
 }
 
 template <int C> static sl_status launch(sl_cuda *cu, const sl_sample_params *p, sl_err *err)

@@ -96,6 +96,11 @@ sl_status sl_cuda_event_query(sl_event *ev)
     return SL_CU(e, NULL);
 }
 
+sl_status sl_cuda_event_sync(sl_event *ev, sl_err *err)
+{
+    return SL_CU(cudaEventSynchronize(((struct cuda_event *)ev)->ev), err);
+}
+
 sl_status sl_cuda_capture_begin(sl_backend *be, sl_err *err)
 {
     sl_cuda *cu = sl_cuda_of(be);

@@ -8,6 +8,7 @@ sl_status sl_cuda_event_create(sl_backend *be, sl_event **out, sl_err *err);
 void sl_cuda_event_destroy(sl_event *ev);
 sl_status sl_cuda_event_record(sl_backend *be, sl_event *ev, sl_err *err);
 sl_status sl_cuda_event_query(sl_event *ev);
+sl_status sl_cuda_event_sync(sl_event *ev, sl_err *err); /* waits only */
 void sl_cuda_stream_use(sl_backend *be, sl_stream stream);
 sl_status sl_cuda_stream_wait(sl_backend *be, sl_event *ev, sl_err *err);
 sl_status sl_cuda_capture_begin(sl_backend *be, sl_err *err);

@@ -14,11 +14,7 @@
 #include "base/log.h"
 #include "fix.h"
 #include "kernels/backend_impl.h"
-#include "kernels/bounds.h"
-#include "kernels/codes.h"
-#include "kernels/gqa.h"
-#include "kernels/retained.h"
-#include "kernels/window.h"
+#include "tape.h"
 #include "tests/unit/run_suite.h"
 
 #define YARN "tests/golden/model/ds-yarn"
@@ -87,7 +83,7 @@ static sl_status wrap_fill(sl_backend *be, void *dst, uint8_t byte, size_t bytes
 
 /* ---- graphs ---- */
 
-enum { TAPE_OPS = 1000, TAPES = 16, PARAMS_MAX = 320 };
+enum { TAPE_OPS = 1000, TAPES = 16 };
 
 enum { STREAM_USE = SL_OP_COUNT, STREAM_WAIT, EVENT_RECORD, STAMP };
 
@@ -96,10 +92,7 @@ typedef struct taped {
     sl_stream stream;
     sl_event *event;
     uint64_t *at;
-    _Alignas(16) uint8_t params[PARAMS_MAX];
-    sl_seq_tables seqs; /* host structs that parameters point at are copied too */
-    sl_codes_step step;
-    sl_linear_params chain[SL_LINEAR_CHAIN];
+    tape_params kept;
 } taped;
 
 typedef struct tape {
@@ -110,73 +103,10 @@ typedef struct tape {
 
 static int launches, tapes;
 
-static const sl_seq_tables **seqs_of(sl_op op, void *params)
-{
-    switch (op) {
-    case SL_OP_KV_APPEND:
-        return &((sl_kv_append_params *)params)->seqs;
-    case SL_OP_INDEX_APPEND:
-        return &((sl_index_append_params *)params)->seqs;
-    case SL_OP_INDEX_SCORES:
-        return &((sl_index_scores_params *)params)->seqs;
-    case SL_OP_TOPK:
-        return &((sl_topk_params *)params)->seqs;
-    case SL_OP_RESOLVE:
-        return &((sl_resolve_params *)params)->seqs;
-    case SL_OP_GQA_APPEND:
-        return &((sl_gqa_append_params *)params)->seqs;
-    case SL_OP_GQA_ATTN:
-        return &((sl_gqa_attn_params *)params)->seqs;
-    case SL_OP_BOUNDS_APPEND:
-        return &((sl_bounds_append_params *)params)->seqs;
-    case SL_OP_BOUNDS_SCORES:
-        return &((sl_bounds_scores_params *)params)->seqs;
-    case SL_OP_CLUSTER_LISTS:
-        return &((sl_cluster_lists_params *)params)->seqs;
-    case SL_OP_CODE_SCORES:
-        return &((sl_code_scores_params *)params)->seqs;
-    case SL_OP_KEPT_STORE:
-        return &((sl_kept_store_params *)params)->seqs;
-    case SL_OP_KEPT_LISTS:
-        return &((sl_kept_lists_params *)params)->seqs;
-    case SL_OP_RETAINED_APPEND:
-        return &((sl_retained_append_params *)params)->seqs;
-    case SL_OP_RETAINED_SCORES:
-        return &((sl_retained_scores_params *)params)->seqs;
-    case SL_OP_RETAINED_LISTS:
-        return &((sl_retained_lists_params *)params)->seqs;
-    default:
-        return NULL;
-    }
-}
-
-/* What the codes of a step's tokens refer to. */
-static void keep_step(taped *t, sl_codes_params *p)
-{
-    if (!p->step)
-        return;
-    t->step = *p->step;
-    t->seqs = *p->step->seqs;
-    t->step.seqs = &t->seqs;
-    p->step = &t->step;
-}
-
 static void keep(taped *t, sl_op op, const void *params)
 {
-    MUST(sl_op_params_size(op) <= PARAMS_MAX);
     t->op = op;
-    memcpy(t->params, params, sl_op_params_size(op));
-    for (sl_linear_params *p = (void *)t->params, *to = t->chain; op == SL_OP_LINEAR && p->next; p = to++) {
-        *to = *p->next;
-        p->next = to;
-    }
-    if (op == SL_OP_CODES)
-        keep_step(t, (void *)t->params);
-    const sl_seq_tables **seqs = seqs_of(op, t->params);
-    if (seqs && *seqs) {
-        t->seqs = **seqs;
-        *seqs = &t->seqs;
-    }
+    tape_keep(&t->kept, op, params);
 }
 
 static taped *next_place(void)
@@ -255,7 +185,7 @@ static sl_status wait_now(sl_backend *be, late_event *e, sl_err *err)
     MUST(e->queries_left >= 0);
     stream_waits++;
     for (int i = 0; i < e->n && st == SL_OK; i++)
-        st = run_now(be, (sl_op)e->ops[i].op, e->ops[i].params, err);
+        st = run_now(be, (sl_op)e->ops[i].op, e->ops[i].kept.params, err);
     unwaited -= e->n;
     e->n = 0;
     return st;
@@ -337,7 +267,7 @@ static sl_status replay(sl_backend *be, const taped *o, sl_err *err)
         stamp_now(o->at);
         return SL_OK;
     default:
-        return run_now(be, (sl_op)o->op, o->params, err);
+        return run_now(be, (sl_op)o->op, o->kept.params, err);
     }
 }
 

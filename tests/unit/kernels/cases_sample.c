@@ -173,9 +173,11 @@ static void sample(cf_run *r, const int64_t *a)
     p.rows = cf_mem(r, rows, n * sizeof *rows);
     p.logits = cf_mem(r, logits, n * (size_t)ld * sizeof *logits);
     p.out = cf_mem(r, NULL, n * sizeof *p.out);
+    p.next = cf_mem(r, NULL, n * sizeof *p.next);
     cf_op(r, SL_OP_SAMPLE, &p);
     cf_work(r, (double)r->n * (double)vocab * 4, 0, SL_F32, 0);
     cf_out_tokens(r, "out", p.out, sizeof *p.out, CF_BYTES, 0);
+    cf_out_tokens(r, "next", p.next, sizeof *p.next, CF_BYTES, 0);
     cf_out_at(r, "logits", p.logits, offsets, (size_t)vocab * sizeof *logits, CF_BYTES, 0);
     show_lists(r, dev, list_bytes);
 }

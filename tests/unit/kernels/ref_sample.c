@@ -164,6 +164,8 @@ void ref_sample(const void *params)
         uint32_t fault = sample(r, p->logits + (int64_t)r->row * p->ld, p->vocab, t, x, &p->out[i]);
         if (fault)
             p->out[i] = (sl_sampled){.id = -1, .fault = fault};
+        if (p->next)
+            p->next[i] = fault ? 0 : p->out[i].id;
     }
     free(t);
     free(x);

@@ -1,0 +1,282 @@
+/*
+ * Steps in flight; see engine.h. A step is submitted, completed (the host has waited for it, and knows its tokens) and
+ * collected. A step is completed before the next one is submitted if the host chooses one of its tokens, because the
+ * logits have one place; else when it is collected.
+ *
+ * Everything that the device reads or writes while the host goes on has a place in the step's sl_flight. What the host
+ * enqueues between two steps (a sequence is opened or spilled) is ordered by the stream.
+ */
+#include "base/log.h"
+#include "engine/engine_impl.h"
+#include "engine/states.h"
+
+/* The i-th step in flight, the oldest first. */
+static sl_flight *flight_at(sl_engine *e, int32_t i)
+{
+    return &e->flight[(e->first_flight + i) % SL_STEPS_IN_FLIGHT];
+}
+
+int32_t sl_engine_in_flight(const sl_engine *e)
+{
+    return e->n_flights;
+}
+
+void sl_engine_rest(sl_engine *e)
+{
+    e->ended_ns = 0;
+}
+
+/* ---- numbers ---- */
+
+/* A step takes from when it was submitted, or from when the one before was known to have ended, if that is later. */
+static void count_step(sl_engine *e, const sl_flight *f, uint64_t now)
+{
+    uint64_t ns = now - (f->began_ns > e->done_ns ? f->began_ns : e->done_ns);
+    uint64_t host = ns > f->waited_ns ? ns - f->waited_ns : 0;
+    if (e->ended_ns && f->stamps[0] > e->ended_ns)
+        e->stats.idle_ns += f->stamps[0] - e->ended_ns;
+    e->ended_ns = f->stamps[1];
+    e->done_ns = now;
+    if (f->n_items == 0)
+        return;
+    e->stats.steps++;
+    e->stats.tokens += (uint64_t)f->p.own;
+    e->stats.step_ns += ns;
+    e->stats.host_ns += host;
+    if (f->p.shape.tokens == 0)
+        return;
+    e->stats.decode_steps++;
+    e->stats.decode_ns += ns;
+    e->stats.decode_host_ns += host;
+}
+
+/* ---- results ---- */
+
+/* Waits for the oldest step that is not complete. Its status stays with it. */
+static sl_status complete(sl_engine *e, sl_flight *f)
+{
+    if (f->done)
+        return f->st;
+    uint64_t t0 = sl_now_ns();
+    bool last = f == flight_at(e, e->n_flights - 1);
+    f->st = last ? sl_be_sync(e->be, &f->err) : sl_event_wait(f->end, &f->err);
+    f->done = true;
+    f->waited_ns = sl_now_ns() - t0;
+    if (f->st == SL_OK) {
+        count_step(e, f, sl_now_ns());
+        sl_choices_finish(e, f);
+    }
+    return f->st;
+}
+
+/* The rows of logits of each item, which are those of its last tokens. */
+static void give_logits(sl_engine *e, sl_flight *f)
+{
+    const sl_step_plan *p = &f->p;
+    int32_t g = 0;
+    for (int32_t i = 0; i < f->n_items; i++) {
+        sl_step_item *it = &f->items[i];
+        int32_t row = p->shape.tokens ? i * p->shape.per + it->n_tokens - it->want_logits
+                                      : g + sl_item_rows(it) - it->want_logits;
+        g += sl_item_rows(it);
+        it->logits = it->want_logits ? e->logits_host + (int64_t)row * e->cfg->vocab_size : NULL;
+    }
+}
+
+/* Takes back a step that was submitted. */
+static void undo(sl_engine *e, sl_flight *f)
+{
+    for (int32_t i = 0; i < f->n_items; i++) {
+        sl_seq *s = f->items[i].seq;
+        e->runs[i] = (sl_coord_run){.seq = s->row, .n = f->items[i].n_tokens};
+        s->len -= f->items[i].n_tokens;
+        s->list.bytes = 0;
+        s->chosen_at = -1;
+        s->flights--;
+        sl_states_stepped(s, true);
+    }
+    sl_coord_step_undo(e->coord, e->runs, f->n_items);
+    f->chosen.n = 0;
+}
+
+/* After a failure: nothing of these steps runs any more, and no sequence has their tokens. */
+static void undo_all(sl_engine *e)
+{
+    (void)sl_be_sync(e->be, NULL);
+    while (e->n_flights > 0) {
+        undo(e, flight_at(e, e->n_flights - 1));
+        e->n_flights--;
+    }
+    e->ended_ns = 0;
+}
+
+sl_status sl_engine_collect(sl_engine *e, sl_err *err)
+{
+    if (e->n_flights == 0)
+        return sl_fail(err, SL_ERR_INVALID, "collect: no step is in flight");
+    sl_flight *f = flight_at(e, 0);
+    sl_status st = complete(e, f);
+    if (st != SL_OK) {
+        if (err)
+            *err = f->err;
+        undo_all(e);
+        return st;
+    }
+    give_logits(e, f);
+    for (int32_t i = 0; i < f->n_items; i++)
+        f->items[i].seq->flights--;
+    e->first_flight = (e->first_flight + 1) % SL_STEPS_IN_FLIGHT;
+    e->n_flights--;
+    return SL_OK;
+}
+
+/* ---- a step begins ---- */
+
+/*
+ * The ranks of a group agree on a step: each learns the most tokens of any rank. The padded number is a size of the
+ * exchanges and is the same on all ranks, so it depends on nothing that may differ between them.
+ */
+static sl_status agree(sl_engine *e, int32_t tokens, sl_err *err)
+{
+    e->group_tokens = tokens;
+    if (!e->comm)
+        return SL_OK;
+    int32_t ranks = sl_comm_ranks(e->comm);
+    sl_step_share own = {tokens, e->flags};
+    SL_TRY(sl_comm_agree(e->comm, &own, e->shares, sizeof own, err));
+    for (int32_t r = 0; r < ranks; r++)
+        e->group_tokens = e->shares[r].tokens > e->group_tokens ? e->shares[r].tokens : e->group_tokens;
+    if (e->group_tokens > 0)
+        e->group_tokens = sl_graphs_pad(e->group_tokens, e->o.max_step_tokens);
+    e->agreed++;
+    return SL_OK;
+}
+
+/* The step before must be collected, or completed, before its logits are written over. */
+static sl_status finish_logits(sl_engine *e, sl_err *err)
+{
+    if (e->n_flights == SL_STEPS_IN_FLIGHT)
+        return sl_fail(err, SL_ERR_INVALID, "step: %d steps are in flight", e->n_flights);
+    if (e->n_flights == 0)
+        return SL_OK;
+    sl_flight *before = flight_at(e, e->n_flights - 1);
+    if (before->p.rows > 0)
+        return sl_fail(err, SL_ERR_INVALID, "step: the logits of the step before were not collected");
+    if (before->chosen.n_host > 0)
+        (void)complete(e, before); /* collect reports its failure */
+    return SL_OK;
+}
+
+/* Enqueues the step. A shape that is new is captured, which needs a device without work. */
+static sl_status run(sl_engine *e, sl_flight *f, const sl_step_hooks *hooks, sl_err *err)
+{
+    bool fresh;
+    e->hooks = hooks;
+    sl_status st = sl_step_run(e, f, &fresh, err);
+    e->hooks = NULL;
+    if (st == SL_OK && !fresh)
+        return SL_OK;
+    for (int32_t i = 0; i < e->n_flights; i++) /* its failure is its own */
+        (void)complete(e, flight_at(e, i));
+    uint64_t t0 = sl_now_ns();
+    sl_status done = sl_be_sync(e->be, st == SL_OK ? err : NULL);
+    f->waited_ns += sl_now_ns() - t0;
+    if (st == SL_OK && done == SL_OK)
+        sl_step_capture(e, f);
+    return st != SL_OK ? st : done;
+}
+
+/* *begun: whether the ranks of the group have met for this step. */
+static sl_status submit(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
+                        bool *begun, sl_err *err)
+{
+    SL_TRY(finish_logits(e, err));
+    sl_flight *f = flight_at(e, e->n_flights);
+    f->items = items, f->n_items = n_items;
+    f->began_ns = sl_now_ns(), f->waited_ns = 0;
+    f->done = false;
+    f->chosen.n = f->chosen.n_host = 0;
+    SL_TRY(sl_step_measure(e, f, err));
+    SL_TRY(sl_coord_step_begin(e->coord, e->runs, n_items, err));
+    *begun = true;
+    sl_status st = agree(e, f->p.tokens, err);
+    if (st != SL_OK)
+        goto abort_step;
+    sl_step_shape_of(e, f, hooks);
+    st = run(e, f, hooks, err);
+    for (int32_t i = 0; i < n_items && st != SL_OK; i++)
+        sl_states_stepped(items[i].seq, true);
+    if (st != SL_OK)
+        goto abort_step;
+    sl_coord_step_end(e->coord);
+    for (int32_t i = 0; i < n_items; i++) {
+        items[i].seq->len += items[i].n_tokens;
+        items[i].seq->flights++;
+        sl_states_stepped(items[i].seq, false);
+    }
+    e->submitted++;
+    sl_choices_submitted(e, f);
+    e->n_flights++;
+    return SL_OK;
+abort_step:
+    sl_choices_abort(f);
+    sl_coord_step_abort(e->coord);
+    return st;
+}
+
+sl_status sl_engine_submit(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
+                           sl_err *err)
+{
+    bool begun = false;
+    if (e->comm)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "submit: the steps of a group are those of all ranks");
+    return submit(e, items, n_items, hooks, &begun, err);
+}
+
+static sl_status step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
+                      bool *begun, sl_err *err)
+{
+    SL_TRY(submit(e, items, n_items, hooks, begun, err));
+    return sl_engine_collect(e, err);
+}
+
+sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
+                         sl_err *err)
+{
+    bool begun = false;
+    if (e->n_flights > 0)
+        return sl_fail(err, SL_ERR_INVALID, "step: %d steps are in flight", e->n_flights);
+    sl_status st = step(e, items, n_items, hooks, &begun, err);
+    if (st == SL_OK || !e->comm)
+        return st;
+    if (!begun)
+        (void)step(e, NULL, 0, NULL, &begun, NULL); /* the other ranks wait for this one */
+    else if (sl_comm_state(e->comm, NULL) == SL_OK)
+        sl_comm_abort(e->comm); /* this rank will not come to the exchanges of this step */
+    return st;
+}
+
+void sl_engine_set_comm(sl_engine *e, sl_comm *comm)
+{
+    SL_CHECK(e->n_flights == 0, "a group changes with %d steps in flight", e->n_flights);
+    sl_graphs_clear(e);
+    sl_model_set_comm(e->model, comm);
+    e->comm = comm;
+    e->agreed = 0;
+}
+
+void sl_engine_set_flags(sl_engine *e, uint32_t flags)
+{
+    e->flags = flags;
+}
+
+sl_ep_load sl_engine_expert_load(const sl_engine *e)
+{
+    return sl_model_expert_load(e->model);
+}
+
+const sl_step_share *sl_engine_shares(const sl_engine *e, uint64_t *steps)
+{
+    *steps = e->agreed;
+    return e->shares;
+}
