@@ -357,3 +357,15 @@ void sl_arena_spans(const sl_arena *a, int32_t page, struct iovec *out)
         }
     }
 }
+
+int32_t sl_arena_page_at(const sl_arena *a, const uint8_t *address)
+{
+    int64_t stride = a->geo.page_bytes;
+    for (int32_t l = 0, found = 0; a->geo.layout == SL_LAYOUT_LAYER_FIRST && !found && l < a->geo.n_layers;
+         l++)
+        for (int32_t p = 0; !found && p < a->geo.shape.n_planes; p++)
+            if (sl_geometry_has(&a->geo, l, p))
+                stride = sl_cache_page_bytes(&a->geo.shape.planes[p]), found = 1;
+    const int64_t at = address - a->base;
+    return at >= 0 && at % stride == 0 && at / stride < a->n_pages ? (int32_t)(at / stride) : -1;
+}

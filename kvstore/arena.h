@@ -159,6 +159,8 @@ const char *sl_arena_describe(const sl_arena *a);
  */
 int32_t sl_arena_n_spans(const sl_arena *a);
 void sl_arena_spans(const sl_arena *a, int32_t page, struct iovec *out);
+/* Number of the page whose first span begins at this address; -1: there is none. */
+int32_t sl_arena_page_at(const sl_arena *a, const uint8_t *address);
 /* Identity of a page's bytes in that order, without the model's fingerprint: pages may be exchanged with whoever has the
  * same. False: out of memory. */
 bool sl_geometry_format(const sl_geometry *g, sl_key *out);

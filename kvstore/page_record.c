@@ -6,57 +6,45 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/le.h"
+
 #define MAGIC 0x6567615072536c53u /* "SlSrPage" */
 enum { CRC_AT = SL_PAGE_RECORD_BYTES - 4, LENGTH_AT = 64, PAGE_CRC_AT = 72 };
 
-static void put(uint8_t *at, uint64_t v, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        at[i] = (uint8_t)(v >> (8 * i));
-}
-
-static uint64_t take(const uint8_t *at, size_t bytes)
-{
-    uint64_t v = 0;
-    for (size_t i = 0; i < bytes; i++)
-        v |= (uint64_t)at[i] << (8 * i);
-    return v;
-}
-
 static void put_key(uint8_t *at, sl_key k)
 {
-    put(at, k.lo, 8);
-    put(at + 8, k.hi, 8);
+    sl_le_put(at, k.lo, 8);
+    sl_le_put(at + 8, k.hi, 8);
 }
 
 static sl_key take_key(const uint8_t *at)
 {
-    return (sl_key){take(at, 8), take(at + 8, 8)};
+    return (sl_key){sl_le_take(at, 8), sl_le_take(at + 8, 8)};
 }
 
 void sl_page_record_write(const sl_page_record *r, uint8_t h[SL_PAGE_RECORD_BYTES])
 {
     memset(h, 0, SL_PAGE_RECORD_BYTES);
-    put(h, MAGIC, 8);
-    put(h + 8, SL_PAGE_RECORD_VERSION, 4);
+    sl_le_put(h, MAGIC, 8);
+    sl_le_put(h + 8, SL_PAGE_RECORD_VERSION, 4);
     put_key(h + 16, r->key);
     put_key(h + 32, r->fingerprint);
     put_key(h + 48, r->format);
-    put(h + LENGTH_AT, r->length, 8);
-    put(h + PAGE_CRC_AT, r->crc, 4);
-    put(h + CRC_AT, sl_crc32c(0, h, CRC_AT), 4);
+    sl_le_put(h + LENGTH_AT, r->length, 8);
+    sl_le_put(h + PAGE_CRC_AT, r->crc, 4);
+    sl_le_put(h + CRC_AT, sl_crc32c(0, h, CRC_AT), 4);
 }
 
 sl_status sl_page_record_read(const uint8_t h[SL_PAGE_RECORD_BYTES], sl_page_record *out)
 {
-    if (take(h, 8) != MAGIC || take(h + 8, 4) != SL_PAGE_RECORD_VERSION ||
-        take(h + CRC_AT, 4) != sl_crc32c(0, h, CRC_AT))
+    if (sl_le_take(h, 8) != MAGIC || sl_le_take(h + 8, 4) != SL_PAGE_RECORD_VERSION ||
+        sl_le_take(h + CRC_AT, 4) != sl_crc32c(0, h, CRC_AT))
         return SL_ERR_CORRUPT;
     *out = (sl_page_record){.key = take_key(h + 16),
                             .fingerprint = take_key(h + 32),
                             .format = take_key(h + 48),
-                            .length = take(h + LENGTH_AT, 8),
-                            .crc = (uint32_t)take(h + PAGE_CRC_AT, 4)};
+                            .length = sl_le_take(h + LENGTH_AT, 8),
+                            .crc = (uint32_t)sl_le_take(h + PAGE_CRC_AT, 4)};
     return SL_OK;
 }
 

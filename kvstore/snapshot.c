@@ -6,24 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/le.h"
 #include "kvstore/page_key.h"
 
 #define MAGIC 0x70616e5374536c53u /* "SlStSnap" */
 enum { VERSION = 1, KEY_AT = 16, BYTES_AT = 32, STATES_CRC_AT = 40, CRC_AT = SL_SNAPSHOT_HEADER - 4 };
-
-static void put(uint8_t *at, uint64_t v, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        at[i] = (uint8_t)(v >> (8 * i));
-}
-
-static uint64_t take(const uint8_t *at, size_t bytes)
-{
-    uint64_t v = 0;
-    for (size_t i = 0; i < bytes; i++)
-        v |= (uint64_t)at[i] << (8 * i);
-    return v;
-}
 
 int32_t sl_snapshot_pages(const sl_geometry *g)
 {
@@ -78,29 +65,33 @@ int32_t sl_snapshot_find(const sl_store *s, const sl_geometry *g, sl_key seed, c
 
 /* ---- places ---- */
 
+/* The order of bytes in a page is the same in every layout, because pages move between them: layer by layer, plane by plane,
+ * unit by unit. With page_first that is the order in memory; with page_head only the bytes of a unit lie together. */
 int64_t sl_snapshot_run(const sl_arena *a, const int32_t *pages, int64_t at, uint8_t **out)
 {
     const sl_geometry *g = sl_arena_geometry(a);
     const int32_t page = pages[at / g->page_bytes];
-    int64_t in_page = at % g->page_bytes;
+    int64_t left = at % g->page_bytes;
     SL_CHECK(page >= 0 && page < sl_arena_pages(a), "page %d", page);
-    if (g->layout != SL_LAYOUT_LAYER_FIRST) {
-        *out = sl_arena_base(a) + page * g->page_bytes + in_page;
-        return g->page_bytes - in_page;
+    if (g->layout == SL_LAYOUT_PAGE_FIRST) {
+        *out = sl_arena_base(a) + page * g->page_bytes + left;
+        return g->page_bytes - left;
     }
     for (int32_t l = 0; l < g->n_layers; l++) {
         for (int32_t p = 0; p < g->shape.n_planes; p++) {
             const sl_host_plane h = sl_geometry_plane(g, sl_arena_base(a), sl_arena_pages(a), l, p);
-            if (!h.base)
+            const int64_t bytes = h.base ? sl_cache_page_bytes(&g->shape.planes[p]) : 0;
+            if (left >= bytes) {
+                left -= bytes;
                 continue;
-            if (in_page < h.page_stride) {
-                *out = h.base + page * h.page_stride + in_page;
-                return h.page_stride - in_page;
             }
-            in_page -= h.page_stride;
+            const int64_t unit = g->shape.planes[p].heads * sl_cache_unit_bytes(&g->shape.planes[p]);
+            const int64_t run = h.row_stride == unit ? bytes : unit;
+            *out = h.base + page * h.page_stride + left / run * h.row_stride + left % run;
+            return run - left % run;
         }
     }
-    SL_CHECK(false, "byte %" PRId64 " of a page of %" PRId64, at, g->page_bytes);
+    SL_CHECK(false, "byte %" PRId64 " of pages of %" PRId64, at, g->page_bytes);
     return 0;
 }
 
@@ -142,14 +133,14 @@ void sl_snapshot_seal(const sl_arena *a, const int32_t *pages, int32_t tokens, s
     const int64_t end = SL_SNAPSHOT_HEADER + g->state_bytes;
     uint8_t h[SL_SNAPSHOT_HEADER] = {0};
     move(a, pages, end, sl_snapshot_pages(g) * g->page_bytes - end, NULL, NULL);
-    put(h, MAGIC, 8);
-    put(h + 8, VERSION, 4);
-    put(h + 12, (uint32_t)tokens, 4);
-    put(h + KEY_AT, key.lo, 8);
-    put(h + KEY_AT + 8, key.hi, 8);
-    put(h + BYTES_AT, (uint64_t)g->state_bytes, 8);
-    put(h + STATES_CRC_AT, crc_of(a, pages, SL_SNAPSHOT_HEADER, end), 4);
-    put(h + CRC_AT, sl_crc32c(0, h, CRC_AT), 4);
+    sl_le_put(h, MAGIC, 8);
+    sl_le_put(h + 8, VERSION, 4);
+    sl_le_put(h + 12, (uint32_t)tokens, 4);
+    sl_le_put(h + KEY_AT, key.lo, 8);
+    sl_le_put(h + KEY_AT + 8, key.hi, 8);
+    sl_le_put(h + BYTES_AT, (uint64_t)g->state_bytes, 8);
+    sl_le_put(h + STATES_CRC_AT, crc_of(a, pages, SL_SNAPSHOT_HEADER, end), 4);
+    sl_le_put(h + CRC_AT, sl_crc32c(0, h, CRC_AT), 4);
     move(a, pages, 0, sizeof h, h, NULL);
 }
 
@@ -158,15 +149,16 @@ sl_status sl_snapshot_check(const sl_arena *a, const int32_t *pages, int32_t tok
     const sl_geometry *g = sl_arena_geometry(a);
     uint8_t h[SL_SNAPSHOT_HEADER];
     move(a, pages, 0, sizeof h, NULL, h);
-    if (take(h, 8) != MAGIC || take(h + 8, 4) != VERSION || take(h + CRC_AT, 4) != sl_crc32c(0, h, CRC_AT))
+    if (sl_le_take(h, 8) != MAGIC || sl_le_take(h + 8, 4) != VERSION ||
+        sl_le_take(h + CRC_AT, 4) != sl_crc32c(0, h, CRC_AT))
         return sl_fail(err, SL_ERR_CORRUPT, "snapshot: its pages do not begin with an undamaged record");
-    if (take(h + 12, 4) != (uint32_t)tokens || take(h + BYTES_AT, 8) != (uint64_t)g->state_bytes)
+    if (sl_le_take(h + 12, 4) != (uint32_t)tokens || sl_le_take(h + BYTES_AT, 8) != (uint64_t)g->state_bytes)
         return sl_fail(err, SL_ERR_CORRUPT,
                        "snapshot: %u tokens and states of %" PRIu64 " bytes, wanted are %d and %" PRId64,
-                       (unsigned)take(h + 12, 4), take(h + BYTES_AT, 8), tokens, g->state_bytes);
-    if (take(h + KEY_AT, 8) != key.lo || take(h + KEY_AT + 8, 8) != key.hi)
+                       (unsigned)sl_le_take(h + 12, 4), sl_le_take(h + BYTES_AT, 8), tokens, g->state_bytes);
+    if (sl_le_take(h + KEY_AT, 8) != key.lo || sl_le_take(h + KEY_AT + 8, 8) != key.hi)
         return sl_fail(err, SL_ERR_CORRUPT, "snapshot: it was made after other tokens");
-    if (take(h + STATES_CRC_AT, 4) !=
+    if (sl_le_take(h + STATES_CRC_AT, 4) !=
         crc_of(a, pages, SL_SNAPSHOT_HEADER, SL_SNAPSHOT_HEADER + g->state_bytes))
         return sl_fail(err, SL_ERR_CORRUPT, "snapshot: the states are damaged");
     return SL_OK;

@@ -192,8 +192,10 @@ static sl_status alloc_slots(sl_swapin *s, sl_err *err)
 
 static sl_status alloc_poison(sl_swapin *s, sl_err *err)
 {
-    size_t page = (size_t)(SL_PAGE_TOKENS >> s->o.block_log2) * (size_t)s->lists *
-                  (size_t)s->o.layers[0].rows.row_bytes;
+    int64_t row = 0; /* the first layers may have no rows */
+    for (int32_t l = 0; l < s->o.n_layers; l++)
+        row = s->o.layers[l].rows.row_bytes > row ? s->o.layers[l].rows.row_bytes : row;
+    size_t page = (size_t)(SL_PAGE_TOKENS >> s->o.block_log2) * (size_t)s->lists * (size_t)row;
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, page, (void **)&s->poison_page, err));
     return sl_be_fill(s->be, s->poison_page, 0xff, page, err);
 }

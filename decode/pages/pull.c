@@ -260,16 +260,6 @@ static sl_pull *covering(const pull_tier *t, sl_key key, uint64_t now)
     return NULL;
 }
 
-/* Number of the arena's page whose first byte is at `address`; -1: there is none. */
-static int32_t page_at(const sl_arena *a, const uint8_t *address)
-{
-    sl_host_plane first =
-        sl_geometry_plane(sl_arena_geometry(a), sl_arena_base(a), sl_arena_pages(a), 0, SL_CACHE_ROWS);
-    int64_t at = address - first.base;
-    bool inside = at >= 0 && at % first.page_stride == 0 && at / first.page_stride < sl_arena_pages(a);
-    return inside ? (int32_t)(at / first.page_stride) : -1;
-}
-
 static sl_pull_get *get_new(int32_t n)
 {
     sl_pull_get *g = calloc(1, sizeof *g);
@@ -288,7 +278,7 @@ static void collect(const pull_tier *t, const sl_pull *p, sl_tier_req *r, sl_pul
 {
     for (int32_t i = 0, at = -1; i < r->n; i++) {
         at = place(p, r->keys[i], at + 1);
-        int32_t page = at >= 0 ? page_at(t->env.arena, r->pages[i].spans[0].iov_base) : -1;
+        int32_t page = at >= 0 ? sl_arena_page_at(t->env.arena, r->pages[i].spans[0].iov_base) : -1;
         const struct iovec *label = &r->pages[i].spans[r->pages[i].n_spans - 1];
         bool fits = page >= 0 && label->iov_len == p->label_bytes;
         r->results[i] = fits ? SL_INPROGRESS : SL_ERR_NOT_FOUND;

@@ -15,51 +15,9 @@
 #include "tests/unit/run_suite.h"
 #include "toy_layers.h"
 
-enum { CONTEXT = 320, PROMPT = 150, LENGTH = 300, SEQS = 3 };
+enum { CONTEXT = TOY_CONTEXT, PROMPT = 150, LENGTH = 300, SEQS = TOY_SEQS };
 
 static char dir[256];
-
-static fix_opts opts(void)
-{
-    return (fix_opts){.dir = dir,
-                      .rows = SL_ROW_GQA_F32,
-                      .act = SL_F32,
-                      .max_tokens = CONTEXT,
-                      .max_context = CONTEXT,
-                      .max_seqs = SEQS,
-                      .max_hot = SEQS,
-                      .hot_rows = TOY_SINKS + TOY_RECENT,
-                      .tail_rows = 3,
-                      .algorithm = "streaming_llm",
-                      .gates = {.sink_tokens = TOY_SINKS, .recent_tokens = TOY_RECENT}};
-}
-
-typedef struct text {
-    int32_t ids[CONTEXT], next[CONTEXT];
-} text;
-
-static void make_text(text *t, int32_t prompt, int32_t n, uint64_t seed)
-{
-    for (int32_t i = 0; i < prompt; i++) {
-        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-        t->ids[i] = (int32_t)(seed >> 33) % TOY_VOCAB;
-    }
-    toy_restate(t->ids, prompt, n, t->next);
-}
-
-/* Steps until the sequence has `to` tokens; each step's result is what the restatement says. */
-static void feed(fix *f, fix_run *r, const text *t, int32_t to, int32_t chunk)
-{
-    for (int32_t at = sl_engine_seq_len(r->seq); at < to;) {
-        sl_err err = {0};
-        const int32_t n = to - at < chunk ? to - at : chunk;
-        sl_step_item it = {.seq = r->seq, .tokens = t->ids + at, .n_tokens = n, .want_logits = 1};
-        ck_assert_msg(sl_engine_step(f->engine, &it, 1, NULL, &err) == SL_OK, "%s", err.text);
-        at += n;
-        const int32_t got = fix_argmax(f, it.logits);
-        ck_assert_msg(got == t->next[at - 1], "after token %d: %d, not %d", at - 1, got, t->next[at - 1]);
-    }
-}
 
 static void spill(fix *f, fix_run *r)
 {
@@ -72,16 +30,16 @@ START_TEST(prefill_and_decode)
     static const int32_t chunks[] = {CONTEXT, 1, 7, 64, 50};
     fix f;
     fix_run r = {0};
-    text t;
-    fix_opts o = opts();
+    toy_text t;
+    fix_opts o = toy_opts(dir);
     o.graphs = _i % 2 ? SL_GRAPHS_PAD : SL_GRAPHS_OFF;
-    make_text(&t, PROMPT, LENGTH, (uint64_t)_i + 1);
+    toy_make_text(&t, PROMPT, LENGTH, (uint64_t)_i + 1);
     fix_open(&f, &o);
     fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
-    feed(&f, &r, &t, PROMPT, chunks[_i]);
-    feed(&f, &r, &t, PROMPT + 30, 1);
+    toy_feed(&f, &r, &t, PROMPT, chunks[_i]);
+    toy_feed(&f, &r, &t, PROMPT + 30, 1);
     spill(&f, &r);
-    feed(&f, &r, &t, LENGTH, 1);
+    toy_feed(&f, &r, &t, LENGTH, 1);
     sl_layer_stats layers[TOY_LAYERS];
     sl_engine_layer_stats_get(f.engine, layers);
     ck_assert_uint_gt(layers[1].misses, 0); /* sinks came from the host pages */
@@ -96,15 +54,15 @@ START_TEST(sequences_in_one_batch)
 {
     fix f;
     fix_run r[SEQS] = {0};
-    text t[SEQS + 1];
-    fix_opts o = opts();
+    toy_text t[SEQS + 1];
+    fix_opts o = toy_opts(dir);
     o.graphs = SL_GRAPHS_PAD;
     fix_open(&f, &o);
     for (int i = 0; i <= SEQS; i++)
-        make_text(&t[i], 40 + 23 * i, LENGTH, (uint64_t)i + 100);
+        toy_make_text(&t[i], 40 + 23 * i, LENGTH, (uint64_t)i + 100);
     for (int i = 0; i < SEQS; i++) {
         fix_seq_open(&f, &r[i], SL_RESIDENT, 0, LENGTH);
-        feed(&f, &r[i], &t[i], 40 + 23 * i, 33);
+        toy_feed(&f, &r[i], &t[i], 40 + 23 * i, 33);
     }
     spill(&f, &r[1]);
     for (int step = 0; step < 120; step++) {
@@ -114,7 +72,7 @@ START_TEST(sequences_in_one_batch)
             fix_seq_close(&f, &r[0], false);
             fix_seq_open(&f, &r[0], SL_RESIDENT, 0, LENGTH);
             t[0] = t[SEQS];
-            feed(&f, &r[0], &t[0], 100, 11);
+            toy_feed(&f, &r[0], &t[0], 100, 11);
         }
         for (int i = 0; i < SEQS; i++)
             it[i] = (sl_step_item){.seq = r[i].seq,
@@ -145,11 +103,11 @@ START_TEST(every_layer_is_reported_once)
 {
     fix f;
     fix_run r = {0};
-    text t;
-    fix_opts o = opts();
+    toy_text t;
+    fix_opts o = toy_opts(dir);
     sl_err err = {0};
     const sl_step_hooks hooks = {.layer_done = on_layer};
-    make_text(&t, 70, 71, 9);
+    toy_make_text(&t, 70, 71, 9);
     fix_open(&f, &o);
     fix_seq_open(&f, &r, SL_RESIDENT, 0, 70);
     sl_step_item it = {.seq = r.seq, .tokens = t.ids, .n_tokens = 70};
@@ -163,7 +121,7 @@ START_TEST(every_layer_is_reported_once)
 }
 END_TEST
 
-static void refused(fix *f, fix_run *r, const text *t, sl_status want, const char *says)
+static void refused(fix *f, fix_run *r, const toy_text *t, sl_status want, const char *says)
 {
     sl_err err = {0};
     sl_step_item it = {
@@ -197,20 +155,20 @@ START_TEST(states_that_do_not_fit_are_refused)
 {
     fix f;
     fix_run r = {0};
-    text t;
-    fix_opts o = opts();
+    toy_text t;
+    fix_opts o = toy_opts(dir);
     sl_err err = {0};
     o.wrap = wrap;
     o.item_tokens = 2, o.hot_rows = 2 * (TOY_SINKS + TOY_RECENT), o.tail_rows = 8;
-    make_text(&t, PROMPT, LENGTH, 3);
+    toy_make_text(&t, PROMPT, LENGTH, 3);
     fix_open(&f, &o);
     fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
-    feed(&f, &r, &t, PROMPT, 64);
+    toy_feed(&f, &r, &t, PROMPT, 64);
     ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT - 1, &err), SL_ERR_UNSUPPORTED);
     ck_assert_msg(strstr(err.text, "keep a state, from which tokens cannot be taken back") != NULL, "%s",
                   err.text);
     ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT, &err), SL_OK);
-    feed(&f, &r, &t, PROMPT + 3, 1);
+    toy_feed(&f, &r, &t, PROMPT + 3, 1);
     fail_after = 2; /* in the second layer with rows: others have changed their states already */
     refused(&f, &r, &t, SL_ERR_INTERNAL, "an op fails");
     ck_assert_int_eq(fail_after, 0);
@@ -225,7 +183,7 @@ START_TEST(states_that_do_not_fit_are_refused)
     refused(&f, &r, &t, SL_ERR_INVALID, "states of a sequence of 64 tokens stand for 0 tokens");
     fix_seq_close(&f, &r, true);
     fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
-    feed(&f, &r, &t, LENGTH, 37);
+    toy_feed(&f, &r, &t, LENGTH, 37);
     fix_seq_close(&f, &r, false);
     fix_close(&f);
 }
@@ -234,7 +192,7 @@ END_TEST
 START_TEST(the_plan_counts_states)
 {
     fix f;
-    fix_opts o = opts();
+    fix_opts o = toy_opts(dir);
     sl_err err = {0};
     sl_plan p, without;
     fix_open(&f, &o);

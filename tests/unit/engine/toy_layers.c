@@ -354,3 +354,47 @@ void toy_restate(int32_t *ids, int32_t n_prompt, int32_t n, int32_t *next)
     free(states);
     free(in);
 }
+
+/* ---- texts and engines ---- */
+
+void toy_make_like(toy_text *t, const toy_text *like, int32_t same, int32_t prompt, int32_t n, uint64_t seed)
+{
+    for (int32_t i = 0; i < prompt; i++) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        t->ids[i] = i < same ? like->ids[i] : (int32_t)(seed >> 33) % TOY_VOCAB;
+    }
+    toy_restate(t->ids, prompt, n, t->next);
+}
+
+void toy_make_text(toy_text *t, int32_t prompt, int32_t n, uint64_t seed)
+{
+    toy_make_like(t, NULL, 0, prompt, n, seed);
+}
+
+fix_opts toy_opts(const char *dir)
+{
+    return (fix_opts){.dir = dir,
+                      .rows = SL_ROW_GQA_F32,
+                      .act = SL_F32,
+                      .max_tokens = TOY_CONTEXT,
+                      .max_context = TOY_CONTEXT,
+                      .max_seqs = TOY_SEQS,
+                      .max_hot = TOY_SEQS,
+                      .hot_rows = TOY_SINKS + TOY_RECENT,
+                      .tail_rows = 3,
+                      .algorithm = "streaming_llm",
+                      .gates = {.sink_tokens = TOY_SINKS, .recent_tokens = TOY_RECENT}};
+}
+
+void toy_feed(fix *f, fix_run *r, const toy_text *t, int32_t to, int32_t chunk)
+{
+    for (int32_t at = sl_engine_seq_len(r->seq); at < to;) {
+        sl_err err = {0};
+        const int32_t n = to - at < chunk ? to - at : chunk;
+        sl_step_item it = {.seq = r->seq, .tokens = t->ids + at, .n_tokens = n, .want_logits = 1};
+        ck_assert_msg(sl_engine_step(f->engine, &it, 1, NULL, &err) == SL_OK, "%s", err.text);
+        at += n;
+        const int32_t got = fix_argmax(f, it.logits);
+        ck_assert_msg(got == t->next[at - 1], "after token %d: %d, not %d", at - 1, got, t->next[at - 1]);
+    }
+}

@@ -12,6 +12,7 @@
 #ifndef SL_TEST_TOY_LAYERS_H
 #define SL_TEST_TOY_LAYERS_H
 
+#include "fix.h"
 #include "model/family.h"
 
 enum {
@@ -25,6 +26,8 @@ enum {
     TOY_POOL = 128,
     TOY_RING = 5,
     TOY_TABLE = 2501,
+    TOY_CONTEXT = 320,
+    TOY_SEQS = 3,
 };
 
 extern const sl_family toy_layers;
@@ -36,5 +39,19 @@ void toy_remove(const char *dir);
 /* What the family computes, restated from the text of the classes: next[p] is the token that follows ids[0..p]. Of the tokens
  * from n_prompt on, ids are what the model generates: ids[p + 1] = next[p]. */
 void toy_restate(int32_t *ids, int32_t n_prompt, int32_t n, int32_t *next);
+
+/* A text: tokens, and what the restatement says that follows each. */
+typedef struct toy_text {
+    int32_t ids[TOY_CONTEXT], next[TOY_CONTEXT];
+} toy_text;
+
+/* n tokens, of which the first `same` are those of `like` (NULL: none), the further ones up to `prompt` are random, and the
+ * others are what the model generates. */
+void toy_make_like(toy_text *t, const toy_text *like, int32_t same, int32_t prompt, int32_t n, uint64_t seed);
+void toy_make_text(toy_text *t, int32_t prompt, int32_t n, uint64_t seed);
+/* An engine for TOY_SEQS sequences, all of which may be hierarchical. */
+fix_opts toy_opts(const char *dir);
+/* Steps until the sequence has `to` tokens. A test fails unless each step's result is what the restatement says. */
+void toy_feed(fix *f, fix_run *r, const toy_text *t, int32_t to, int32_t chunk);
 
 #endif

@@ -258,7 +258,11 @@ START_TEST(checksums_cover_every_layer)
         for (int32_t i = 0; i < sl_arena_n_spans(a); i++)
             inside |= base + at >= (uint8_t *)spans[i].iov_base &&
                       base + at < (uint8_t *)spans[i].iov_base + spans[i].iov_len;
+        const uint8_t *first = spans[0].iov_base;
         free(spans);
+        if (sl_arena_page_at(a, first) != 1 || sl_arena_page_at(a, first + 1) != -1 ||
+            sl_arena_page_at(a, base - 1) != -1 || sl_arena_page_at(a, base + size) == 0)
+            ck_abort_msg("mix %d: the first span of a page is not found", _i);
         if (other || of_page != inside)
             ck_abort_msg("mix %d: byte %ld of layer %d", _i, (long)at, map[at] - 1);
     }
