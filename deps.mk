@@ -10,7 +10,7 @@ kernels:   base
 model:     base kernels
 sparse:    base kernels
 transport: base
-kvstore:   base kernels/params.h kernels/cache.h
+kvstore:   base kernels/params.h kernels/cache.h kernels/rowsum.h
 engine:    base kernels model sparse kvstore
 events:    base
 worker:    base kernels model sparse transport kvstore engine

@@ -48,7 +48,12 @@ typedef enum { SL_CFG_LOAD_AUTO, SL_CFG_LOAD_DUMMY } sl_cfg_load;
 typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPTIVE } sl_cfg_mode;
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
-typedef enum { SL_CFG_VERIFY_OFF, SL_CFG_VERIFY_SAMPLED, SL_CFG_VERIFY_ALWAYS } sl_cfg_verify;
+typedef enum {
+    SL_CFG_VERIFY_OFF,
+    SL_CFG_VERIFY_SAMPLED,
+    SL_CFG_VERIFY_ALWAYS,
+    SL_CFG_VERIFY_ROWS,
+} sl_cfg_verify;
 typedef enum {
     SL_CFG_PREFETCH_BEST_EFFORT,
     SL_CFG_PREFETCH_TIMEOUT,

@@ -39,7 +39,7 @@ static const char *const loads[] = {"auto", "dummy", NULL};
 static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", "both", NULL};
-static const char *const verifies[] = {"off", "sampled", "always", NULL};
+static const char *const verifies[] = {"off", "sampled", "always", "rows", NULL};
 static const char *const shares[] = {"all", "tenant", "none", NULL};
 static const char *const prefetches[] = {"best_effort", "timeout", "wait_complete", "off", NULL};
 static const char *const writes[] = {"write_through", "write_through_selective", "write_through_second",
@@ -150,7 +150,9 @@ const sl_option sl_cfg_own[] = {
     ENUM(
         kvstore, verify, "always", verifies,
         "Compare pages of the store with their kept checksums before another request uses them. always: every "
-        "byte. sampled: one layer in eight, other ones each time, which finds pages that were overwritten, and a "
+        "byte. rows: as always, and in addition every row that a step fetches from the store is compared with a checksum "
+        "of its own before the step's tokens are sent; takes 4 bytes of memory for each row and layer beside "
+        "kvstore.bytes. sampled: one layer in eight, other ones each time, which finds pages that were overwritten, and a "
         "changed byte one time in eight. off: no checksums are kept, damage is not found, and pages are used by others as soon "
         "as they are full."),
     SIZE(

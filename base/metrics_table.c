@@ -182,9 +182,9 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_checksum_failures_total", W, "",
             "Pages that arrived or were pulled and did not match their checksum."),
     COUNTER(
-        "sluice_store_damaged_pages_total", W, "where=reused|running|verify",
+        "sluice_store_damaged_pages_total", W, "where=reused|running|fetched|verify",
         "Pages of the host store that differ from their kept checksum and were dropped: found before another "
-        "request used them, while a request was running, or by `sluice cache verify`."),
+        "request used them, while a request was running, when a step fetched their rows (kvstore.verify rows), or by `sluice cache verify`."),
     GAUGE("sluice_device_kv_bytes", D, "state=used|total", "Device memory for index keys and hot rows."),
 
     /* swap-in */

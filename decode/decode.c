@@ -354,7 +354,8 @@ sl_status sl_decode_counts_get(const sl_decode *d, sl_decode_counts *out, sl_err
                               .retracted = run.retracted,
                               .spilled = run.spilled,
                               .fences = run.fences};
-    out->damaged = run.damaged_reused + run.damaged_running + pages.damage.reused + pages.damage.verified;
+    out->damaged = run.damaged_reused + run.damaged_running + run.damaged_fetched + pages.damage.reused +
+                   pages.damage.verified;
     out->pulled = pages.pull.pages;
     out->pull_bytes = pages.pull.bytes;
     out->pull_ns = pages.pull.ns;

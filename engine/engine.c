@@ -294,6 +294,7 @@ static sl_status make_parts(sl_engine *e, sl_err *err)
     }
     SL_TRY(make_layers(e, err));
     SL_TRY(sl_states_init(e, err));
+    SL_TRY(sl_marks_init(e, err));
     SL_TRY(sl_seqs_init(e, err));
     SL_TRY(make_io(e, err));
     SL_TRY(make_flights(e, err));
@@ -345,6 +346,7 @@ void sl_engine_destroy(sl_engine *e)
         sl_event_destroy(e->events[l]);
     free(e->events);
     sl_choices_fini(e);
+    sl_marks_fini(e);
     if (e->logits_host != e->logits_dev)
         sl_be_free(e->be, SL_MEM_HOST, e->logits_host);
     sl_be_free(e->be, SL_MEM_DEVICE, e->logits_dev);

@@ -13,7 +13,7 @@
 #ifndef SL_ENGINE_ENGINE_H
 #define SL_ENGINE_ENGINE_H
 
-#include "kvstore/arena.h"
+#include "kvstore/row_sums.h"
 #include "model/model.h"
 #include "model/sampler.h"
 #include "sparse/sparse.h"
@@ -64,6 +64,11 @@ typedef struct sl_engine_opts {
     sl_gates gates;
     const sl_coord_draw *draw; /* benchmarks: sparse/sparse.h; NULL, or read during create */
     sl_coord_probe probe;      /* measurements: sparse/sparse.h; seen NULL: none */
+    /*
+     * Checksums of the arena's rows, borrowed; made readable to the device here. Every row that is fetched is compared with
+     * the one that it has, see sl_engine_damaged(). NULL: none is.
+     */
+    const sl_row_sums *row_sums;
     bool arena_readable; /* the caller has registered the arena with the backend and will unregister it */
     /*
      * Groups of sequences per decode step: the rows of one group are fetched while another group computes.
@@ -263,6 +268,14 @@ sl_status sl_engine_collect(sl_engine *e, sl_err *err);
 int32_t sl_engine_in_flight(const sl_engine *e);
 /* Nothing waits to be computed: the time until the next step is not counted as idle. With no step in flight. */
 void sl_engine_rest(sl_engine *e);
+
+/*
+ * The host pages of which a step since the last call has fetched rows that differ from their checksums (sl_engine_opts.row_sums):
+ * calls `found` for each and returns their number. The steps themselves have succeeded, but no token of a sequence that has
+ * one of these pages may be used, and the sequence goes no further. Waits for the device only if there are any; 0 without
+ * checksums.
+ */
+int32_t sl_engine_damaged(sl_engine *e, void (*found)(void *ctx, int32_t page), void *ctx);
 
 /* What a rank of a group says when the ranks agree on a step. The flags are the caller's. */
 typedef struct sl_step_share {

@@ -87,6 +87,13 @@ typedef struct sl_flight {
     sl_err err;
 } sl_flight;
 
+/* damage.c. The first two: [pages of the arena / 32 + 1]. */
+typedef struct sl_marks {
+    uint32_t *device, *host, *any; /* any: NULL when rows have no checksums */
+    uint64_t bytes;
+    bool registered;
+} sl_marks;
+
 struct sl_engine {
     sl_backend *be;
     sl_model *model;
@@ -119,6 +126,7 @@ struct sl_engine {
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */
     sl_choices choices;
+    sl_marks marks;
     sl_event **events;    /* [n_layers], asynchronous backends */
     int32_t item_tokens;  /* sl_engine_opts.max_item_tokens, at least 1 */
     int32_t decode_cap;   /* most sequences of a decode step of one token; 0: decode steps are like others */
@@ -140,6 +148,10 @@ struct sl_engine {
     sl_engine_stats stats;
     uint64_t device_bytes;
 };
+
+/* damage.c: init after the layers are made, before the coordinator is. */
+sl_status sl_marks_init(sl_engine *e, sl_err *err);
+void sl_marks_fini(sl_engine *e);
 
 /* seq.c, called by create and step. */
 sl_status sl_seqs_init(sl_engine *e, sl_err *err);

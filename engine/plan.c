@@ -145,6 +145,9 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
     add_tables(in, o.max_seqs, p);
     p->scratch_bytes = scratch_bytes(in->cfg, in->max_step_tokens, o.max_seqs, p->max_context);
     p->fixed_bytes += p->scratch_bytes;
+    p->host_pages = (int64_t)(in->host_bytes / (uint64_t)p->page_bytes);
+    p->row_sums_bytes = sl_row_sums_bytes(&g, p->host_pages);
+    p->fixed_bytes += in->row_sums ? sl_row_marks_bytes(p->host_pages) : 0;
     return SL_OK;
 }
 
@@ -192,7 +195,6 @@ sl_status sl_plan_make(const sl_plan_in *in, sl_plan *out, sl_err *err)
     SL_TRY(plan_sizes(in, &p, err));
     uint64_t taken = in->weight_bytes + in->reserve_bytes + group_bytes(in) + p.fixed_bytes;
     p.cache_bytes = in->gpu_bytes > taken ? in->gpu_bytes - taken : 0;
-    p.host_pages = (int64_t)(in->host_bytes / (uint64_t)p.page_bytes);
     p.n_rows = SL_PLAN_ROWS;
     for (int32_t i = 0; i < p.n_rows; i++)
         p.rows[i] = plan_row(&p, in->host_bytes, in->max_seqs > 0 ? in->max_seqs : INT64_MAX, contexts[i]);
@@ -276,6 +278,7 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
                  (double)p->scratch_bytes / 1048576);
     put_mib(&sb, "left for the cache", p->cache_bytes);
     put_mib(&sb, "host memory", in->host_bytes);
+    put_mib(&sb, "beside it, checksums of rows", p->row_sums_bytes);
     put_mib(&sb, "a hot slot: rows", p->hot_rows_bytes);
     put_mib(&sb, "a hot slot: metadata", p->hot_meta_bytes);
     if (p->state_device > 0) {

@@ -29,6 +29,8 @@ typedef struct sl_plan_in {
      * own ops is planned: sl_plan.scratch_bytes. */
     uint64_t reserve_bytes;
     uint64_t gpu_bytes, host_bytes;
+    bool
+        row_sums; /* rows of the host's pages have checksums (kvstore/row_sums.h), which take memory beside host_bytes */
     /* of a rank of a group: see sl_plan_group_make(); NULL: one process alone */
     const struct sl_plan_group *group;
 } sl_plan_in;
@@ -72,6 +74,7 @@ typedef struct sl_plan {
     int32_t max_seqs;
     uint64_t cache_bytes; /* device budget left for the cache; 0 when nothing is left */
     int64_t host_pages;
+    uint64_t row_sums_bytes;        /* of host memory, for these pages, whether they are kept or not */
     sl_plan_row rows[SL_PLAN_ROWS]; /* 16K, 32K, 64K, 128K; context beyond max_context: batch 0 */
     int32_t n_rows;
 } sl_plan;

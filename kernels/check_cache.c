@@ -291,6 +291,11 @@ void sl_chk_gather(sl_chk *c, const void *params)
         sl_chk_ptr(c, "miss_block", p->miss_block, 4);
     if (p->clock)
         sl_chk_ptr(c, "clock", p->clock, 8);
+    if (!p->check.sums)
+        return;
+    sl_chk_ptr(c, "check.sums", p->check.sums, 4);
+    sl_chk_ptr(c, "check.pages", p->check.pages, 4);
+    sl_chk_ptr(c, "check.any", p->check.any, 4);
 }
 
 void sl_chk_hot_reset(sl_chk *c, const void *params)

@@ -423,6 +423,26 @@ struct sl_swap_clock {
 };
 
 /*
+ * Checksums with which a gather compares the rows that it copies (kernels/rowsum.h). The owner of the rows writes sums, also
+ * while the gather runs, but never those of a row that changes: a row is checked against the sum that it has or against
+ * none. A row that differs is copied all the same; its page is marked, and the owner of the step reads the marks when the
+ * step has completed and delivers nothing that was computed from this page.
+ */
+typedef struct sl_row_check {
+    const uint32_t *
+        sums; /* host memory: [host rows][sl_rowsum_parts(row_bytes)], 0: no checksum; NULL: nothing is compared */
+    uint32_t
+        *pages; /* device: bit p of the bitmap becomes 1 when a row of host page p differs; never 0 again */
+    uint32_t *any; /* device-accessible host memory: becomes 1 together with a bit */
+} sl_row_check;
+
+/* Bytes of the bitmap of so many pages. */
+static inline uint64_t sl_row_marks_bytes(int64_t n_pages)
+{
+    return (uint64_t)(n_pages / 32 + 1) * sizeof(uint32_t);
+}
+
+/*
  * rows[miss_dst[i]] = host row miss_src[i], i < min(*miss_count, miss_cap). Row = row_bytes bytes. With
  * block_done, block_done[miss_block[i]] is incremented when row i can be read; the next op in the
  * stream may then be an attention that waits for blocks.
@@ -444,6 +464,7 @@ typedef struct sl_gather_params {
      */
     const uint64_t *reached;
     const sl_swap_clock *in_front;
+    sl_row_check check;
 } sl_gather_params;
 
 /* Forgets all hot rows of one slot of one layer, or of all slots when slot < 0. */

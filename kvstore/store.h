@@ -121,6 +121,8 @@ int32_t sl_lease_drop(sl_lease *l, int32_t i);
 /* Page numbers in order; valid until the next grow. */
 const int32_t *sl_lease_pages(const sl_lease *l);
 int32_t sl_lease_n_pages(const sl_lease *l);
+/* The place of this page in the lease; -1: it is not in it. */
+int32_t sl_lease_index_of(const sl_lease *l, int32_t page);
 /* The number of pages that were shared with the tree when the lease was made. */
 int32_t sl_lease_matched(const sl_lease *l);
 

@@ -248,6 +248,15 @@ int32_t sl_lease_n_pages(const sl_lease *l)
     return l->n_pages;
 }
 
+int32_t sl_lease_index_of(const sl_lease *l, int32_t page)
+{
+    for (int32_t i = 0; i < l->n_pages; i++) {
+        if (l->pages[i] == page)
+            return i;
+    }
+    return -1;
+}
+
 int32_t sl_lease_matched(const sl_lease *l)
 {
     return l->n_matched;

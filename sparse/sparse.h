@@ -34,6 +34,7 @@ typedef struct sl_coord_layer {
      * divided into rows (heads, block_log2) follows from the algorithm: the coordinator fills it in. */
     sl_row_view rows;
     sl_host_plane host_rows; /* base NULL: nothing is written to the host */
+    sl_row_check check;      /* of the rows that are fetched from there */
     sl_algo_plane
         planes[SL_ALGO_PLANES]; /* by plane of the cache shape: those that are on the device whole; and the
                                              algorithm's state by index pages */

@@ -434,6 +434,7 @@ static sl_gather_params gather_params(const sl_swapin *s, int32_t layer)
         .miss_dst = s->miss_dst + (int64_t)s->group * s->miss_cap,
         .miss_count = s->miss_count + s->group,
         .miss_cap = s->miss_cap,
+        .check = s->o.layers[layer].check,
     };
 }
 
@@ -445,6 +446,7 @@ static sl_status poison_victims(sl_swapin *s, int32_t layer, sl_err *err)
 {
     sl_gather_params p = gather_params(s, layer);
     p.host = (sl_host_plane){.base = s->poison_page, .row_stride = s->lists * p.rows.row_bytes};
+    p.check = (sl_row_check){0};
     return sl_be_run(s->be, SL_OP_GATHER, &p, err);
 }
 

@@ -38,10 +38,18 @@ void sl_checker_post(sl_checker *c, sl_check *k)
 
 /* ---- the jobs ---- */
 
+static void make_row_sums(sl_checker *c, const sl_check *k, int32_t n)
+{
+    for (int32_t i = 0; c->rows && !k->arena && i < n; i++)
+        sl_row_sums_make(c->rows, k->pages[i]);
+}
+
 static void keep(sl_checker *c, sl_check *k)
 {
     const sl_arena *arena = k->arena ? k->arena : c->arena;
     int32_t layers = sl_arena_geometry(arena)->n_layers;
+    int32_t full = k->n_pages - (k->last_tokens < SL_PAGE_TOKENS);
+    make_row_sums(c, k, full);
     for (int32_t i = 0; k->compare && i < k->n_pages; i++) {
         int32_t n = i == k->n_pages - 1 ? k->last_tokens : SL_PAGE_TOKENS;
         size_t before = k->bad;
@@ -50,13 +58,13 @@ static void keep(sl_checker *c, sl_check *k)
         if (k->bad > before)
             k->damaged[k->n_damaged++] = k->pages[i];
     }
-    int32_t full = k->n_pages - (k->last_tokens < SL_PAGE_TOKENS);
     for (int32_t i = 0; c->seals && !k->arena && !k->bad && i < full; i++)
         sl_seals_keep(c->seals, k->pages[i], k->expect + i * layers);
 }
 
 static void seal(sl_checker *c, const sl_check *k)
 {
+    make_row_sums(c, k, k->n_pages);
     for (int32_t i = 0; c->seals && i < k->n_pages; i++)
         sl_seals_make(c->seals, k->pages[i]);
 }
@@ -138,10 +146,11 @@ static void *checker_main(void *arg)
     }
 }
 
-sl_status sl_checker_open(sl_checker *c, const sl_arena *arena, sl_cfg_verify verify, sl_mailbox *back,
-                          int back_kind)
+sl_status sl_checker_open(sl_checker *c, const sl_arena *arena, sl_row_sums *rows, sl_cfg_verify verify,
+                          sl_mailbox *back, int back_kind)
 {
     c->arena = arena;
+    c->rows = rows;
     c->verify = verify;
     c->back = back;
     c->back_kind = back_kind;

@@ -15,6 +15,9 @@
  * Rules for the poster: the pages of a job stay pinned, and are not written, until the job has come back. The poster
  * then owns the job again and frees it. With `verify` off no seals are kept: KEEP only compares, and READ computes.
  *
+ * With checksums of rows (kvstore/row_sums.h), KEEP and SEAL make those of every full page of the store, before they read it
+ * for the page's own checksums: of bytes that change between the two, one of them is right.
+ *
  * Threads: opened, started, stopped and closed by one thread; sl_checker_post() is for the engine thread.
  */
 #ifndef SL_WORKER_CHECKER_H
@@ -23,6 +26,7 @@
 #include <pthread.h>
 
 #include "base/config.h"
+#include "kvstore/row_sums.h"
 #include "kvstore/seal.h"
 #include "worker/watch.h"
 #include "worker/worker.h"
@@ -60,7 +64,8 @@ typedef struct sl_checker {
     const sl_arena *arena;
     sl_mailbox *inbox, *back;
     int back_kind;
-    sl_seals *seals; /* of the checker thread; NULL as long as the checker is open if verify is off */
+    sl_seals *seals;   /* of the checker thread; NULL as long as the checker is open if verify is off */
+    sl_row_sums *rows; /* borrowed; NULL: rows have no checksums */
     sl_cfg_verify verify;
     pthread_t thread;
     bool runs;
@@ -72,8 +77,8 @@ typedef struct sl_checker {
  * c must be zeroed. Jobs come back to the mailbox `back` as mail of this kind. SL_ERR_NO_MEMORY. sl_checker_close()
  * must be called after a failure, too.
  */
-sl_status sl_checker_open(sl_checker *c, const sl_arena *arena, sl_cfg_verify verify, sl_mailbox *back,
-                          int back_kind);
+sl_status sl_checker_open(sl_checker *c, const sl_arena *arena, sl_row_sums *rows, sl_cfg_verify verify,
+                          sl_mailbox *back, int back_kind);
 sl_status sl_checker_start(sl_checker *c, sl_err *err);
 /* Ends the thread. Every posted job comes back; a VERIFY may come back before it has read all its pages. */
 void sl_checker_stop(sl_checker *c);

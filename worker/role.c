@@ -94,7 +94,7 @@ sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_r
     if (st != SL_OK)
         return sl_fail(err, st, "cannot create a mailbox");
     r->group = o->runner->group;
-    st = sl_checker_open(&r->checker, o->arena, o->verify, r->inbox, checked_kind);
+    st = sl_checker_open(&r->checker, o->arena, o->row_sums, o->verify, r->inbox, checked_kind);
     if (st != SL_OK)
         return sl_fail(err, st, "cannot create the checker");
     return SL_OK;

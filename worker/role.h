@@ -28,6 +28,7 @@ typedef struct sl_worker_role_opts {
     const char *name, *model, *cluster_tag, *metrics_address;
     const sl_runner *runner;
     sl_arena *arena;
+    sl_row_sums *row_sums; /* of the arena; NULL: rows have no checksums */
     const int32_t *eos_ids;
     int32_t n_eos;
     bool prefix_cache, verify_checksums;

@@ -50,6 +50,11 @@ static sl_status e_step(void *impl, sl_step_item *items, int32_t n, const sl_ste
     return sl_engine_step(impl, items, n, hooks, err);
 }
 
+static int32_t e_damaged(void *impl, void (*found)(void *ctx, int32_t page), void *ctx)
+{
+    return sl_engine_damaged(impl, found, ctx);
+}
+
 static void e_stats(const void *impl, sl_engine_stats *out)
 {
     sl_engine_stats_get(impl, out);
@@ -107,6 +112,7 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .len = e_len,
                        .seq_stats = e_seq_stats,
                        .step = e_step,
+                       .damaged = e_damaged,
                        .stats = e_stats,
                        .layer_stats = e_layer_stats,
                        .device_layers = e_device_layers,

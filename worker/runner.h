@@ -27,6 +27,8 @@ typedef struct sl_runner {
     void (*seq_stats)(const void *impl, const void *seq, sl_layer_stats *out);
     /* items[i].seq is the sequence that open returned. */
     sl_status (*step)(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err);
+    int32_t (*damaged)(void *impl, void (*found)(void *ctx, int32_t page),
+                       void *ctx); /* NULL: it finds none */
     void (*stats)(const void *impl, sl_engine_stats *out);
     void (*layer_stats)(const void *impl, sl_layer_stats *out); /* [n_layers] */
     /* Either both are set or both are NULL (engine/device.h). */

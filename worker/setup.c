@@ -58,6 +58,7 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
         .metrics_address = p->metrics_address,
         .runner = &p->runner,
         .arena = p->arena,
+        .row_sums = p->row_sums,
         .eos_ids = mc->eos_ids,
         .n_eos = mc->n_eos,
         .prefix_cache = c->kvstore.prefix_cache,
@@ -118,6 +119,7 @@ void sl_parts_destroy(sl_parts *p)
         sl_be_free(p->backend, SL_MEM_DEVICE, p->drawn);
     sl_wgroup_stop(p->group);
     sl_worker_identity_free(&p->identity);
+    sl_row_sums_destroy(p->row_sums);
     sl_arena_destroy(p->arena);
     sl_model_destroy(p->model);
     sl_backend_destroy(p->backend);

@@ -37,8 +37,9 @@ typedef struct sl_parts {
     sl_wgroup *group;            /* or NULL */
     sl_model *model;
     sl_arena *arena;
-    uint32_t *drawn;    /* device: sl_coord_draw.keep of bench.selection; NULL: the model selects */
-    sl_coord_draw draw; /* of engine_opts */
+    sl_row_sums *row_sums; /* of roles that decode, with kvstore.verify rows; else NULL */
+    uint32_t *drawn;       /* device: sl_coord_draw.keep of bench.selection; NULL: the model selects */
+    sl_coord_draw draw;    /* of engine_opts */
     sl_engine *engine;
     sl_engine_opts engine_opts;
     int64_t

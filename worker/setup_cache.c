@@ -42,6 +42,11 @@ sl_status sl_setup_arena(sl_setup *s, sl_err *err)
                            sl_role_does(s->role, SL_ROLE_DECODE) && sl_shipping_shares_store(s->p->shipping)};
     SL_TRY(sl_arena_create(&g, &o, &s->p->arena, err));
     sl_log(SL_LOG_INFO, s->comp, "arena", "store=\"%s\"", sl_arena_describe(s->p->arena));
+    if (c->kvstore.verify != SL_CFG_VERIFY_ROWS || !sl_role_does(s->role, SL_ROLE_DECODE))
+        return SL_OK;
+    SL_TRY(sl_row_sums_create(s->p->arena, &s->p->row_sums, err));
+    sl_log(SL_LOG_INFO, s->comp, "row_sums", "mib=%.1f",
+           (double)sl_row_sums_size(s->p->row_sums) / (1 << 20));
     return SL_OK;
 }
 
@@ -242,7 +247,8 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
                      .max_context = max_context(s),
                      .max_step_tokens = s->mo.max_tokens,
                      .max_seqs = sl_setup_seqs(s),
-                     .host_bytes = sl_arena_bytes(s->p->arena)};
+                     .host_bytes = sl_arena_bytes(s->p->arena),
+                     .row_sums = s->p->row_sums != NULL};
     SL_TRY(selection_opts(s, &in, o, err));
     if (hot && c->sparse_attention.hot_rows_layers.n)
         SL_TRY(hot_layer_opts(s, &in, o, err));
@@ -252,6 +258,7 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
         keep_all_rows(s, o);
     SL_TRY(fit_pools(s, hot, &plan, in.max_context, err));
     o->max_step_tokens = s->mo.max_tokens;
+    o->row_sums = s->p->row_sums;
     *budget = in.gpu_bytes;
     return sl_setup_draw(s, &plan, err);
 }

@@ -34,16 +34,6 @@ void sl_damage_free(sl_damage *g)
     free(g);
 }
 
-static int32_t index_of(const sl_lease *l, int32_t page)
-{
-    const int32_t *pages = sl_lease_pages(l);
-    for (int32_t i = 0; i < sl_lease_n_pages(l); i++) {
-        if (pages[i] == page)
-            return i;
-    }
-    return -1;
-}
-
 static void add(sl_damage *g, int32_t page, int32_t dropped)
 {
     for (int32_t i = 0; i < g->n; i++) {
@@ -58,7 +48,7 @@ static void add(sl_damage *g, int32_t page, int32_t dropped)
 void sl_damage_of_lease(sl_damage *g, const sl_check *k, sl_lease *lease)
 {
     for (int32_t i = 0; i < k->n_damaged; i++) {
-        int32_t at = index_of(lease, k->damaged[i]);
+        int32_t at = sl_lease_index_of(lease, k->damaged[i]);
         g->st.reused++;
         add(g, k->damaged[i], at < 0 ? 0 : sl_lease_drop(lease, at));
     }

@@ -42,6 +42,7 @@ static const sl_row rows[] = {
     SL_ROW(numbers, run.checksums, "sluice_checksum_failures_total"),
     SL_ROW(numbers, run.damaged_reused, "sluice_store_damaged_pages_total", "reused"),
     SL_ROW(numbers, run.damaged_running, "sluice_store_damaged_pages_total", "running"),
+    SL_ROW(numbers, run.damaged_fetched, "sluice_store_damaged_pages_total", "fetched"),
     SL_ROW(numbers, pages.damage.reused, "sluice_store_damaged_pages_total", "reused"),
     SL_ROW(numbers, pages.damage.verified, "sluice_store_damaged_pages_total", "verify"),
     SL_ROW(numbers, run.count[SL_TICKET_RUNNING], "sluice_decode_requests_running"),

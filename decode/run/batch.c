@@ -1,11 +1,12 @@
 /*
- * One step of all requests that compute. One turn of the engine loop has four phases:
+ * One step of all requests that compute. One turn of the engine loop has five phases:
  *
  *   admit     tickets join the batch in the order of admission, while there are slots and device memory
  *   grow      every running ticket gets the page that its next row needs. When there is none, on the host or on the
  *             device, a resident ticket is spilled or admission makes room
  *   compute   the runner takes the last token of every running ticket, appends its row and chooses the next one, and computes
  *             parts of prompts in the same step (prompts.c)
+ *   fetched   requests of which the step has fetched damaged rows give way (checks.c)
  *   results   are events for the tickets, which are known by their numbers: a ticket may have ended meanwhile
  *
  * Full pages are published as they fill, so that the next turn of a conversation finds them.
@@ -52,9 +53,11 @@ static void admit(sl_run *r)
 static void grow_host(sl_run *r, sl_ticket *t)
 {
     sl_lease *lease = sl_run_of(t)->lease;
-    if (sl_lease_grow(lease, 1) != SL_OK)
-        sl_admission_make_room(&r->core, t, "no host pages", sl_lease_n_pages(lease) + 1,
-                               sl_arena_pages(r->arena), sl_now_ns());
+    int32_t have = sl_lease_n_pages(lease);
+    if (sl_lease_grow(lease, 1) == SL_OK)
+        sl_run_forget_sums(r, lease, have);
+    else
+        sl_admission_make_room(&r->core, t, "no host pages", have + 1, sl_arena_pages(r->arena), sl_now_ns());
 }
 
 static void grow_device(sl_run *r, sl_ticket *t)
@@ -195,6 +198,7 @@ sl_status sl_run_step(sl_run *r, bool *worked, sl_err *err)
     }
     sl_prompts_measure(r, n, prompts, ns);
     end_step(r, n + prompts, true, SL_OK, NULL);
+    sl_run_fetched(r);
     results(r, n, prompts);
     return SL_OK;
 }

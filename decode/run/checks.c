@@ -7,10 +7,12 @@
  *   running   the patrol verifies the full pages of running requests, one request after the other, at a bounded number
  *             of bytes per second: a process that can write into the arena can also damage pages that are in use. When a
  *             request has all its tokens they are verified a last time, before DONE
+ *   fetched   a step has copied rows to the device that differ from their own checksums (kvstore/row_sums.h): found before any
+ *             token of that step is sent
  *   others    a reader or an administrator has found them (decode/pages/)
  *
  * A damaged page leaves the prefix tree together with every page that continues it, and every request that holds it gives way
- * (DAMAGED). The patrol does not prevent that a request produces tokens from damaged rows; it limits for how long, and which
+ * (DAMAGED). The patrol alone does not prevent that a request produces tokens from damaged rows; it limits for how long, and which
  * tokens are safe (decode/core/ticket.h).
  */
 #include "decode/run/run_impl.h"
@@ -21,14 +23,11 @@ enum {
     PATROL_RATE = 250 << 20 /* bytes per second: 2 to 3 % of what one core can read */
 };
 
-static int32_t index_of(const sl_lease *l, int32_t page)
+void sl_run_forget_sums(sl_run *r, const sl_lease *l, int32_t first)
 {
-    const int32_t *pages = sl_lease_pages(l);
-    for (int32_t i = 0; i < sl_lease_n_pages(l); i++) {
-        if (pages[i] == page)
-            return i;
-    }
-    return -1;
+    sl_row_sums *sums = r->role->checker.rows;
+    if (sums)
+        sl_row_sums_forget(sums, sl_lease_pages(l) + first, sl_lease_n_pages(l) - first);
 }
 
 void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped)
@@ -36,13 +35,26 @@ void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped)
     uint64_t now = sl_now_ns();
     for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, ~0u));) {
         sl_lease *lease = sl_run_of(t)->lease;
-        int32_t i = lease ? index_of(lease, page) : -1;
+        int32_t i = lease ? sl_lease_index_of(lease, page) : -1;
         if (i < 0)
             continue;
         dropped += sl_lease_drop(lease, i);
         sl_core_signal(&r->core, t, SL_ON_DAMAGED, now);
     }
     sl_log(SL_LOG_WARN, "decode", "page_damaged", "page=%d dropped=%d", page, dropped);
+}
+
+static void fetched(void *ctx, int32_t page)
+{
+    sl_run *r = ctx;
+    r->st.damaged_fetched++;
+    sl_run_damaged(r, page, 0);
+}
+
+void sl_run_fetched(sl_run *r)
+{
+    if (r->runner->damaged)
+        r->runner->damaged(r->runner->impl, fetched, r);
 }
 
 /* running: found while the request ran, or at its end. */

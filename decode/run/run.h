@@ -84,8 +84,8 @@ typedef struct sl_run_stats {
     uint64_t stale;    /* messages that were dropped */
     uint64_t committed, aborted, expired, refused; /* tickets */
     uint64_t corrupt, checksums;                   /* COMMITs with wrong checksums; how many were wrong */
-    uint64_t damaged_reused,
-        damaged_running; /* damaged pages, found when a request begins, and by the patrol */
+    /* damaged pages, found when a request begins, by the patrol, and when a step fetched their rows */
+    uint64_t damaged_reused, damaged_running, damaged_fetched;
     uint64_t retracted, spilled, fences;
     /* now */
     int32_t count[SL_TICKET_STATES];

@@ -92,8 +92,13 @@ void sl_run_fail(sl_run *r, sl_ticket *t, sl_status st, const char *what, const 
 /* checks.c */
 void sl_run_patrol_rate(sl_run *r, uint64_t bytes_per_s); /* 0: the default */
 uint64_t sl_run_patrol(sl_run *r, uint64_t now);
+/* Rows will be written into the pages of the lease from page `first` on: what they had before counts no more. */
+void sl_run_forget_sums(sl_run *r, const sl_lease *l, int32_t first);
 /* Every request that holds this page gives way. dropped: pages that have left the tree already. */
 void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped);
+
+/* After a step, before its tokens are used: every request whose rows were damaged when they were fetched gives way. */
+void sl_run_fetched(sl_run *r);
 
 /* batch.c */
 /* What is to be chosen for t in the item of this number, after which all its tokens are in its rows. */

@@ -213,6 +213,7 @@ static sl_status lease(void *ctx, sl_ticket *t, sl_grant *out)
     SL_TRY(sl_store_lease_part(r->role->store, m->tenant, m->seed, t->tokens, t->n_tokens,
                                shared_tokens(r, t), &l));
     sl_run_of(t)->lease = l;
+    sl_run_forget_sums(r, l, sl_lease_matched(l));
     *out = (sl_grant){.n_pages = sl_lease_n_pages(l), .matched = sl_lease_matched(l)};
     out->verify = sl_pages_to_verify(r->loaded, out->matched);
     return SL_OK;

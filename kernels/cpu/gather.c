@@ -1,10 +1,14 @@
-/* SL_OP_GATHER: copies missing rows from the host arena into the hot buffers. */
+/*
+ * SL_OP_GATHER: copies missing rows from the host arena into the hot buffers. What is compared with the checksum is the copy,
+ * so that no write into the arena can come between the two.
+ */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
 
 #include "base/log.h"
 #include "kernels/cpu/place.h"
+#include "kernels/rowsum.h"
 
 typedef struct ctx {
     const sl_gather_params *p;
@@ -25,6 +29,36 @@ static inline const uint8_t *source(const sl_gather_params *p, const sl_row_shap
            (block & ((1 << shape->page_log2) - 1)) * p->host.row_stride + head * p->rows.row_bytes;
 }
 
+/* Marks the page of entry i if the copy of its row differs from a checksum that it has. */
+static void compare(const sl_gather_params *p, const sl_row_shape *shape, int64_t i, const uint8_t *copy)
+{
+    const int64_t bytes = p->rows.row_bytes, parts = sl_rowsum_parts(bytes);
+    const uint32_t *sums = p->check.sums + p->miss_src[i] * parts;
+    bool differs = false;
+
+    for (int64_t k = 0; k < parts; k++) {
+        int64_t at = k * SL_ROWSUM_PART, left = bytes - at;
+        uint32_t want = __atomic_load_n(sums + k, __ATOMIC_RELAXED);
+
+        if (want)
+            differs |= want != sl_rowsum(copy + at, (size_t)(left < SL_ROWSUM_PART ? left : SL_ROWSUM_PART));
+    }
+    if (!differs)
+        return;
+    int64_t page = p->miss_src[i] / (shape->heads > 1 ? shape->heads : 1) >> shape->page_log2;
+    __atomic_fetch_or(p->check.pages + page / 32, 1u << page % 32, __ATOMIC_RELAXED);
+    __atomic_store_n(p->check.any, 1, __ATOMIC_RELAXED);
+}
+
+static void copy_row(const sl_gather_params *p, const sl_row_shape *shape, int64_t i)
+{
+    uint8_t *to = p->rows.base + p->miss_dst[i] * p->rows.row_bytes;
+
+    memcpy(to, source(p, shape, i), (size_t)p->rows.row_bytes);
+    if (p->check.sums)
+        compare(p, shape, i, to);
+}
+
 static void rows(void *arg, int64_t first, int64_t count, int worker)
 {
     ctx *c = arg;
@@ -43,7 +77,7 @@ static void rows(void *arg, int64_t first, int64_t count, int worker)
         if (p->miss_src[i] < 0 || p->miss_dst[i] < 0)
             sl_cpu_flag(&c->bad, SL_DEVERR_PAGE);
         else
-            memcpy(p->rows.base + p->miss_dst[i] * p->rows.row_bytes, source(p, &shape, i), bytes);
+            copy_row(p, &shape, i);
         if (p->block_done)
             __atomic_fetch_add(&p->block_done[p->miss_block[i]], 1, __ATOMIC_RELEASE);
     }

@@ -12,8 +12,13 @@
  * read on the device, so there is no host round trip and a launch with nothing to do ends immediately. resolve
  * determines the order of the list. An attention that runs concurrently learns through counters which rows have
  * arrived.
+ *
+ * Rows with checksums (kernels/rowsum.h) are compared while they are in registers: each lane adds the values of its 16 bytes,
+ * a warp has the sum after one reduction, and the wanted checksum is on its way together with the row. The kernels without
+ * checksums are compiled apart and do not differ from what they would be if there were none.
  */
 #include "kernels/cuda/rows.cuh"
+#include "kernels/rowsum.h"
 
 #define GATHER_BLOCKS 6
 #define GATHER_BLOCKS_LONG                                                                                   \
@@ -23,6 +28,7 @@
 #define PART 512 /* bytes that one load instruction of a warp reads */
 #define PIECE_PARTS 4
 #define PIECE (PIECE_PARTS * PART) /* of a long row */
+static_assert(PIECE == SL_ROWSUM_PART, "a piece has one checksum");
 
 /* The host row src. D: rows are divided by KV head or into blocks. */
 template <bool D>
@@ -43,6 +49,25 @@ struct row_pair {
     int32_t dst;
 };
 
+/* The checksum of a part of host row src, for the lanes that compare; 0: none. */
+__device__ static inline uint32_t wanted_sum(const sl_gather_params &p, int64_t src, int parts, int part,
+                                             bool mine)
+{
+    return mine ? *(const volatile uint32_t *)(p.check.sums + src * parts + part) : 0;
+}
+
+/* Compares on one lane; sum: of the values of the whole part, on every lane. */
+template <bool D>
+__device__ static inline void compare_sum(const sl_gather_params &p, const sl_rows &rows, int64_t src,
+                                          uint32_t want, uint32_t sum)
+{
+    if (want == 0 || want == sl_rowsum_end(sum))
+        return;
+    int64_t page = D ? (rows.heads > 1 ? src / rows.heads : src) >> rows.page_log2 : src / SL_PAGE_TOKENS;
+    atomicOr(p.check.pages + page / 32, 1u << page % 32);
+    *(volatile uint32_t *)p.check.any = 1;
+}
+
 /* Reads ROWS entries of the list from entry i on; after the end of the list the last entry is repeated. */
 template <int ROWS>
 __device__ static inline void read_pairs(row_pair (&at)[ROWS], const sl_gather_params &p, int i, int n)
@@ -55,15 +80,15 @@ __device__ static inline void read_pairs(row_pair (&at)[ROWS], const sl_gather_p
         }
 }
 
-/* Copies up to ROWS rows, PARTS parts of each at a time, and reads the list from entry i on while the loads are in
- * flight. */
-template <int ROWS, int PARTS>
+/*
+ * Copies `bytes` bytes of up to ROWS rows, PARTS parts of each at a time, and reads the list from entry i on while the loads are
+ * in flight. S: adds this lane's values to the sums.
+ */
+template <int ROWS, int PARTS, bool S>
 __device__ static inline void copy_rows(uint8_t *const (&to)[ROWS], const uint8_t *const (&from)[ROWS],
-                                        int rows, const sl_gather_params &p, row_pair (&next)[ROWS], int i,
-                                        int n)
+                                        int rows, int bytes, const sl_gather_params &p,
+                                        row_pair (&next)[ROWS], int i, int n, uint32_t (&sum)[ROWS])
 {
-    int bytes = (int)p.rows.row_bytes;
-
     for (int base = 0; base < bytes + LINE; base += PART * PARTS) {
         uint4 v[ROWS][PARTS];
 #pragma unroll
@@ -80,8 +105,11 @@ __device__ static inline void copy_rows(uint8_t *const (&to)[ROWS], const uint8_
 #pragma unroll
             for (int k = 0; k < PARTS; k++) {
                 int at = base + PART * k + 16 * (threadIdx.x & 31) - (int)((uintptr_t)from[r] & (LINE - 1));
-                if (r < rows && at >= 0 && at < bytes)
+                if (r < rows && at >= 0 && at < bytes) {
                     *(uint4 *)(to[r] + at) = v[r][k];
+                    if (S)
+                        sum[r] += sl_rowsum_value(v[r][k].x, v[r][k].y, v[r][k].z, v[r][k].w, at / 16);
+                }
             }
     }
 }
@@ -90,6 +118,53 @@ __device__ static inline void copy_words(uint8_t *d, const uint8_t *s, int64_t b
 {
     for (int64_t i = 4 * (threadIdx.x & 31); i < bytes; i += 128)
         *(uint32_t *)(d + i) = *(const volatile uint32_t *)(s + i);
+}
+
+/* The same, by 16 bytes for each lane; returns the sum of this lane's values. */
+__device__ static inline uint32_t copy_words_summed(uint8_t *d, const uint8_t *s, int bytes)
+{
+    uint32_t sum = 0;
+    for (int i = 16 * (threadIdx.x & 31); i < bytes; i += PART) {
+        uint32_t w[4] = {0, 0, 0, 0};
+        for (int k = 0; k < 4 && i + 4 * k < bytes; k++) {
+            w[k] = *(const volatile uint32_t *)(s + i + 4 * k);
+            *(uint32_t *)(d + i + 4 * k) = w[k];
+        }
+        sum += sl_rowsum_value(w[0], w[1], w[2], w[3], i / 16);
+    }
+    return sum;
+}
+
+/* Copies the rows part by part, and compares each part with its checksum; lane r does so for row r. src: of this lane's row. */
+template <int ROWS, int PARTS, bool D>
+__device__ static inline void copy_compared(uint8_t *(&to)[ROWS], const uint8_t *(&from)[ROWS], int rows,
+                                            bool wide, const sl_gather_params &p, const sl_rows &shape,
+                                            int64_t src, row_pair (&next)[ROWS], int i, int n)
+{
+    int bytes = (int)p.rows.row_bytes, parts = (int)sl_rowsum_parts(bytes), lane = threadIdx.x & 31;
+
+    for (int part = 0; part < parts; part++) {
+        uint32_t want = wanted_sum(p, src, parts, part, lane < rows), sum[ROWS];
+        int of = min(SL_ROWSUM_PART, bytes - part * SL_ROWSUM_PART);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            sum[r] = 0;
+        if (wide) {
+            copy_rows<ROWS, PARTS, true>(to, from, rows, of, p, next, i, n, sum);
+        } else {
+            for (int r = 0; r < ROWS; r++)
+                if (r < rows)
+                    sum[r] = copy_words_summed(to[r], from[r], of);
+            read_pairs(next, p, i, n);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            uint32_t all = __reduce_add_sync(0xffffffffu, sum[r]);
+            if (lane == r)
+                compare_sum<D>(p, shape, src, want, all);
+            to[r] += SL_ROWSUM_PART, from[r] += SL_ROWSUM_PART;
+        }
+    }
 }
 
 /* Adds the rows to the counters of their blocks, with release: a reader of the count with acquire can read the
@@ -141,7 +216,7 @@ sl_status sl_cuda_stamp(sl_backend *be, uint64_t *at, sl_err *err)
     return SL_LAUNCH(sl_cuda_of(be), stamp_kernel, (sl_launch{1, 1}), err, at);
 }
 
-template <int ROWS, int PARTS, bool D>
+template <int ROWS, int PARTS, bool D, bool S>
 __global__ static void __launch_bounds__(GATHER_THREADS)
     gather_kernel(sl_gather_params p, sl_rows shape, bool wide)
 {
@@ -159,13 +234,18 @@ __global__ static void __launch_bounds__(GATHER_THREADS)
         int rows = min(each, n - i);
         uint8_t *to[ROWS];
         const uint8_t *from[ROWS];
+        uint32_t none[ROWS] = {};
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             to[r] = p.rows.base + next[r].dst * p.rows.row_bytes;
             from[r] = host_row<D>(p, shape, next[r].src);
         }
-        if (wide) {
-            copy_rows<ROWS, PARTS>(to, from, rows, p, next, i + each * warps, n);
+        if (S) {
+            int64_t src = threadIdx.x & 31 ? next[ROWS - 1].src : next[0].src;
+            copy_compared<ROWS, PARTS, D>(to, from, rows, wide, p, shape, src, next, i + each * warps, n);
+        } else if (wide) {
+            copy_rows<ROWS, PARTS, false>(to, from, rows, (int)p.rows.row_bytes, p, next, i + each * warps, n,
+                                          none);
         } else {
             for (int r = 0; r < ROWS; r++)
                 if (r < rows)
@@ -179,10 +259,12 @@ __global__ static void __launch_bounds__(GATHER_THREADS)
 }
 
 /* One piece of a row: all its loads are in flight before the first store. at: of the piece in the row; bytes: of the
- * row, a multiple of 16. */
-__device__ static inline void copy_piece(uint8_t *to, const uint8_t *from, int at, int bytes)
+ * row, a multiple of 16. S: returns the sum of this lane's values. */
+template <bool S>
+__device__ static inline uint32_t copy_piece(uint8_t *to, const uint8_t *from, int at, int bytes)
 {
     uint4 v[PIECE_PARTS];
+    uint32_t sum = 0;
 
     at += 16 * (threadIdx.x & 31);
 #pragma unroll
@@ -190,12 +272,16 @@ __device__ static inline void copy_piece(uint8_t *to, const uint8_t *from, int a
         sl_load_if(v[k], from + at + PART * k, at + PART * k < bytes);
 #pragma unroll
     for (int k = 0; k < PIECE_PARTS; k++)
-        if (at + PART * k < bytes)
+        if (at + PART * k < bytes) {
             *(uint4 *)(to + at + PART * k) = v[k];
+            if (S)
+                sum += sl_rowsum_value(v[k].x, v[k].y, v[k].z, v[k].w, (at + PART * k) % PIECE / 16);
+        }
+    return sum;
 }
 
 /* Rows longer than a piece, where no attention waits for single blocks. Item i is piece i % pieces of entry i / pieces of the list. */
-template <bool D>
+template <bool D, bool S>
 __global__ static void __launch_bounds__(GATHER_THREADS) gather_long_kernel(sl_gather_params p, sl_rows shape)
 {
     begin_clock(p.clock);
@@ -205,25 +291,33 @@ __global__ static void __launch_bounds__(GATHER_THREADS) gather_long_kernel(sl_g
     int row = (int)(i / pieces), piece = (int)(i % pieces), rows = warps / pieces, rest = warps % pieces;
     int64_t src = i < n ? p.miss_src[row] : 0;
     int dst = i < n ? p.miss_dst[row] : 0;
+    bool first = (threadIdx.x & 31) == 0;
 
     while (i < n) {
         uint8_t *to = p.rows.base + dst * p.rows.row_bytes;
         const uint8_t *from = host_row<D>(p, shape, src);
         int at = piece * PIECE;
+        int64_t of = src;
+        uint32_t want = S ? wanted_sum(p, src, pieces, piece, first) : 0;
         i += warps;
         row += rows + (piece + rest >= pieces);
         piece += rest - (piece + rest >= pieces ? pieces : 0);
         if (i < n) /* before the wait for the piece's bytes */
             src = p.miss_src[row], dst = p.miss_dst[row];
-        copy_piece(to, from, at, (int)p.rows.row_bytes);
+        uint32_t sum = copy_piece<S>(to, from, at, (int)p.rows.row_bytes);
+        if (S) {
+            sum = __reduce_add_sync(0xffffffffu, sum);
+            if (first)
+                compare_sum<D>(p, shape, of, want, sum);
+        }
     }
     end_clock(p);
 }
 
 /* The kernel for these rows; pieces: it cuts them. */
-template <bool D>
-static sl_status launch(sl_cuda *cu, const sl_launch &l, const sl_gather_params *p, bool wide, bool pieces,
-                        sl_err *err)
+template <bool D, bool S>
+static sl_status launch_kernel(sl_cuda *cu, const sl_launch &l, const sl_gather_params *p, bool wide,
+                               bool pieces, sl_err *err)
 {
     bool dense =
         p->host.page_stride <= 2 * SL_PAGE_TOKENS * p->host.row_stride; /* a layer's pages are contiguous */
@@ -232,9 +326,17 @@ static sl_status launch(sl_cuda *cu, const sl_launch &l, const sl_gather_params 
     sl_rows shape = sl_rows_of(&p->rows);
 
     if (pieces)
-        return SL_LAUNCH(cu, gather_long_kernel<D>, l, err, *p, shape);
-    return two ? SL_LAUNCH(cu, (gather_kernel<2, 2, D>), l, err, *p, shape, wide)
-               : SL_LAUNCH(cu, (gather_kernel<1, 3, D>), l, err, *p, shape, wide);
+        return SL_LAUNCH(cu, (gather_long_kernel<D, S>), l, err, *p, shape);
+    return two ? SL_LAUNCH(cu, (gather_kernel<2, 2, D, S>), l, err, *p, shape, wide)
+               : SL_LAUNCH(cu, (gather_kernel<1, 3, D, S>), l, err, *p, shape, wide);
+}
+
+template <bool D>
+static sl_status launch(sl_cuda *cu, const sl_launch &l, const sl_gather_params *p, bool wide, bool pieces,
+                        sl_err *err)
+{
+    return p->check.sums ? launch_kernel<D, true>(cu, l, p, wide, pieces, err)
+                         : launch_kernel<D, false>(cu, l, p, wide, pieces, err);
 }
 
 static sl_status run_gather(sl_backend *be, const void *params, sl_err *err)

@@ -264,7 +264,7 @@ uint64_t dd_damaged(const decode_double *x)
 {
     sl_pages_stats s = dd_stats(x);
     sl_run_stats r = dd_counts(x);
-    return r.damaged_reused + r.damaged_running + s.damage.reused + s.damage.verified;
+    return r.damaged_reused + r.damaged_running + r.damaged_fetched + s.damage.reused + s.damage.verified;
 }
 
 void dd_reader_gone(decode_double *x, uint32_t ep_serial)

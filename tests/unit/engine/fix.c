@@ -44,6 +44,8 @@ static void open_arena(fix *f)
     sl_arena_opts ao = {
         .bytes = (uint64_t)(n * g.page_bytes), .huge_pages = SL_OFF, .lock = SL_OFF, .numa_node = -1};
     ck_assert_msg(sl_arena_create(&g, &ao, &f->arena, &err) == SL_OK, "%s", err.text);
+    if (f->o.row_sums)
+        ck_assert_int_eq(sl_row_sums_create(f->arena, &f->row_sums, &err), SL_OK);
     /* Bytes that are never written are NaN. */
     memset(sl_arena_base(f->arena), 0xff, sl_arena_bytes(f->arena));
     n = sl_arena_pages(f->arena);
@@ -88,6 +90,7 @@ void fix_open(fix *f, const fix_opts *o)
         .list_bytes = o->list_bytes,
         .graphs = o->graphs,
         .poison = true,
+        .row_sums = f->row_sums,
     };
     sl_err err = {0};
     ck_assert_msg(sl_engine_create(f->be, f->model, f->arena, &f->eo, &f->engine, &err) == SL_OK, "%s",
@@ -97,6 +100,7 @@ void fix_open(fix *f, const fix_opts *o)
 void fix_close(fix *f)
 {
     sl_engine_destroy(f->engine);
+    sl_row_sums_destroy(f->row_sums);
     sl_arena_destroy(f->arena);
     sl_model_destroy(f->model);
     sl_backend_destroy(f->be);

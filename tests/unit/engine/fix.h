@@ -39,6 +39,7 @@ typedef struct fix_opts {
     const sl_algo_desc *desc;       /* a test double, instead of a name of the registry */
     int32_t host_pages;             /* 0: enough for all sequences */
     int64_t index_pages, row_pages; /* 0: enough */
+    bool row_sums;                  /* rows have the checksums that the test makes */
     void (*wrap)(sl_backend *be);   /* called on the new backend; NULL: nothing */
 } fix_opts;
 
@@ -47,6 +48,7 @@ typedef struct fix {
     sl_backend *be;
     sl_model *model;
     sl_arena *arena;
+    sl_row_sums *row_sums; /* or NULL */
     sl_engine *engine;
     const sl_model_config *cfg;
     sl_engine_opts eo;

@@ -287,6 +287,38 @@ void ref_resolve(const void *params)
     *p->miss_count = (int32_t)misses;
 }
 
+/* The checksum as the comment of kernels/rowsum.h says it, word by word. */
+static uint32_t row_sum(const uint8_t *at, int64_t bytes)
+{
+    static const uint32_t key[] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i * 16 < bytes; i++) {
+        uint64_t x = 0, w[4] = {0};
+        for (int k = 0; k < 16 && i * 16 + k < bytes; k++)
+            w[k / 4] |= (uint64_t)at[i * 16 + k] << k % 4 * 8;
+        for (int k = 0; k < 4; k++)
+            w[k] = (w[k] + key[k] + (uint64_t)i * 0x9e3779b1) & 0xffffffff;
+        x = w[0] * w[1] + w[2] * w[3];
+        sum += (uint32_t)(x ^ x >> 32);
+    }
+    return sum ? sum : 1;
+}
+
+static void ref_check_row(const sl_gather_params *p, int64_t src, int64_t page)
+{
+    const int64_t bytes = p->rows.row_bytes, parts = (bytes + 2047) / 2048;
+    const uint8_t *row = p->host.base + page * p->host.page_stride;
+    int64_t heads = p->rows.heads ? p->rows.heads : 1, blocks = 64 / ((int64_t)1 << p->rows.block_log2);
+    row += src / heads % blocks * p->host.row_stride + src % heads * bytes;
+    for (int64_t k = 0; k < parts; k++) {
+        uint32_t want = p->check.sums[src * parts + k];
+        if (!want || want == row_sum(row + k * 2048, bytes - k * 2048 < 2048 ? bytes - k * 2048 : 2048))
+            continue;
+        p->check.pages[page / 32] |= 1u << page % 32;
+        *p->check.any = 1;
+    }
+}
+
 void ref_gather(const void *params)
 {
     const sl_gather_params *p = params; /* the clock is ignored, because times cannot be compared */
@@ -295,6 +327,8 @@ void ref_gather(const void *params)
     for (int32_t i = 0; i < *p->miss_count && i < p->miss_cap; i++) {
         if (p->block_done)
             p->block_done[p->miss_block[i]]++;
+        if (p->check.sums)
+            ref_check_row(p, p->miss_src[i], p->miss_src[i] / heads / blocks);
         memcpy(p->rows.base + p->miss_dst[i] * p->rows.row_bytes,
                p->host.base + p->miss_src[i] / heads / blocks * p->host.page_stride +
                    p->miss_src[i] / heads % blocks * p->host.row_stride +

@@ -109,7 +109,8 @@ static void open_engine(void)
     sl_store_opts so = {.n_pages = sl_arena_pages(r.here), .prefix_cache = true};
     ck_assert_int_eq(sl_store_create(&so, &p->role.store, &err), SL_OK);
     ck_assert_int_eq(
-        sl_checker_open(&p->role.checker, r.here, SL_CFG_VERIFY_ALWAYS, p->role.inbox, PM_CHECKED), SL_OK);
+        sl_checker_open(&p->role.checker, r.here, NULL, SL_CFG_VERIFY_ALWAYS, p->role.inbox, PM_CHECKED),
+        SL_OK);
     sl_sampling s;
     sl_sampling_default(&s);
     sl_wr_init(&sampling);

@@ -49,7 +49,7 @@ static void setup(void)
     ck_assert_msg(sl_arena_create(&g, &o, &arena, &err) == SL_OK, "%s", err.text);
     ck_assert_int_eq(sl_mailbox_create(&back), SL_OK);
     memset(&checker, 0, sizeof checker);
-    ck_assert_int_eq(sl_checker_open(&checker, arena, SL_CFG_VERIFY_ALWAYS, back, BACK), SL_OK);
+    ck_assert_int_eq(sl_checker_open(&checker, arena, NULL, SL_CFG_VERIFY_ALWAYS, back, BACK), SL_OK);
     ck_assert_int_eq(sl_checker_start(&checker, &err), SL_OK);
     sem_init(&held, 0, 0);
     sem_init(&go_on, 0, 0);
