@@ -69,14 +69,17 @@ MANY = 9     # tests left out for one reason are counted and no longer named
 SLOWEST = 8  # tests of a stage whose times the summary names
 
 # Run there with less of the same: no path is left out.
+SOAK = "test_soak: 120 requests where the release build makes 300"
 SHORTER = {"unit": ["kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (--large)"],
-           "asan": ["tests with many variants of a case (add_variants in tests/unit/run_suite.h): four at most, of other ones half",
+           "asan": [SOAK, "tests with many variants of a case (add_variants in tests/unit/run_suite.h): four at most, of other ones half",
                     "test_several: about 30 steps of each kind where the release build takes 130",
                     "test_engine: 60 steps of each model where the release build takes 1100, six streams of 190 tokens for ten of 260",
                     "test_group: 60 steps of each model where the release build takes 200 or 1000",
                     "comm_conformance_cpu, comm_conformance_sockets: groups of one and three ranks",
-                    "test_models: shorter streams; spills with three models of eleven"],
-           "tsan": ["tests with many variants of a case: as under asan",
+                    "test_models: shorter streams; six models of eleven, one for each kind of rows and planes; spills with three, deaths with two",
+                    "kernels_conformance_cpu: of the slices of a batch, the first, the last and halves"],
+           "tsan": [SOAK, "tests with many variants of a case: as under asan",
+                    "test_shipment, test_shipment_lease: of the four paths, the one with a thread of its own",
                     "comm_conformance_sockets: groups of two ranks, because ranks are processes and only threads of one process are watched"]}
 
 

@@ -29,6 +29,19 @@ static inline void add_variants_(TCase *c, const TTest *test, int n)
 }
 #define add_variants(c, test, n) add_variants_(c, test, (int)(n))
 
+/*
+ * Adds every `step`-th of n variants, for tests of one program that run the same variants in many ways: the first changes
+ * from test to test here, too. Under a sanitizer it is every second one of these.
+ */
+static inline void add_every(TCase *c, const TTest *test, int n, int step)
+{
+    static int tests;
+
+    step *= RUN_SUITE_SANITIZED ? 2 : 1;
+    for (int i = tests++ % step; i < n; i += step)
+        tcase_add_loop_test(c, test, i, i + 1);
+}
+
 /* Both return what main returns: EXIT_SUCCESS if every test passed. */
 static inline int run_suites(SRunner *runner)
 {

@@ -441,6 +441,18 @@ void cf_execute(cf_run *r, const cf_case *c, sl_backend *be, sl_backend *memory,
 
 /* ---- one case ---- */
 
+/* Slices show that numbers do not depend on the batch. Sanitizers look at memory: there, few slices have every index. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { ALWAYS_FEW = 1 };
+#else
+enum { ALWAYS_FEW = 0 };
+#endif
+
+static bool few_slices(const cf_case *c)
+{
+    return ALWAYS_FEW || c->flags & CF_FEW;
+}
+
 static sl_status verdict(const cf_run *r, const char *who, char *why, size_t cap)
 {
     snprintf(why, cap, "%s: %s: %s", who, sl_status_name(r->st), r->err.text);
@@ -456,7 +468,7 @@ static sl_status check_slices(const cf_case *c, const cf_run *whole, sl_backend 
         cf_run r;
         sl_status st = SL_OK;
 
-        if (c->flags & CF_FEW && first > 0 && first + size < c->a[0])
+        if (few_slices(c) && first > 0 && first + size < c->a[0])
             continue;
         cf_execute(&r, c, tested, tested, first, n, false);
         if (r.st != SL_OK) {
@@ -495,7 +507,7 @@ sl_status cf_check(const cf_case *c, sl_backend *tested, sl_backend *twin, sl_ba
         st = check_slices(c, &got, tested, 1, why, cap);
         if (st == SL_OK && c->a[0] > 3)
             st = check_slices(c, &got, tested, 3, why, cap);
-        if (st == SL_OK && c->flags & CF_FEW)
+        if (st == SL_OK && few_slices(c) && c->a[0] > 1)
             st = check_slices(c, &got, tested, c->a[0] / 2, why, cap);
     }
     cf_release(&got);

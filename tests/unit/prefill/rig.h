@@ -21,6 +21,12 @@ enum { RIG_AHEAD = 3 }; /* pages of a prefetch */
 
 /* DIRECT: copies by the transport thread; COPIER: by the copier's thread; GPU: puts from two device pools. */
 typedef enum { RIG_STAGING, RIG_GPU, RIG_DIRECT, RIG_COPIER, RIG_PATHS } rig_path;
+/* Of the paths, only the copier's has a second thread for ThreadSanitizer to watch. */
+#if defined(__SANITIZE_THREAD__)
+enum { RIG_FIRST_PATH = RIG_COPIER };
+#else
+enum { RIG_FIRST_PATH = RIG_STAGING };
+#endif
 typedef enum { OP_PUT, OP_GET, OP_FLUSH } rig_op_kind;
 
 typedef struct rig_op {

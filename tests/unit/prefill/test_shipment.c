@@ -550,10 +550,10 @@ int main(void)
     Suite *s = suite_create("shipment");
     TCase *t = tcase_create("shipment");
     tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, ends, 0, RIG_PATHS);
-    tcase_add_loop_test(t, ships, 0, RIG_PATHS);
-    tcase_add_loop_test(t, finished_before_the_peer_is_up, 0, RIG_PATHS);
-    tcase_add_loop_test(t, a_damaged_pull_is_computed, 0, RIG_PATHS);
+    tcase_add_loop_test(t, ends, RIG_FIRST_PATH, RIG_PATHS);
+    tcase_add_loop_test(t, ships, RIG_FIRST_PATH, RIG_PATHS);
+    tcase_add_loop_test(t, finished_before_the_peer_is_up, RIG_FIRST_PATH, RIG_PATHS);
+    tcase_add_loop_test(t, a_damaged_pull_is_computed, RIG_FIRST_PATH, RIG_PATHS);
     tcase_add_loop_test(t, pulled_page_by_page, 0, 4);
     tcase_add_test(t, a_lost_ticket_ends_the_pull);
     tcase_add_test(t, full_transport);

@@ -273,10 +273,10 @@ int main(void)
     Suite *s = suite_create("shipment_lease");
     TCase *t = tcase_create("shipment_lease");
     tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, ends, 0, RIG_PATHS);
-    tcase_add_loop_test(t, fetches, 0, RIG_PATHS);
-    tcase_add_loop_test(t, wrong_leases_are_refused, 0, RIG_PATHS);
-    tcase_add_loop_test(t, the_request_is_another_shipment, 0, RIG_PATHS);
+    tcase_add_loop_test(t, ends, RIG_FIRST_PATH, RIG_PATHS);
+    tcase_add_loop_test(t, fetches, RIG_FIRST_PATH, RIG_PATHS);
+    tcase_add_loop_test(t, wrong_leases_are_refused, RIG_FIRST_PATH, RIG_PATHS);
+    tcase_add_loop_test(t, the_request_is_another_shipment, RIG_FIRST_PATH, RIG_PATHS);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

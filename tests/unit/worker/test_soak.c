@@ -10,7 +10,7 @@ static cluster c;
 /* Stories 2, 4, 17, 21, 25: many requests, more than fit, with aborts at random moments and shared prefixes. */
 START_TEST(soak)
 {
-    enum { N = 300, AT_ONCE = 24 };
+    enum { N = RUN_SUITE_SANITIZED ? 120 : 300, AT_ONCE = 24 };
     cluster_opts o = cluster_defaults();
     o.n_prefill = 2;
     o.n_decode = 2;
