@@ -46,6 +46,9 @@ const sl_buckets sl_buckets_age =
 
 static const sl_metric_def table[] = {
     GAUGE("sluice_build_info", ALL, "version,role,backend", "Always 1; the labels say what runs."),
+    GAUGE(
+        "sluice_start_seconds", W, "phase=fingerprint|weights|pinning|engine",
+        "What the phases of the start took. On a GPU the host store is pinned while the weights are loaded."),
 
     /* router: requests */
     COUNTER(

@@ -8,7 +8,7 @@
  * specification: every other backend is compared with it, op by op.
  *
  * Threads: an instance belongs to one thread, except sl_event_query() and sl_be_use_thread(), which any thread may
- * call. Lifetime: buffers and events are freed by their creator, before the backend is destroyed.
+ * call, and sl_be_host_register(), for which another thread has called sl_be_use_thread(). Lifetime: buffers and events are freed by their creator, before the backend is destroyed.
  */
 #ifndef SL_KERNELS_BACKEND_H
 #define SL_KERNELS_BACKEND_H

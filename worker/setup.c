@@ -1,5 +1,5 @@
 /*
- * The order of setup: exporter, device, group, weights, host store, storage tiers, engine (with the memory that is
+ * The order of setup: exporter, device, group, weights and host store, storage tiers, engine (with the memory that is
  * left on the device), options of the role. Steps that fail quickly come first: a port that is in use is found
  * before the weights are loaded. The values that "auto" stands for are decided and logged during these steps;
  * setup_impl.h says where.
@@ -70,8 +70,25 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
     return sl_setup_core(s, &p->role.worker, err);
 }
 
+static const char *const phases[SL_START_PHASES] = {"fingerprint", "weights", "pinning", "engine"};
+
+void sl_setup_took(sl_setup *s, sl_start_phase phase, double seconds)
+{
+    s->took_s[phase] = seconds;
+    sl_gauge_set(sl_metrics_gauge(s->p->metrics, "sluice_start_seconds", SL_LABELS(phases[phase])), seconds);
+}
+
+static sl_status make_engine(sl_setup *s, sl_err *err)
+{
+    uint64_t began = sl_now_ns();
+    SL_TRY(sl_setup_engine(s, err));
+    sl_setup_took(s, SL_START_ENGINE, (double)(sl_now_ns() - began) / 1e9);
+    return SL_OK;
+}
+
 static sl_status make_parts(sl_setup *s, sl_err *err)
 {
+    uint64_t began = sl_now_ns();
     SL_TRY(sl_setup_check_bench(s, err));
     SL_TRY(sl_shipping_choose(s->cfg->cluster.shipping, &s->p->shipping, err));
     SL_TRY(start_metrics(s, err));
@@ -82,11 +99,15 @@ static sl_status make_parts(sl_setup *s, sl_err *err)
     SL_TRY(sl_setup_arena(s, err));
     SL_TRY(sl_setup_quota(s, err));
     SL_TRY(sl_setup_tiers(s, err));
-    SL_TRY(sl_setup_engine(s, err));
+    SL_TRY(make_engine(s, err));
     if (s->p->group)
         sl_wgroup_attach(s->p->group, s->p->backend, &s->p->runner);
     SL_TRY(sl_limits_check_address_space(err)); /* UCX starts afterwards */
     set_facts(s);
+    sl_log(SL_LOG_INFO, s->comp, "started",
+           "fingerprint_s=%.2f weights_s=%.2f pinning_s=%.2f engine_s=%.2f total_s=%.2f",
+           s->took_s[SL_START_FINGERPRINT], s->took_s[SL_START_WEIGHTS], s->took_s[SL_START_PINNING],
+           s->took_s[SL_START_ENGINE], (double)(sl_now_ns() - began) / 1e9);
     return fill_role_opts(s, err);
 }
 
@@ -97,8 +118,10 @@ sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, 
     sl_setup s = {.cfg = cfg, .launch = launch, .role = role, .comp = sl_role_name(role), .p = out};
     snprintf(out->name, sizeof out->name, "%s", launch->name);
     sl_status st = make_parts(&s, err);
-    if (st != SL_OK)
+    if (st != SL_OK) {
+        sl_pinning_drop(s.pinning); /* what has failed is told; the store may fit or not */
         sl_parts_destroy(out);
+    }
     return st;
 }
 
@@ -120,6 +143,8 @@ void sl_parts_destroy(sl_parts *p)
     sl_wgroup_stop(p->group);
     sl_worker_identity_free(&p->identity);
     sl_row_sums_destroy(p->row_sums);
+    if (p->arena)
+        sl_be_host_unregister(p->backend, sl_arena_base(p->arena));
     sl_arena_destroy(p->arena);
     sl_model_destroy(p->model);
     sl_backend_destroy(p->backend);

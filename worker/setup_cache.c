@@ -24,15 +24,14 @@ sl_status sl_setup_serves(const sl_geometry *g, sl_err *err)
     return SL_OK;
 }
 
-sl_status sl_setup_arena(sl_setup *s, sl_err *err)
+sl_status sl_setup_pin(sl_setup *s, sl_err *err)
 {
     const sl_config *c = s->cfg;
     sl_layout layout;
     sl_geometry g;
     SL_TRY(sl_choose_layout(c->kvstore.layout, sl_backend_caps(s->p->backend), &layout, err));
-    const sl_algo_desc *algorithm = s->p->engine_opts.algorithm;
-    SL_TRY(
-        sl_engine_geometry(&s->mc, &s->cache, algorithm, layout, sl_model_fingerprint(s->p->model), &g, err));
+    SL_TRY(sl_engine_geometry(&s->mc, &s->cache, s->p->engine_opts.algorithm, layout, s->mo.fingerprint, &g,
+                              err));
     SL_TRY(sl_setup_serves(&g, err));
     sl_arena_opts o = {.bytes = c->kvstore.bytes,
                        .huge_pages = SL_AUTO,
@@ -40,9 +39,21 @@ sl_status sl_setup_arena(sl_setup *s, sl_err *err)
                        .numa_node = s->p->numa_node,
                        .shared =
                            sl_role_does(s->role, SL_ROLE_DECODE) && sl_shipping_shares_store(s->p->shipping)};
-    SL_TRY(sl_arena_create(&g, &o, &s->p->arena, err));
+    return sl_pinning_start(&g, &o, s->p->backend, &s->pinning, err);
+}
+
+sl_status sl_setup_arena(sl_setup *s, sl_err *err)
+{
+    double seconds;
+    if (!s->pinning)
+        SL_TRY(sl_setup_pin(s, err));
+    sl_pinning *p = s->pinning;
+    s->pinning = NULL;
+    SL_TRY(sl_pinning_take(p, &s->p->arena, &seconds, err));
+    s->p->engine_opts.arena_readable = true;
     sl_log(SL_LOG_INFO, s->comp, "arena", "store=\"%s\"", sl_arena_describe(s->p->arena));
-    if (c->kvstore.verify != SL_CFG_VERIFY_ROWS || !sl_role_does(s->role, SL_ROLE_DECODE))
+    sl_setup_took(s, SL_START_PINNING, seconds);
+    if (s->cfg->kvstore.verify != SL_CFG_VERIFY_ROWS || !sl_role_does(s->role, SL_ROLE_DECODE))
         return SL_OK;
     SL_TRY(sl_row_sums_create(s->p->arena, &s->p->row_sums, err));
     sl_log(SL_LOG_INFO, s->comp, "row_sums", "mib=%.1f",

@@ -9,8 +9,19 @@
 
 #include "base/log.h"
 #include "engine/plan.h"
+#include "worker/pinning.h"
 #include "worker/select.h"
 #include "worker/setup.h"
+
+/* Phases of the start; names are those of the metric. Weights and pinning go on at the same time where device memory is not host
+ * memory. */
+typedef enum {
+    SL_START_FINGERPRINT,
+    SL_START_WEIGHTS,
+    SL_START_PINNING,
+    SL_START_ENGINE,
+    SL_START_PHASES
+} sl_start_phase;
 
 typedef struct sl_setup {
     const sl_config *cfg;
@@ -21,6 +32,8 @@ typedef struct sl_setup {
     sl_model_config mc;  /* set by sl_setup_model */
     sl_model_opts mo;    /* set by sl_setup_model */
     sl_cache_dims cache; /* set by sl_setup_cache */
+    sl_pinning *pinning; /* begun by sl_setup_model, ended by sl_setup_arena or after a failure */
+    double took_s[SL_START_PHASES];
 } sl_setup;
 
 /* Opens the backend; sets p->device. */
@@ -49,8 +62,13 @@ sl_status sl_setup_stored(const sl_config *cfg, const sl_model_config *mc, sl_dt
  */
 sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_dtype stored,
                            sl_index_format *index, sl_row_format *row, sl_err *err);
-/* Creates the host store. Sets p->arena. */
+/* Begins to create and pin the host store, while the weights are loaded: needs what sl_setup_cache() has decided, and the
+ * fingerprint in s->mo. */
+sl_status sl_setup_pin(sl_setup *s, sl_err *err);
+/* Waits until it is created. Sets p->arena. */
 sl_status sl_setup_arena(sl_setup *s, sl_err *err);
+/* The time of a phase: for sluice_start_seconds, and the line of the log at the end. */
+void sl_setup_took(sl_setup *s, sl_start_phase phase, double seconds);
 /* Whether workers can serve models with such a cache: shipments, tickets and reused prefixes carry no snapshots of states.
  * SL_ERR_UNSUPPORTED names the class of layers. */
 sl_status sl_setup_serves(const sl_geometry *g, sl_err *err);

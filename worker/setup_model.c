@@ -79,6 +79,43 @@ static void choose_sizes(sl_setup *s)
         s->mo.max_logit_rows = s->mo.max_tokens;
 }
 
+/* Of a group that of all its ranks. It is known before the weights, so that the host store can be made meanwhile. */
+static sl_status set_fingerprint(sl_setup *s, sl_err *err)
+{
+    uint64_t began = sl_now_ns();
+    if (s->p->group)
+        s->mo.fingerprint = sl_wgroup_fingerprint(s->p->group);
+    else
+        SL_TRY(sl_model_identify(s->cfg->model.path, &s->mo, &s->mo.fingerprint, err));
+    sl_setup_took(s, SL_START_FINGERPRINT, (double)(sl_now_ns() - began) / 1e9);
+    return SL_OK;
+}
+
+/*
+ * The host store is pinned at the same time where the device has its own memory. Where weights are in host memory, too, whether the
+ * store fits is known when they are there.
+ */
+static sl_status load(sl_setup *s, sl_err *err)
+{
+    const char *path = s->cfg->model.path;
+    SL_TRY(set_fingerprint(s, err));
+    if (!(sl_backend_caps(s->p->backend) & SL_BE_UNIFIED))
+        SL_TRY(sl_setup_pin(s, err));
+    uint64_t began = sl_now_ns();
+    loading l = {
+        .comp = s->comp, .rank = s->mo.rank, .ranks = s->mo.ranks > 1 ? s->mo.ranks : 1, .logged_ns = began};
+    sl_model_opts mo = s->mo;
+    mo.progress = on_progress;
+    mo.progress_ctx = &l;
+    SL_TRY(sl_model_load(s->p->backend, path, &mo, &s->p->model, err));
+    double seconds = (double)(sl_now_ns() - began) / 1e9;
+    sl_log(SL_LOG_INFO, s->comp, "model", "path=\"%s\" architecture=%s layers=%d weight_mib=%.1f load_s=%.2f",
+           path, s->mc.architecture, s->mc.n_layers, (double)sl_model_weight_bytes(s->p->model) / 1048576,
+           seconds);
+    sl_setup_took(s, SL_START_WEIGHTS, seconds);
+    return SL_OK;
+}
+
 sl_status sl_setup_model(sl_setup *s, sl_err *err)
 {
     const char *path = s->cfg->model.path;
@@ -100,19 +137,5 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err)
     choose_sizes(s);
     SL_TRY(sl_setup_cache(s, err));
     SL_TRY(check_weights(s, stored, err));
-    uint64_t started_ns = sl_now_ns();
-    loading l = {.comp = s->comp,
-                 .rank = s->mo.rank,
-                 .ranks = s->mo.ranks > 1 ? s->mo.ranks : 1,
-                 .logged_ns = started_ns};
-    sl_model_opts mo = s->mo;
-    mo.progress = on_progress;
-    mo.progress_ctx = &l;
-    if (s->p->group)
-        mo.fingerprint = sl_wgroup_fingerprint(s->p->group);
-    SL_TRY(sl_model_load(s->p->backend, path, &mo, &s->p->model, err));
-    sl_log(SL_LOG_INFO, s->comp, "model", "path=\"%s\" architecture=%s layers=%d weight_mib=%.1f load_s=%.2f",
-           path, s->mc.architecture, s->mc.n_layers, (double)sl_model_weight_bytes(s->p->model) / 1048576,
-           (double)(sl_now_ns() - started_ns) / 1e9);
-    return SL_OK;
+    return load(s, err);
 }
