@@ -174,7 +174,8 @@ sl_status sl_engine_seq_truncate(sl_engine *e, sl_seq *s, int32_t len, sl_err *e
  * on the device alone and cannot be cut: such a sequence is not truncated (SL_ERR_UNSUPPORTED; nor is one whose layers keep a
  * value of an open block), and when it is opened or
  * loaded with cached tokens, or a step of it failed, its steps are refused (SL_ERR_INVALID) until its states were restored
- * for exactly its tokens. Without a snapshot they are computed again, from the first token or the last snapshot on.
+ * for exactly its tokens. A step in flight counts: a sequence whose last result is dropped can only be closed, and a snapshot
+ * is made before. Without a snapshot they are computed again, from the first token or the last snapshot on.
  *
  * sl_engine_state_bytes(): of one sequence; 0: the model has none. The others take sl_snapshot_pages() host pages of the
  * caller, and a key that names the sequence's tokens (kvstore/snapshot.h); they wait for the device.

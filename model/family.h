@@ -101,7 +101,8 @@ typedef struct sl_family {
 
     /* Reads and checks the family's own keys into x->c. The keys that all families share are already there. */
     sl_status (*read_config)(struct sl_config_reader *x, const struct sl_family *f);
-    /* Sets the dimensions of what a token leaves in the cache; see sl_model_cache_dims(). `out` is zeroed before. */
+    /* Sets the dimensions of what a token leaves in the cache; see sl_model_cache_dims(). `out` is zeroed before. A family whose
+     * layers do not all keep rows of tokens states their classes here, and read_config sets layer_class. */
     void (*cache_dims)(const sl_model_config *c, sl_cache_dims *out);
 
     /* Routed experts are not listed: every MoE layer has them (weights.c). */

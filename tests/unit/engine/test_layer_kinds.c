@@ -89,6 +89,46 @@ START_TEST(sequences_in_one_batch)
 }
 END_TEST
 
+/* The token goes from step to step on the device; each result is taken when the next step is in flight already. */
+START_TEST(steps_in_flight)
+{
+    fix f;
+    fix_run r = {0};
+    toy_text t;
+    fix_opts o = toy_opts(dir);
+    sl_sampling greedy;
+    sl_step_sample chosen[2];
+    sl_step_item items[2];
+    sl_err err = {0};
+    toy_make_text(&t, PROMPT, LENGTH, 21);
+    fix_open(&f, &o);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
+    toy_feed(&f, &r, &t, PROMPT, 64);
+    spill(&f, &r);
+    sl_sampling_default(&greedy);
+    greedy.temperature = 0, greedy.ignore_eos = true;
+    for (int32_t n = PROMPT; n < LENGTH; n++) {
+        sl_step_sample *w = &chosen[n % 2];
+        *w = (sl_step_sample){.sampling = &greedy,
+                              .history = {t.ids, PROMPT, t.ids + PROMPT, (size_t)(n + 1 - PROMPT)}};
+        items[n % 2] = (sl_step_item){.seq = r.seq, .n_tokens = 1, .follows = n > PROMPT, .sample = w};
+        if (n == PROMPT)
+            items[n % 2].tokens = t.ids + n;
+        else
+            ck_assert(sl_engine_can_follow(f.engine, &items[n % 2]));
+        ck_assert_msg(sl_engine_submit(f.engine, &items[n % 2], 1, NULL, &err) == SL_OK, "%s", err.text);
+        if (n == PROMPT)
+            continue;
+        ck_assert_msg(sl_engine_collect(f.engine, &err) == SL_OK, "%s", err.text);
+        ck_assert_int_eq(chosen[(n - 1) % 2].out.id, t.next[n - 1]);
+    }
+    ck_assert_int_eq(sl_engine_collect(f.engine, &err), SL_OK);
+    ck_assert_int_eq(chosen[(LENGTH - 1) % 2].out.id, t.next[LENGTH - 1]);
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
+}
+END_TEST
+
 /* The hook says that a layer is done only when its host pages have what the step wrote, also of layers without attention. */
 static int32_t hooked[TOY_LAYERS + 1], n_hooked;
 
@@ -246,6 +286,7 @@ int main(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, prefill_and_decode, 0, 5);
     tcase_add_test(t, sequences_in_one_batch);
+    tcase_add_test(t, steps_in_flight);
     tcase_add_test(t, every_layer_is_reported_once);
     tcase_add_test(t, states_that_do_not_fit_are_refused);
     tcase_add_test(t, the_plan_counts_states);

@@ -24,6 +24,7 @@
 #include "tests/unit/run_suite.h"
 #include "toy_layers.h"
 #include "worker/pieces.h"
+#include "worker/setup_impl.h"
 
 enum { PAGE = SL_PAGE_TOKENS, PAGES = 24, LENGTH = 300, SNAPSHOT = 2, MOST = TOY_CONTEXT / PAGE + SNAPSHOT };
 
@@ -147,6 +148,22 @@ START_TEST(shipment)
     fix_seq_close(&b, &rb, false);
     fix_close(&a);
     fix_close(&b);
+}
+END_TEST
+
+/* Until shipments carry snapshots, workers refuse such a model by the name of the class; others they take. */
+START_TEST(workers_refuse_states)
+{
+    fix f;
+    sl_err err = {0};
+    open_fix(&f, SL_LAYOUT_PAGE_FIRST);
+    sl_geometry g = *sl_arena_geometry(f.arena);
+    ck_assert_int_eq(sl_setup_serves(&g, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(err.text, "layers of class state keep a state") != NULL, "%s", err.text);
+    for (int32_t c = 0; c < g.n_classes; c++)
+        g.classes[c].state.bytes = 0;
+    ck_assert_int_eq(sl_setup_serves(&g, &err), SL_OK);
+    fix_close(&f);
 }
 END_TEST
 
@@ -482,6 +499,7 @@ int main(void)
     tcase_add_unchecked_fixture(t, setup, teardown);
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, shipment, 0, 12);
+    tcase_add_test(t, workers_refuse_states);
     tcase_add_loop_test(t, prefixes_end_at_snapshots, 0, 3);
     tcase_add_loop_test(t, damaged_snapshots_are_computed_again, 0, 3);
     tcase_add_loop_test(t, snapshots_are_stored_with_pages, 0, 3);
