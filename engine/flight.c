@@ -21,6 +21,11 @@ int32_t sl_engine_in_flight(const sl_engine *e)
     return e->n_flights;
 }
 
+bool sl_engine_overlaps(const sl_engine *e)
+{
+    return !e->sync;
+}
+
 void sl_engine_rest(sl_engine *e)
 {
     e->ended_ns = 0;

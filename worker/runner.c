@@ -1,6 +1,8 @@
 /* The runner over a real engine: one function for each entry of the table. */
 #include "worker/runner.h"
 
+#include <stdlib.h>
+
 static sl_status e_open(void *impl, sl_residency r, const int32_t *pages, int32_t n_pages, int32_t n_cached,
                         void **seq, sl_err *err)
 {
@@ -53,6 +55,33 @@ static sl_status e_step(void *impl, sl_step_item *items, int32_t n, const sl_ste
 static int32_t e_damaged(void *impl, void (*found)(void *ctx, int32_t page), void *ctx)
 {
     return sl_engine_damaged(impl, found, ctx);
+}
+
+static sl_status e_submit(void *impl, sl_step_item *items, int32_t n, sl_err *err)
+{
+    return sl_engine_submit(impl, items, n, NULL, err);
+}
+
+static sl_status e_collect(void *impl, sl_err *err)
+{
+    return sl_engine_collect(impl, err);
+}
+
+static bool e_can_follow(const void *impl, const sl_step_item *it)
+{
+    return sl_engine_can_follow(impl, it);
+}
+
+static void e_rest(void *impl)
+{
+    sl_engine_rest(impl);
+}
+
+/* SLUICE_OVERLAP=0 or 1 is for comparisons and tests: the results are the same. */
+static bool overlaps(const sl_engine *e)
+{
+    const char *asked = getenv("SLUICE_OVERLAP");
+    return asked && *asked ? *asked != '0' : sl_engine_overlaps(e);
 }
 
 static void e_stats(const void *impl, sl_engine_stats *out)
@@ -113,6 +142,11 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .seq_stats = e_seq_stats,
                        .step = e_step,
                        .damaged = e_damaged,
+                       .overlaps = overlaps(e),
+                       .submit = e_submit,
+                       .collect = e_collect,
+                       .can_follow = e_can_follow,
+                       .rest = e_rest,
                        .stats = e_stats,
                        .layer_stats = e_layer_stats,
                        .device_layers = e_device_layers,

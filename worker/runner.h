@@ -29,6 +29,12 @@ typedef struct sl_runner {
     sl_status (*step)(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err);
     int32_t (*damaged)(void *impl, void (*found)(void *ctx, int32_t page),
                        void *ctx); /* NULL: it finds none */
+    /* Steps in flight: all of them or none. overlaps: a step in flight costs the caller no time. */
+    bool overlaps;
+    sl_status (*submit)(void *impl, sl_step_item *items, int32_t n, sl_err *err);
+    sl_status (*collect)(void *impl, sl_err *err);
+    bool (*can_follow)(const void *impl, const sl_step_item *it);
+    void (*rest)(void *impl);
     void (*stats)(const void *impl, sl_engine_stats *out);
     void (*layer_stats)(const void *impl, sl_layer_stats *out); /* [n_layers] */
     /* Either both are set or both are NULL (engine/device.h). */

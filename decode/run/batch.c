@@ -1,13 +1,21 @@
 /*
- * One step of all requests that compute. One turn of the engine loop has five phases:
+ * The steps of all requests that compute. One turn of the engine loop has four phases:
  *
  *   admit     tickets join the batch in the order of admission, while there are slots and device memory
  *   grow      every running ticket gets the page that its next row needs. When there is none, on the host or on the
  *             device, a resident ticket is spilled or admission makes room
- *   compute   the runner takes the last token of every running ticket, appends its row and chooses the next one, and computes
- *             parts of prompts in the same step (prompts.c)
- *   fetched   requests of which the step has fetched damaged rows give way (checks.c)
- *   results   are events for the tickets, which are known by their numbers: a ticket may have ended meanwhile
+ *   begin     the step is submitted: the runner takes the last token of every running ticket, appends its row and chooses
+ *             the next one, and computes parts of prompts in the same step (prompts.c)
+ *   end       the oldest step in flight is collected. Requests of which it has fetched damaged rows give way (checks.c). Its
+ *             results are events for the tickets, which are known by their numbers: a ticket may have ended meanwhile
+ *
+ * Where the device computes by itself, two steps are in flight: while it computes one, this thread handles the results of
+ * the one before and submits the next one. An item of that one follows the token that is not known yet. What is learnt too
+ * late (the token ends the stream, the request was cancelled or gives way) costs that one item: its result is dropped, and as
+ * nothing counts its row, no page that is sealed, published or verified has it. What follows from counts alone (pages, length
+ * limits) is known in time. A request whose token the host must have first takes part in every second step, alone. An item that
+ * is ahead takes nothing from other requests, and room is made when no step is in flight, so the decisions are those of one step
+ * at a time. A group of ranks has one step at a time.
  *
  * Full pages are published as they fill, so that the next turn of a conversation finds them.
  */
@@ -30,7 +38,7 @@ static bool join(sl_run *r, sl_ticket *t)
         sl_core_signal(&r->core, t, SL_ON_JOINED, sl_now_ns());
         return true;
     }
-    if (st == SL_ERR_EXHAUSTED && r->core.tickets.count[SL_TICKET_RUNNING])
+    if (st == SL_ERR_EXHAUSTED && (r->core.tickets.count[SL_TICKET_RUNNING] || r->n_flights))
         return false;
     sl_run_fail(r, t, st, "cannot open the sequence: ", err.text);
     return true;
@@ -50,17 +58,30 @@ static void admit(sl_run *r)
 
 /* ---- pages for the next rows ---- */
 
-static void grow_host(sl_run *r, sl_ticket *t)
+/* Whether room may be made for t now. Otherwise t waits: an item that is ahead until it is not, any other until no step is in
+ * flight, because what would give way may be in flight, and frees nothing before it is collected. */
+static bool may_take(sl_run *r, const sl_ticket *t)
+{
+    r->settle |= !t->steps && r->n_flights;
+    return !r->n_flights;
+}
+
+/* False: t has to wait for a page. */
+static bool grow_host(sl_run *r, sl_ticket *t)
 {
     sl_lease *lease = sl_run_of(t)->lease;
     int32_t have = sl_lease_n_pages(lease);
-    if (sl_lease_grow(lease, 1) == SL_OK)
+    if (sl_lease_grow(lease, 1) == SL_OK) {
         sl_run_forget_sums(r, lease, have);
-    else
-        sl_admission_make_room(&r->core, t, "no host pages", have + 1, sl_arena_pages(r->arena), sl_now_ns());
+        return true;
+    }
+    if (!may_take(r, t))
+        return false;
+    sl_admission_make_room(&r->core, t, "no host pages", have + 1, sl_arena_pages(r->arena), sl_now_ns());
+    return true;
 }
 
-static void grow_device(sl_run *r, sl_ticket *t)
+static bool grow_device(sl_run *r, sl_ticket *t)
 {
     sl_err err = {0};
     sl_run_ticket *x = sl_run_of(t);
@@ -71,8 +92,24 @@ static void grow_device(sl_run *r, sl_ticket *t)
         x->seq_pages = have;
     else if (st != SL_ERR_EXHAUSTED)
         sl_run_fail(r, t, st, "cannot grow: ", err.text);
+    else if (!may_take(r, t))
+        return false;
     else if (!sl_residency_relieve(r, t))
         sl_admission_make_room(&r->core, t, "no device pages", 1, 0, sl_now_ns());
+    return true;
+}
+
+/* Tokens of t, with those that the steps in flight choose. */
+static int32_t tokens_of(const sl_ticket *t)
+{
+    return t->n_tokens + (int32_t)t->steps;
+}
+
+/* Whether the steps in flight give t its last token, by the limits of its length. */
+static bool ends_in_flight(const sl_run *r, const sl_ticket *t)
+{
+    return t->steps &&
+           (tokens_of(t) - t->n_prompt >= t->sampling.max_tokens || tokens_of(t) >= r->core.env.max_context);
 }
 
 /* Each turn of the inner loop brings a page or ends a ticket, which may be t. */
@@ -80,45 +117,121 @@ static void grow(sl_run *r)
 {
     for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(RUNNING)));) {
         sl_run_ticket *x = sl_run_of(t);
-        while (t->state == SL_TICKET_RUNNING) {
-            if (t->n_tokens > sl_lease_n_pages(x->lease) * PAGE)
-                grow_host(r, t);
+        bool more = !ends_in_flight(r, t);
+        while (more && t->state == SL_TICKET_RUNNING) {
+            if (tokens_of(t) > sl_lease_n_pages(x->lease) * PAGE)
+                more = grow_host(r, t);
             else if (x->seq_pages < sl_lease_n_pages(x->lease))
-                grow_device(r, t);
+                more = grow_device(r, t);
             else
                 break;
         }
     }
 }
 
-/* ---- the step ---- */
+/* ---- a step begins ---- */
 
-sl_step_sample *sl_run_sample(sl_run *r, const sl_ticket *t, int32_t item)
+sl_step_sample *sl_run_sample(sl_run_flight *f, const sl_ticket *t, int32_t item, int32_t ahead)
 {
-    sl_step_sample *w = &r->samples[item];
+    sl_step_sample *w = &f->samples[item];
     w->sampling = &t->sampling;
     w->history = (sl_history){.prompt = t->tokens,
                               .n_prompt = (size_t)t->n_prompt,
                               .output = t->tokens + t->n_prompt,
-                              .n_output = (size_t)sl_ticket_produced(t)};
+                              .n_output = (size_t)(sl_ticket_produced(t) + ahead)};
     return w;
 }
 
-/* Puts the running tickets into the step. Returns their number. */
-static int32_t collect(sl_run *r)
+/* Puts the next token of t into the step, if t can take part. */
+static void put(sl_run *r, sl_run_flight *f, sl_ticket *t)
 {
-    int32_t n = 0;
-    grow(r);
-    for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(RUNNING)));) {
-        r->parts[n] = (sl_run_part){t->number, t->n_tokens - 1, t->n_tokens};
-        r->items[n] = (sl_step_item){.seq = sl_run_of(t)->seq,
-                                     .tokens = &t->tokens[t->n_tokens - 1],
-                                     .n_tokens = 1,
-                                     .sample = sl_run_sample(r, t, n)};
-        n++;
-    }
-    return n;
+    int32_t n = f->decoding, ahead = (int32_t)t->steps;
+    f->parts[n] = (sl_run_part){t->number, tokens_of(t) - 1, tokens_of(t)};
+    f->items[n] = (sl_step_item){.seq = sl_run_of(t)->seq,
+                                 .tokens = &t->tokens[t->n_tokens - 1],
+                                 .n_tokens = 1,
+                                 .follows = ahead > 0,
+                                 .sample = sl_run_sample(f, t, n, ahead)};
+    if (!ahead || r->runner->can_follow(r->runner->impl, &f->items[n]))
+        f->decoding++;
 }
+
+static void put_running(sl_run *r, sl_run_flight *f)
+{
+    f->decoding = 0;
+    grow(r);
+    for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(RUNNING)));)
+        if (!ends_in_flight(r, t) && tokens_of(t) <= sl_run_of(t)->seq_pages * PAGE)
+            put(r, f, t);
+}
+
+static void tell_step(sl_run *r, const sl_run_flight *f)
+{
+    sl_ticket_event ev = {.kind = SL_ON_STEP, .now_ns = sl_now_ns()};
+    for (int32_t i = 0; i < f->decoding + f->prompts; i++)
+        sl_core_event_to(&r->core, f->parts[i].number, &ev);
+}
+
+/* rows: the step has computed the rows of its parts; else it failed with st, or (SL_OK) was not computed at all. */
+static void tell_stepped(sl_run *r, const sl_run_flight *f, bool rows, sl_status st, const char *why)
+{
+    for (int32_t i = 0; i < f->decoding + f->prompts; i++) {
+        const sl_ticket *t = sl_tickets_number(&r->core.tickets, f->parts[i].number);
+        sl_ticket_event ev = {.kind = SL_ON_STEPPED, .now_ns = sl_now_ns()};
+        ev.stepped.status = st;
+        ev.stepped.why = why;
+        ev.stepped.rows = rows || !t ? f->parts[i].end : t->rows;
+        sl_core_event_to(&r->core, f->parts[i].number, &ev);
+    }
+}
+
+/* The i-th step in flight, the oldest first. */
+static sl_run_flight *flight_at(sl_run *r, int32_t i)
+{
+    return &r->flight[(r->first_flight + i) % SL_STEPS_IN_FLIGHT];
+}
+
+/* A step has failed, which is f or, if it was submitted, one in flight. */
+static sl_status failed(sl_run *r, const sl_run_flight *f, sl_status st, const sl_err *err)
+{
+    char why[300];
+    if (st > SL_ERR_DEVICE && sl_runner_broken(r->runner)) {
+        tell_stepped(r, f, false, SL_OK, NULL);
+        return SL_OK; /* the sessions with the routers end, and with them every ticket */
+    }
+    snprintf(why, sizeof why, "step: %.250s", err ? err->text : sl_status_name(st));
+    tell_stepped(r, f, false, st, why);
+    return st <= SL_ERR_DEVICE ? st : SL_OK;
+}
+
+/* Submits a step of all that can compute. *begun: there was one. */
+static sl_status begin(sl_run *r, bool *begun, sl_err *err)
+{
+    sl_run_flight *f = flight_at(r, r->n_flights);
+    r->settle = false;
+    put_running(r, f);
+    if (r->settle) /* later */
+        return SL_OK;
+    sl_prompts_collect(r, f);
+    int32_t n = f->decoding + f->prompts;
+    if (!n)
+        return SL_OK;
+    *begun = true;
+    sl_prompts_begun(r, f);
+    tell_step(r, f);
+    f->began_ns = sl_now_ns();
+    r->st.steps++;
+    f->st = r->depth > 1 ? r->runner->submit(r->runner->impl, f->items, n, err)
+                         : sl_runner_step(r->runner, f->items, n, NULL, err);
+    if (f->st != SL_OK) {
+        *begun = !sl_runner_broken(r->runner);
+        return failed(r, f, f->st, err);
+    }
+    r->n_flights++;
+    return SL_OK;
+}
+
+/* ---- a step ends ---- */
 
 bool sl_run_chosen(sl_run *r, sl_ticket *t, const sl_step_item *it, sl_msg_token *out)
 {
@@ -141,64 +254,62 @@ static void take_token(sl_run *r, const sl_run_part *part, const sl_step_item *i
     sl_core_event(&r->core, t, &ev);
 }
 
-static void begin_step(sl_run *r, int32_t n)
+static void results(sl_run *r, const sl_run_flight *f)
 {
-    sl_ticket_event ev = {.kind = SL_ON_STEP, .now_ns = sl_now_ns()};
-    for (int32_t i = 0; i < n; i++)
-        sl_core_event_to(&r->core, r->parts[i].number, &ev);
+    for (int32_t i = 0; i < f->decoding; i++)
+        take_token(r, &f->parts[i], &f->items[i]);
+    for (int32_t i = f->decoding; i < f->decoding + f->prompts; i++)
+        sl_prompts_computed(r, &f->parts[i], &f->items[i]);
 }
 
-/* rows: the step has computed the rows of its parts; else it failed with st, or (SL_OK) was not computed at all. */
-static void end_step(sl_run *r, int32_t n, bool rows, sl_status st, const char *why)
+/* A step takes from when it was submitted, or from the end of the one before, if that is later. */
+static void measure(sl_run *r, const sl_run_flight *f)
 {
-    for (int32_t i = 0; i < n; i++) {
-        const sl_ticket *t = sl_tickets_number(&r->core.tickets, r->parts[i].number);
-        sl_ticket_event ev = {.kind = SL_ON_STEPPED, .now_ns = sl_now_ns()};
-        ev.stepped.status = st;
-        ev.stepped.why = why;
-        ev.stepped.rows = rows || !t ? r->parts[i].end : t->rows;
-        sl_core_event_to(&r->core, r->parts[i].number, &ev);
+    uint64_t now = sl_now_ns(), from = f->began_ns > r->stepped_ns ? f->began_ns : r->stepped_ns;
+    r->stepped_ns = now;
+    if (f->decoding) {
+        sl_histogram_observe(r->metrics.step, (double)(now - from) / 1e9);
+        sl_histogram_observe(r->metrics.batch, f->decoding);
     }
+    sl_prompts_measure(r, f, now - from);
 }
 
-static void results(sl_run *r, int32_t decoding, int32_t prompts)
+/* Waits for the oldest step in flight. */
+static sl_status end(sl_run *r, sl_err *err)
 {
-    for (int32_t i = 0; i < decoding; i++)
-        take_token(r, &r->parts[i], &r->items[i]);
-    for (int32_t i = decoding; i < decoding + prompts; i++)
-        sl_prompts_computed(r, &r->parts[i], &r->items[i]);
+    sl_run_flight *f = flight_at(r, 0);
+    sl_status st = r->depth > 1 ? r->runner->collect(r->runner->impl, err) : SL_OK, worst = SL_OK;
+    while (st != SL_OK && r->n_flights > 0) { /* the steps behind it are lost with it */
+        sl_status got = failed(r, flight_at(r, --r->n_flights), st, err);
+        worst = got != SL_OK ? got : worst;
+    }
+    if (st != SL_OK)
+        return worst;
+    r->first_flight = (r->first_flight + 1) % SL_STEPS_IN_FLIGHT;
+    r->n_flights--;
+    measure(r, f);
+    tell_stepped(r, f, true, SL_OK, NULL);
+    sl_run_fetched(r);
+    results(r, f);
+    return SL_OK;
+}
+
+void sl_run_settle(sl_run *r)
+{
+    while (r->n_flights > 0 && (r->depth == 1 || r->runner->collect(r->runner->impl, NULL) == SL_OK))
+        r->n_flights--;
+    r->n_flights = 0;
 }
 
 sl_status sl_run_step(sl_run *r, bool *worked, sl_err *err)
 {
+    bool begun = false;
     admit(r);
-    int32_t n = collect(r), prompts = sl_prompts_collect(r, n);
-    *worked = n + prompts > 0;
-    if (!*worked)
-        return SL_OK;
-    begin_step(r, n + prompts);
-    uint64_t t0 = sl_now_ns();
-    sl_status step = sl_runner_step(r->runner, r->items, n + prompts, NULL, err);
-    uint64_t ns = sl_now_ns() - t0;
-    if (step > SL_ERR_DEVICE && sl_runner_broken(r->runner)) {
-        *worked = false;
-        end_step(r, n + prompts, false, SL_OK, NULL);
-        return SL_OK; /* the sessions with the routers end, and with them every ticket */
-    }
-    if (n) {
-        sl_histogram_observe(r->metrics.step, (double)ns / 1e9);
-        sl_histogram_observe(r->metrics.batch, n);
-    }
-    r->st.steps++;
-    if (step != SL_OK) {
-        char why[300];
-        snprintf(why, sizeof why, "step: %.250s", err ? err->text : sl_status_name(step));
-        end_step(r, n + prompts, false, step, why);
-        return step <= SL_ERR_DEVICE ? step : SL_OK;
-    }
-    sl_prompts_measure(r, n, prompts, ns);
-    end_step(r, n + prompts, true, SL_OK, NULL);
-    sl_run_fetched(r);
-    results(r, n, prompts);
+    SL_TRY(begin(r, &begun, err));
+    *worked = begun || r->n_flights > 0;
+    if (!*worked && r->runner->rest)
+        r->runner->rest(r->runner->impl);
+    if (r->n_flights == r->depth || (r->n_flights > 0 && !begun))
+        return end(r, err);
     return SL_OK;
 }

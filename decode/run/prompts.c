@@ -111,7 +111,7 @@ static bool begin(sl_run *r, sl_ticket *t)
         st = sl_runner_open(r->runner, SL_RESIDENT, sl_lease_pages(x->lease), t->n_pages, rows, t->n_prompt,
                             &x->seq, &err);
     } while (st == SL_ERR_EXHAUSTED && sl_residency_give(r));
-    if (st == SL_ERR_EXHAUSTED && (r->core.tickets.count[SL_TICKET_RUNNING] || r->prompts.n))
+    if (st == SL_ERR_EXHAUSTED && (r->core.tickets.count[SL_TICKET_RUNNING] || r->prompts.n || r->n_flights))
         return false;
     if (st != SL_OK) {
         sl_run_fail(r, t, st, "cannot open the sequence: ", err.text);
@@ -140,38 +140,49 @@ void sl_prompts_admit(sl_run *r)
 
 /* ---- steps ---- */
 
-int32_t sl_prompts_collect(sl_run *r, int32_t decoding)
+void sl_prompts_collect(sl_run *r, sl_run_flight *f)
 {
-    int32_t n = decoding;
-    sl_prompt_queue_share(&r->prompts, sl_stall_max_ns(r->o.prompts.max_stall_ms, decoding));
-    for (const sl_queued_prompt *p = r->prompts.first; p; p = p->next) {
+    sl_prompt_queue_share(&r->prompts, sl_stall_max_ns(r->o.prompts.max_stall_ms, f->decoding));
+    f->prompts = 0;
+    for (sl_queued_prompt *p = r->prompts.first; p; p = p->next) {
         const sl_ticket *t = p->owner;
+        int32_t n = f->decoding + f->prompts;
         if (!p->take || t->state != SL_TICKET_PROMPT)
             continue;
-        r->parts[n] = (sl_run_part){t->number, p->pos, p->pos + p->take};
-        r->items[n] = (sl_step_item){.seq = sl_run_of(t)->seq,
-                                     .tokens = t->tokens + p->pos,
-                                     .n_tokens = p->take,
-                                     .sample = p->pos + p->take == p->tokens ? sl_run_sample(r, t, n) : NULL};
-        n++;
+        f->parts[n] = (sl_run_part){t->number, p->pos, p->pos + p->take};
+        f->items[n] =
+            (sl_step_item){.seq = sl_run_of(t)->seq,
+                           .tokens = t->tokens + p->pos,
+                           .n_tokens = p->take,
+                           .sample = p->pos + p->take == p->tokens ? sl_run_sample(f, t, n, 0) : NULL};
+        f->prompts++;
     }
-    return n - decoding;
 }
 
-void sl_prompts_measure(sl_run *r, int32_t decoding, int32_t n, uint64_t ns)
+void sl_prompts_begun(sl_run *r, const sl_run_flight *f)
 {
-    const sl_run_part *part = r->parts + decoding;
+    for (int32_t i = f->decoding; i < f->decoding + f->prompts; i++) {
+        const sl_ticket *t = sl_tickets_number(&r->core.tickets, f->parts[i].number);
+        sl_queued_prompt *p = &sl_run_of(t)->prompt;
+        p->pos = f->parts[i].end;
+        p->ready = p->pos < p->tokens;
+    }
+}
+
+void sl_prompts_measure(sl_run *r, const sl_run_flight *f, uint64_t ns)
+{
+    const sl_run_part *part = f->parts + f->decoding;
     sl_pace_part spans[PARTS];
-    if (!n) {
-        sl_stall_decoded(&r->stall, decoding, (double)ns);
+    if (!f->prompts) {
+        sl_stall_decoded(&r->stall, f->decoding, (double)ns);
         return;
     }
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = 0; i < f->prompts; i++) {
         spans[i] = (sl_pace_part){part[i].first, part[i].end};
         r->st.prompt_tokens += (uint64_t)(part[i].end - part[i].first);
     }
-    double mine = sl_stall_of_prompts(&r->stall, decoding, (double)ns);
-    atomic_store(&r->role->load.prefill_rate, sl_prompt_queue_measured(&r->prompts, spans, n, mine));
+    double mine = sl_stall_of_prompts(&r->stall, f->decoding, (double)ns);
+    atomic_store(&r->role->load.prefill_rate, sl_prompt_queue_measured(&r->prompts, spans, f->prompts, mine));
     sl_histogram_observe(r->metrics.chunk, (double)ns / 1e9);
 }
 
@@ -180,8 +191,6 @@ void sl_prompts_computed(sl_run *r, const sl_run_part *part, const sl_step_item 
 {
     sl_ticket *t = sl_tickets_number(&r->core.tickets, part->number);
     sl_ticket_event ev = {.kind = SL_ON_COMPUTED, .now_ns = sl_now_ns()};
-    if (t)
-        sl_run_of(t)->prompt.pos = t->rows;
     if (!t || t->state != SL_TICKET_PROMPT || t->rows != t->n_tokens ||
         !sl_run_chosen(r, t, it, &ev.computed.first))
         return;

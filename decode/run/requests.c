@@ -296,11 +296,14 @@ static void free_ticket(sl_ticket *t)
 static sl_status allocate(sl_run *r, sl_err *err)
 {
     size_t n = (size_t)r->o.max_batch + (size_t)(r->o.prompts.chunk_tokens ? r->o.prompts.max_requests : 0);
-    r->parts = calloc(n, sizeof *r->parts);
-    r->items = calloc(n, sizeof *r->items);
-    r->samples = calloc(n, sizeof *r->samples);
-    if (!r->parts || !r->items || !r->samples)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++) {
+        sl_run_flight *f = &r->flight[i];
+        f->parts = calloc(n, sizeof *f->parts);
+        f->items = calloc(n, sizeof *f->items);
+        f->samples = calloc(n, sizeof *f->samples);
+        if (!f->parts || !f->items || !f->samples)
+            return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    }
     SL_TRY(sl_core_open(&r->core, err));
     return sl_prompts_open(r, err);
 }
@@ -320,6 +323,7 @@ sl_status sl_run_create(const sl_run_opts *o, const sl_run_worker *w, sl_run **o
                   .geo = sl_arena_geometry(w->opts->arena),
                   .verify_checksums = w->opts->verify_checksums,
                   .pages = w->pages};
+    r->depth = r->runner->overlaps && !r->runner->group ? SL_STEPS_IN_FLIGHT : 1;
     sl_run_patrol_rate(r, w->opts->patrol_rate);
     r->core.env = (sl_ticket_env){.layers = r->geo->n_layers,
                                   .vocab = r->runner->vocab,
@@ -354,11 +358,14 @@ void sl_run_destroy(sl_run *r)
 {
     if (!r)
         return;
+    sl_run_settle(r);
     sl_core_close(&r->core);
     sl_prompts_close(r);
-    free(r->parts);
-    free(r->items);
-    free(r->samples);
+    for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++) {
+        free(r->flight[i].parts);
+        free(r->flight[i].items);
+        free(r->flight[i].samples);
+    }
     free(r);
 }
 

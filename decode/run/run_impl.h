@@ -38,6 +38,16 @@ typedef struct sl_run_part {
     int32_t first, end; /* a prompt's tokens [first, end); of a running request, the last token */
 } sl_run_part;
 
+/* A step of the batch, from its beginning to its results. */
+typedef struct sl_run_flight {
+    sl_run_part *parts; /* [max_batch + max_requests] of the step; the next one likewise */
+    sl_step_item *items;
+    sl_step_sample *samples;
+    int32_t decoding, prompts; /* parts: first those of running requests */
+    uint64_t began_ns;
+    sl_status st; /* of a step that was computed at once */
+} sl_run_flight;
+
 struct sl_run {
     sl_run_opts o;
     sl_worker_role *role;
@@ -56,11 +66,12 @@ struct sl_run {
     sl_writer connected[SL_RUN_WRITERS];
     uint32_t n_connected;
 
-    sl_run_part *parts; /* [max_batch + max_requests] of the step; the next one likewise */
-    sl_step_item *items;
-    sl_step_sample *samples;
-    sl_prompt_queue prompts; /* role both */
-    sl_random_pages random;  /* what is declared as computed; without units where nothing is */
+    sl_run_flight flight[SL_STEPS_IN_FLIGHT]; /* in flight: n_flights from first_flight on */
+    int32_t first_flight, n_flights, depth;   /* depth: most of them */
+    uint64_t stepped_ns;                      /* when the last step had ended */
+    bool settle;                              /* room must be made, which waits until no step is in flight */
+    sl_prompt_queue prompts;                  /* role both */
+    sl_random_pages random; /* what is declared as computed; without units where nothing is */
     sl_stall stall;
 
     bool patrolling; /* a job of the patrol is at the checker */
@@ -101,20 +112,26 @@ void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped);
 void sl_run_fetched(sl_run *r);
 
 /* batch.c */
-/* What is to be chosen for t in the item of this number, after which all its tokens are in its rows. */
-sl_step_sample *sl_run_sample(sl_run *r, const sl_ticket *t, int32_t item);
+/* What is to be chosen for t in the item of this number, after which all its tokens are in its rows, and `ahead` more that the
+ * steps in flight choose. */
+sl_step_sample *sl_run_sample(sl_run_flight *f, const sl_ticket *t, int32_t item, int32_t ahead);
 /* The token that the step has chosen. False: t has failed. */
 bool sl_run_chosen(sl_run *r, sl_ticket *t, const sl_step_item *it, sl_msg_token *out);
+
+/* Waits for the steps in flight and drops their results: the worker ends. */
+void sl_run_settle(sl_run *r);
 
 /* prompts.c: role both; without it they do nothing */
 sl_status sl_prompts_open(sl_run *r, sl_err *err);
 void sl_prompts_close(sl_run *r);
 /* Begins prompts that wait, while there are places and device memory. */
 void sl_prompts_admit(sl_run *r);
-/* Puts the parts of the next step after those of the `decoding` requests of the batch. Returns their number. */
-int32_t sl_prompts_collect(sl_run *r, int32_t decoding);
+/* Puts the parts of the next step after those of the requests of the batch. */
+void sl_prompts_collect(sl_run *r, sl_run_flight *f);
+/* The step begins: the next one may be submitted before it has ended. */
+void sl_prompts_begun(sl_run *r, const sl_run_flight *f);
 /* The step took `ns`; with parts of prompts or without. */
-void sl_prompts_measure(sl_run *r, int32_t decoding, int32_t n, uint64_t ns);
+void sl_prompts_measure(sl_run *r, const sl_run_flight *f, uint64_t ns);
 /* A part is computed. */
 void sl_prompts_computed(sl_run *r, const sl_run_part *part, const sl_step_item *it);
 

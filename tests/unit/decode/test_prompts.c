@@ -125,14 +125,20 @@ START_TEST(the_bound_holds_only_while_a_request_decodes)
     dd_reserve_own(&x, 1, 300, 5, 1);
     dd_expect(&x, SL_MSG_RESERVED, 1);
     sl_prompts_admit(x.d->run);
-    ck_assert_int_eq(sl_prompts_collect(x.d->run, 0), 1);
-    ck_assert_int_eq(x.d->run->items[0].n_tokens, 64);
-    ck_assert_int_eq(sl_prompts_collect(x.d->run, 1), 1);
-    ck_assert_int_eq(x.d->run->items[1].n_tokens, 10);
-    ck_assert(!x.d->run->items[1].sample);
+    sl_run_flight *f = &x.d->run->flight[0];
+    f->decoding = 0;
+    sl_prompts_collect(x.d->run, f);
+    ck_assert_int_eq(f->prompts, 1);
+    ck_assert_int_eq(f->items[0].n_tokens, 64);
+    f->decoding = 1;
+    sl_prompts_collect(x.d->run, f);
+    ck_assert_int_eq(f->prompts, 1);
+    ck_assert_int_eq(f->items[1].n_tokens, 10);
+    ck_assert(!f->items[1].sample);
     x.d->run->o.prompts.max_stall_ms = 0;
-    ck_assert_int_eq(sl_prompts_collect(x.d->run, 1), 1);
-    ck_assert_int_eq(x.d->run->items[1].n_tokens, 64);
+    sl_prompts_collect(x.d->run, f);
+    ck_assert_int_eq(f->prompts, 1);
+    ck_assert_int_eq(f->items[1].n_tokens, 64);
     end(1);
     dd_close(&x);
 }

@@ -164,6 +164,7 @@ static void *worker_main(void *arg)
                        .max_context = o->max_context,
                        .max_step_tokens = p ? o->chunk_tokens : 64,
                        .max_seqs = o->max_seqs,
+                       .overlaps = true,
                        .layer_us = p ? o->prefill_layer_us : o->decode_layer_us};
         w->fake = fake_create(w->arena, &f);
         w->runner = fake_runner_of(w->fake);

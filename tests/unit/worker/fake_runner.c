@@ -17,7 +17,16 @@ typedef struct fake_seq {
      * such a page has when a step reads it must be what was loaded. */
     uint32_t *loaded;
     int32_t first_loaded, n_loaded; /* tokens [first_loaded, n_loaded) */
+    int32_t chosen;                 /* by the step of this number: the token that follows */
+    int chosen_in, flying;
 } fake_seq;
+
+/* A step whose results the caller does not have yet. */
+typedef struct fake_flight {
+    sl_step_item *items;
+    int32_t n;
+    sl_sampled *out;
+} fake_flight;
 
 struct fake_runner {
     sl_arena *arena;
@@ -25,6 +34,8 @@ struct fake_runner {
     float *logits; /* [max_seqs + 64][vocab] */
     sl_sampler *sampler;
     int open, steps;
+    fake_flight flight[SL_STEPS_IN_FLIGHT];
+    int oldest, in_flight;
     _Atomic bool hang, hangs;
     _Atomic int hang_at; /* steps until then; 0: not set */
     sl_engine_stats st;
@@ -171,6 +182,7 @@ static sl_status f_spill(void *impl, void *seq, sl_err *err)
 static void f_close(void *impl, void *seq)
 {
     fake_seq *s = seq;
+    SL_CHECK(s->flying == 0, "a sequence is closed that is in flight");
     ((fake_runner *)impl)->open--;
     free(s->pages);
     free(s->loaded);
@@ -260,7 +272,7 @@ static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_ste
             uint64_t state = state_at(f->arena, s, s->len - 1);
             for (int32_t i = 0; i < items[k].n_tokens; i++) {
                 uint8_t first[8];
-                state = advance(state, items[k].tokens[i], s->len + i);
+                state = advance(state, items[k].follows ? s->chosen : items[k].tokens[i], s->len + i);
                 write_token(f->arena, s, s->len + i, l, state);
                 memcpy(first, &state, sizeof first);
                 if (l == 0)
@@ -287,10 +299,61 @@ static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_ste
             return sl_fail(err, SL_ERR_INVALID, "a history of another length");
         if (w)
             sl_sample_or_fault(f->sampler, row, w->sampling, &w->history, (uint64_t)s->len, &w->out);
+        s->chosen = w ? w->out.id : -1;
+        s->chosen_in = f->steps;
     }
     f->st.steps++;
     f->st.tokens += (uint64_t)total;
     return SL_OK;
+}
+
+/* Computes at once; the caller must not read the results before it has collected them. */
+static sl_status f_submit(void *impl, sl_step_item *items, int32_t n, sl_err *err)
+{
+    fake_runner *f = impl;
+    if (f->in_flight == SL_STEPS_IN_FLIGHT)
+        return sl_fail(err, SL_ERR_INVALID, "%d steps in flight", f->in_flight);
+    SL_TRY(f_step(impl, items, n, NULL, err));
+    fake_flight *t = &f->flight[(f->oldest + f->in_flight++) % SL_STEPS_IN_FLIGHT];
+    *t = (fake_flight){items, n, calloc((size_t)n, sizeof *t->out)};
+    for (int32_t k = 0; k < n; k++) {
+        ((fake_seq *)(void *)items[k].seq)->flying++;
+        if (!items[k].sample)
+            continue;
+        t->out[k] = items[k].sample->out;
+        memset(&items[k].sample->out, 0x5a, sizeof t->out[k]); /* not known yet */
+    }
+    return SL_OK;
+}
+
+static sl_status f_collect(void *impl, sl_err *err)
+{
+    fake_runner *f = impl;
+    if (f->in_flight == 0)
+        return sl_fail(err, SL_ERR_INVALID, "no step in flight");
+    fake_flight *t = &f->flight[f->oldest];
+    for (int32_t k = 0; k < t->n; k++) {
+        ((fake_seq *)(void *)t->items[k].seq)->flying--;
+        if (t->items[k].sample)
+            t->items[k].sample->out = t->out[k];
+    }
+    free(t->out);
+    f->oldest = (f->oldest + 1) % SL_STEPS_IN_FLIGHT;
+    f->in_flight--;
+    return SL_OK;
+}
+
+static bool f_can_follow(const void *impl, const sl_step_item *it)
+{
+    const fake_runner *f = impl;
+    const fake_seq *s = (const fake_seq *)(const void *)it->seq;
+    return f->in_flight > 0 && s->chosen_in == f->steps && s->chosen >= 0 &&
+           !(it->sample && sl_sampling_penalises(it->sample->sampling));
+}
+
+static void f_rest(void *impl)
+{
+    SL_CHECK(((fake_runner *)impl)->in_flight == 0, "a rest with steps in flight");
 }
 
 static void f_stats(const void *impl, sl_engine_stats *out)
@@ -364,6 +427,11 @@ sl_runner fake_runner_of(fake_runner *f)
                        .len = f_len,
                        .seq_stats = f_seq_stats,
                        .step = f_step,
+                       .overlaps = f->o.overlaps,
+                       .submit = f_submit,
+                       .collect = f_collect,
+                       .can_follow = f_can_follow,
+                       .rest = f_rest,
                        .stats = f_stats,
                        .layer_stats = f_layer_stats,
                        .device_layers = f_device_layers,

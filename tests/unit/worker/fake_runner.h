@@ -20,6 +20,7 @@ typedef struct fake_opts {
     uint32_t layer_us;   /* time that a layer of a step takes */
     int32_t fail_step;   /* the number of the step that fails, once; 0: none */
     sl_status fail_with; /* the status with which it fails */
+    bool overlaps;       /* steps may be in flight */
 } fake_opts;
 
 fake_runner *fake_create(sl_arena *arena, const fake_opts *opts);
