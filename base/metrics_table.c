@@ -50,6 +50,14 @@ static const sl_metric_def table[] = {
         "sluice_start_seconds", W, "phase=fingerprint|weights|pinning|engine",
         "What the phases of the start took. On a GPU the host store is pinned while the weights are loaded."),
 
+    /* workers: constraints */
+    COUNTER(
+        "sluice_constraints_compiled_total", W, "result=compiled|kept|refused",
+        "Constraints of requests that were compiled, were kept from an earlier request, or were refused."),
+    SECONDS("sluice_constraints_compile_seconds_total", W, "", "Time spent compiling constraints."),
+    HIST("sluice_constraint_mask_seconds", W, "", short,
+         "Time to follow a constraint by a token and to find which tokens it allows next."),
+
     /* router: requests */
     COUNTER(
         "sluice_requests_total", R,

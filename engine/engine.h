@@ -196,7 +196,14 @@ void sl_engine_seq_stats(const sl_engine *e, const sl_seq *s, sl_layer_stats *ou
 typedef struct sl_step_sample {
     const sl_sampling *sampling; /* of the request: the same in every step of a sequence */
     sl_history history;          /* as many tokens as the sequence has after the step */
-    sl_sampled out;              /* out; see sl_sample_fault_status() */
+    /*
+     * NULL: every token is possible. Else it is asked once, on the engine's thread, after the step's other work was enqueued
+     * and before the token is chosen: it may wait for the bits, which are copied. An item with a mask needs the host between
+     * two steps, because what is allowed next follows from the token before. A mask without bits is a fault of this item.
+     */
+    sl_token_mask (*mask)(void *ctx);
+    void *mask_ctx;
+    sl_sampled out; /* out; see sl_sample_fault_status() */
 } sl_step_sample;
 
 /* One sequence's part of a step: these tokens are appended at its end. A hierarchical sequence takes at most
@@ -257,7 +264,8 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
                          sl_err *err);
 
 /* Whether an item that follows can be submitted now. False: there is no step in flight that chooses a token for its sequence, or
- * the host must know that token first: it chooses itself, or has to make the list of changes of the sequence anew. */
+ * the host must know that token first: it chooses itself, has to make the list of changes of the sequence anew, or the item has a
+ * mask. */
 bool sl_engine_can_follow(const sl_engine *e, const sl_step_item *it);
 /* SL_ERR_INVALID with SL_STEPS_IN_FLIGHT steps; SL_ERR_UNSUPPORTED in a group. After an error this step is not in flight, and
  * no sequence has advanced. */

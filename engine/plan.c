@@ -73,7 +73,7 @@ static void add_tables(const sl_plan_in *in, int32_t max_seqs, sl_plan *p)
     p->max_seqs = max_seqs;
     p->logit_bytes = rows * (uint64_t)in->cfg->vocab_size * sizeof(float);
     p->fixed_bytes += 4 * (seqs * (3 * (uint64_t)sl_pages_for(p->max_context) + 1) + 3 * tokens + rows);
-    p->fixed_bytes += p->logit_bytes + sl_choices_bytes(rows);
+    p->fixed_bytes += p->logit_bytes + sl_choices_bytes(rows, in->cfg->vocab_size);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)

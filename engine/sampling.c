@@ -2,6 +2,7 @@
 #include "engine/sampling.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/engine_impl.h"
 
@@ -13,7 +14,9 @@ static sl_status make_chosen(sl_engine *e, sl_chosen *c, size_t most, sl_err *er
     if (!c->of)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
     SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, most * sizeof *c->rows, (void **)&c->rows, err));
-    return sl_be_alloc(e->be, SL_MEM_HOST, most * sizeof *c->out, (void **)&c->out, err);
+    SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, most * sizeof *c->out, (void **)&c->out, err));
+    return sl_be_alloc(e->be, SL_MEM_HOST, most * e->choices.words * sizeof *c->masks, (void **)&c->masks,
+                       err);
 }
 
 sl_status sl_choices_init(sl_engine *e, sl_err *err)
@@ -22,10 +25,12 @@ sl_status sl_choices_init(sl_engine *e, sl_err *err)
     const sl_model_config *cfg = e->cfg;
     size_t most = (size_t)e->max_logits;
     c->most = e->max_logits;
+    c->words = sl_sample_mask_words(cfg->vocab_size);
     SL_TRY(sl_sampler_create(cfg->vocab_size, cfg->eos_ids, (size_t)cfg->n_eos, &c->host));
     SL_TRY(sl_engine_alloc(e, most * sizeof *c->rows_dev, (void **)&c->rows_dev, err));
     SL_TRY(sl_engine_alloc(e, most * sizeof *c->out_dev, (void **)&c->out_dev, err));
     SL_TRY(sl_engine_alloc(e, most * sizeof *c->next_dev, (void **)&c->next_dev, err));
+    SL_TRY(sl_engine_alloc(e, most * c->words * sizeof *c->masks_dev, (void **)&c->masks_dev, err));
     c->pool_bytes = e->o.list_bytes > 0 ? e->o.list_bytes : (int64_t)most * SL_LIST_POOL;
     SL_TRY(sl_engine_alloc(e, (uint64_t)c->pool_bytes, (void **)&c->pool, err));
     for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++)
@@ -48,11 +53,13 @@ void sl_choices_fini(sl_engine *e)
     sl_be_free(e->be, SL_MEM_DEVICE, c->rows_dev);
     sl_be_free(e->be, SL_MEM_DEVICE, c->out_dev);
     sl_be_free(e->be, SL_MEM_DEVICE, c->next_dev);
+    sl_be_free(e->be, SL_MEM_DEVICE, c->masks_dev);
     sl_be_free(e->be, SL_MEM_DEVICE, c->pool);
     for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++) {
         free(e->flight[i].chosen.of);
         sl_be_free(e->be, SL_MEM_HOST, e->flight[i].chosen.rows);
         sl_be_free(e->be, SL_MEM_HOST, e->flight[i].chosen.out);
+        sl_be_free(e->be, SL_MEM_HOST, e->flight[i].chosen.masks);
     }
 }
 
@@ -112,6 +119,8 @@ bool sl_engine_can_follow(const sl_engine *e, const sl_step_item *it)
     const sl_step_sample *w = it->sample;
     if (e->n_flights == 0 || s->chosen_in != e->submitted || s->chosen_at < 0 || it->n_tokens != 1)
         return false;
+    if (w && w->mask)
+        return false; /* its mask follows from the token */
     return !w || !has_changes(e, w->sampling, &w->history) ||
            fits(&s->list, it, sl_sampling_penalises(w->sampling));
 }
@@ -155,7 +164,7 @@ sl_status sl_choices_prepare(sl_engine *e, sl_flight *f, int32_t per, sl_err *er
 {
     sl_chosen *c = &f->chosen;
     int32_t row = 0;
-    c->n = c->n_host = 0;
+    c->n = c->n_host = c->n_masks = 0;
     for (int32_t i = 0; i < f->n_items; i++) {
         const sl_step_item *it = &f->items[i];
         int32_t length = it->seq->len + it->n_tokens;
@@ -163,7 +172,9 @@ sl_status sl_choices_prepare(sl_engine *e, sl_flight *f, int32_t per, sl_err *er
         if (!it->sample)
             continue;
         sl_choice *o = &c->of[c->n];
-        *o = (sl_choice){.seq = it->seq, .sample = it->sample, .on_host = !e->choices.device};
+        *o = (sl_choice){.seq = it->seq, .sample = it->sample, .on_host = !e->choices.device, .mask_at = -1};
+        if (it->sample->mask)
+            o->mask_at = c->n_masks++;
         sl_sample_row *r = &c->rows[c->n++];
         *r = sl_sampling_row(it->sample->sampling, (uint64_t)length, it->sample->history.n_output);
         r->row = per ? i * per + it->n_tokens - 1 : row - 1;
@@ -176,12 +187,40 @@ sl_status sl_choices_prepare(sl_engine *e, sl_flight *f, int32_t per, sl_err *er
     return SL_OK;
 }
 
+/* Asks for the masks of the step. */
+static sl_status take_masks(sl_engine *e, sl_chosen *c, sl_err *err)
+{
+    const size_t words = e->choices.words;
+    for (int32_t i = 0; i < c->n; i++) {
+        sl_choice *o = &c->of[i];
+        if (o->mask_at < 0)
+            continue;
+        size_t at = (size_t)o->mask_at * words;
+        o->mask = o->sample->mask(o->sample->mask_ctx);
+        if (!o->mask.bits)
+            continue;
+        memcpy(c->masks + at, o->mask.bits, words * sizeof *c->masks);
+        o->mask.bits = c->masks + at;
+        c->rows[i].mask = e->choices.masks_dev + at;
+        if (o->mask.ends)
+            c->rows[i].hold_until = 0;
+    }
+    size_t bytes = (size_t)c->n_masks * words * sizeof *c->masks;
+    return bytes ? sl_be_copy(e->be, e->choices.masks_dev, c->masks, bytes, err) : SL_OK;
+}
+
+/* A constraint that says nothing: no token is chosen. */
+static bool has_no_mask(const sl_choice *o)
+{
+    return o->mask_at >= 0 && !o->mask.bits;
+}
+
 /* The rows of requests that the device chooses for are put first: ops have no gaps. */
 static int32_t gather_rows(const sl_chosen *c)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < c->n; i++)
-        if (!c->of[i].on_host)
+        if (!c->of[i].on_host && !has_no_mask(&c->of[i]))
             c->rows[n++] = c->rows[i];
     return n;
 }
@@ -198,6 +237,7 @@ sl_status sl_choices_enqueue(sl_engine *e, sl_flight *f, sl_err *err)
     }
     for (int32_t i = 0; i < c->n; i++)
         c->of[i].row = c->rows[i].row;
+    SL_TRY(take_masks(e, c, err));
     all->op.n = gather_rows(c);
     if (all->op.n == 0)
         return SL_OK;
@@ -213,8 +253,9 @@ void sl_choices_submitted(sl_engine *e, sl_flight *f)
         const sl_choice *o = &f->chosen.of[i];
         sl_seq *s = o->seq;
         s->chosen_in = e->submitted;
-        s->chosen_at = o->on_host ? -1 : k++;
-        if (o->on_host)
+        bool on_device = !o->on_host && !has_no_mask(o);
+        s->chosen_at = on_device ? k++ : -1;
+        if (!on_device)
             continue;
         s->list.length = s->len + 1;
         s->list.last = -1;
@@ -229,9 +270,13 @@ void sl_choices_finish(sl_engine *e, sl_flight *f)
         sl_choice *o = &f->chosen.of[i];
         sl_step_sample *w = o->sample;
         uint64_t position = w->history.n_prompt + w->history.n_output;
-        if (o->on_host) {
+        if (has_no_mask(o)) {
+            w->out = (sl_sampled){.id = -1, .fault = SL_SAMPLE_NO_MASK};
+            o->seq->list.bytes = 0;
+        } else if (o->on_host) {
             const float *row = e->logits_host + (size_t)o->row * (size_t)e->cfg->vocab_size;
-            sl_sample_or_fault(e->choices.host, row, w->sampling, &w->history, position, &w->out);
+            sl_sample_or_fault(e->choices.host, row, w->sampling, &w->history, position,
+                               o->mask_at >= 0 ? &o->mask : NULL, &w->out);
             e->stats.sampled_on_host++;
         } else {
             w->out = f->chosen.out[k++];

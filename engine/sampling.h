@@ -4,6 +4,9 @@
  *
  * A list stays on the device while its sequence takes steps: the op counts each token that it chooses. It is made anew from
  * the history when it does not fit the sequence's length (a first step, a step that failed) or when it has no more room.
+ * Masks of constraints are asked for when the step's work is enqueued, so a device computes meanwhile; only those of requests that
+ * have one are copied.
+ *
  * When the device has no memory for a list, or no such op, that request alone is sampled on the host, from its row of
  * logits, with the same result bit by bit.
  */
@@ -29,6 +32,8 @@ typedef struct sl_choice {
     struct sl_step_sample *sample;
     int32_t row; /* of the logits */
     bool on_host;
+    int32_t mask_at; /* number of its mask in the step, or -1 */
+    sl_token_mask mask;
 } sl_choice;
 
 /* Those of one step. */
@@ -36,7 +41,8 @@ typedef struct sl_chosen {
     sl_choice *of;       /* [most] */
     sl_sample_row *rows; /* [most] */
     sl_sampled *out;     /* [most] */
-    int32_t n, n_host;
+    uint32_t *masks;     /* [most][words] */
+    int32_t n, n_host, n_masks;
 } sl_chosen;
 
 typedef struct sl_choices {
@@ -45,6 +51,8 @@ typedef struct sl_choices {
     sl_sample_row *rows_dev; /* [most] */
     sl_sampled *out_dev;     /* [most] */
     int32_t *next_dev;       /* [most]: the tokens as ids of the next step */
+    uint32_t *masks_dev;     /* [most][words] */
+    size_t words;            /* of a mask */
     uint8_t *pool;
     int64_t pool_bytes;
     int32_t most;
@@ -54,9 +62,10 @@ typedef struct sl_choices {
 enum { SL_LIST_POOL = 32 << 10 }; /* bytes of the pool for each row of logits */
 
 /* Device bytes for this number of rows. */
-static inline uint64_t sl_choices_bytes(uint64_t rows)
+static inline uint64_t sl_choices_bytes(uint64_t rows, int32_t vocab)
 {
-    return rows * (sizeof(sl_sample_row) + sizeof(sl_sampled) + sizeof(int32_t) + SL_LIST_POOL);
+    return rows * (sizeof(sl_sample_row) + sizeof(sl_sampled) + sizeof(int32_t) + SL_LIST_POOL +
+                   sl_sample_mask_words(vocab) * sizeof(uint32_t));
 }
 
 #endif

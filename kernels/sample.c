@@ -29,9 +29,12 @@ sl_status sl_sample_fault_status(uint32_t fault, int32_t position, sl_err *err)
         return sl_fail(err, SL_ERR_CORRUPT, "position %d: every logit is -inf", position);
     case SL_SAMPLE_NONE_LEFT:
         return sl_fail(err, SL_ERR_INVALID,
-                       "position %d: logit_bias, penalties and min_tokens leave no token", position);
+                       "position %d: logit_bias, penalties, min_tokens and the constraint leave no token",
+                       position);
     case SL_SAMPLE_LIST_FULL:
         return sl_fail(err, SL_ERR_EXHAUSTED, "position %d: the list of changed tokens is full", position);
+    case SL_SAMPLE_NO_MASK:
+        return sl_fail(err, SL_ERR_INVALID, "position %d: the constraint has no mask", position);
     }
     return sl_fail(err, SL_ERR_INTERNAL, "position %d: unknown fault %u", position, (unsigned)fault);
 }

@@ -6,7 +6,8 @@
  * Of a row x of logits, in this order:
  *
  *   1  changes    each entry of the request's list changes the logit of one token: its bias is added; a token that ends
- *                 the stream becomes -inf while position < hold_until; repetition, frequency and presence penalties
+ *                 the stream becomes -inf while position < hold_until; repetition, frequency and presence penalties.
+ *                 Then every token that the request's mask does not allow becomes -inf, whatever its entry says
  *   2  greedy     inv_t == 0 or top_k == 1: the largest logit
  *   3  weights    w[i] = exp((x[i] - max) * inv_t) in float32, and mass[i] = w[i] * 2^40, rounded to a whole number.
  *                 Sums of masses are exact, so their order has no influence
@@ -59,12 +60,14 @@ typedef struct sl_sample_row {
     uint64_t seed;
     uint64_t top_p;       /* times 2^32; at least 2^32: all */
     sl_sample_list *list; /* NULL: no changes */
-    int32_t row;          /* of the logits; no two requests have the same one */
-    int32_t position;     /* the index that the token will have in prompt + output */
-    int32_t hold_until;   /* no token ends the stream at a position below this */
-    int32_t top_k;        /* 0: all */
-    int32_t n_logprobs;   /* -1 none, 0 only the chosen token's, n: the n best as well (<= SL_LOGPROBS_MAX) */
-    float inv_t;          /* 1 / temperature; 0: greedy */
+    /* Device memory, (vocab + 31) / 32 words: bit i % 32 of word i / 32 says that token i is allowed. NULL: all are */
+    const uint32_t *mask;
+    int32_t row;        /* of the logits; no two requests have the same one */
+    int32_t position;   /* the index that the token will have in prompt + output */
+    int32_t hold_until; /* no token ends the stream at a position below this */
+    int32_t top_k;      /* 0: all */
+    int32_t n_logprobs; /* -1 none, 0 only the chosen token's, n: the n best as well (<= SL_LOGPROBS_MAX) */
+    float inv_t;        /* 1 / temperature; 0: greedy */
     float min_p, frequency, presence;
     float repetition; /* > 0; 1: off */
     bool track;
@@ -77,6 +80,7 @@ typedef enum {
     SL_SAMPLE_ALL_INFINITE, /* every logit is -inf */
     SL_SAMPLE_NONE_LEFT,    /* step 1 leaves no token, or an infinite one */
     SL_SAMPLE_LIST_FULL,    /* the list has no room for the chosen token */
+    SL_SAMPLE_NO_MASK, /* no mask could be made: set by who asks the op, which never runs for this request */
 } sl_sample_fault;
 
 typedef struct sl_logprob {
@@ -104,6 +108,12 @@ typedef struct sl_sample_params {
 static inline size_t sl_sample_list_bytes(int32_t room)
 {
     return sizeof(sl_sample_list) + (size_t)room * sizeof(sl_sample_entry);
+}
+
+/* Words of a mask. */
+static inline size_t sl_sample_mask_words(int32_t vocab)
+{
+    return ((size_t)vocab + 31) / 32;
 }
 
 /* The fault as a status; `position` is named in the message. */

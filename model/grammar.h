@@ -41,9 +41,13 @@ typedef struct sl_grammar sl_grammar;   /* a constraint of one request */
 
 typedef struct sl_grammars_opts {
     const char *library;           /* path of the library; NULL: it is looked for, see sl_grammars_open() */
-    const sl_tokenizer *tokenizer; /* borrowed */
-    int32_t vocab;                 /* ids of the model, at least those of the tokenizer */
-    const int32_t *eos;            /* [n_eos] ids that end an answer; at least one */
+    const sl_tokenizer *tokenizer; /* borrowed; NULL: the one of `dir`, which the engine loads */
+    const char *dir;               /* borrowed: of a checkpoint */
+    /* The library and the tokenizer are opened by the first sl_grammar_open(), which fails as sl_grammars_open() would: whoever
+     * never gets a constraint pays nothing. */
+    bool late;
+    int32_t vocab;      /* ids of the model, at least those of the tokenizer */
+    const int32_t *eos; /* [n_eos] ids that end an answer; at least one */
     size_t n_eos;
 } sl_grammars_opts;
 
@@ -55,6 +59,13 @@ typedef struct sl_grammars_opts {
  */
 sl_status sl_grammars_open(const sl_grammars_opts *o, sl_grammars **out, sl_err *err);
 void sl_grammars_close(sl_grammars *g);
+
+/* What compiled texts have cost so far, in seconds, and how often one was kept from before. Any thread. */
+typedef struct sl_grammars_stats {
+    uint64_t compiled, kept, refused;
+    double seconds;
+} sl_grammars_stats;
+void sl_grammars_stats_get(sl_grammars *g, sl_grammars_stats *out);
 
 /*
  * A constraint before its first token. What was compiled is kept for the next request with the same text. SL_ERR_INVALID: the

@@ -146,9 +146,13 @@ sl_sample_row sl_sampling_row(const sl_sampling *s, uint64_t position, size_t n_
 }
 
 void sl_sample_or_fault(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
-                        uint64_t position, sl_sampled *out)
+                        uint64_t position, const sl_token_mask *mask, sl_sampled *out)
 {
     sl_sample_row row = sl_sampling_row(s, position, h->n_output);
+    if (mask)
+        row.mask = mask->bits;
+    if (mask && mask->ends)
+        row.hold_until = 0;
     row.track = false;                     /* the list is made anew for each token */
     float *x = (float *)(uintptr_t)logits; /* changed only with a list, and then it is a copy */
     if (sl_sampler_list(sp, s, h)->n > 0) {
@@ -162,7 +166,7 @@ sl_status sl_sample(sl_sampler *sp, const float *logits, const sl_sampling *s, c
                     uint64_t position, sl_sampled *out, sl_err *err)
 {
     sl_sampled got;
-    sl_sample_or_fault(sp, logits, s, h, position, &got);
+    sl_sample_or_fault(sp, logits, s, h, position, NULL, &got);
     SL_TRY(sl_sample_fault_status(got.fault, (int32_t)position, err));
     *out = got;
     return SL_OK;

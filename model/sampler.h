@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "base/wire.h"
 #include "kernels/sample.h"
+#include "model/grammar.h"
 
 enum { SL_BIAS_MAX = 1024, SL_STOP_IDS_MAX = 64 };
 
@@ -49,6 +50,9 @@ typedef struct sl_sampling {
     uint32_t n_bias;
     int32_t *stop_ids; /* owned, n_stop_ids */
     uint32_t n_stop_ids;
+    sl_grammar_kind constraint; /* SL_GRAMMAR_NONE: none */
+    char *grammar;              /* owned: the text of the constraint, n_grammar bytes and a NUL; NULL: none */
+    uint32_t n_grammar;
 } sl_sampling;
 
 #define SL_SAMPLING_MAX_TOKENS INT32_MAX
@@ -63,6 +67,8 @@ sl_status sl_sampling_validate(const sl_sampling *s, int32_t vocab, sl_err *err)
 /* Replaces the lists by copies. */
 sl_status sl_sampling_set_bias(sl_sampling *s, const sl_logit_bias *bias, uint32_t n);
 sl_status sl_sampling_set_stop_ids(sl_sampling *s, const int32_t *ids, uint32_t n);
+/* Replaces the constraint; the text is copied. */
+sl_status sl_sampling_set_constraint(sl_sampling *s, sl_grammar_kind kind, const char *text, size_t n);
 
 /* Wire form, whose first byte is a version. Read writes *out only on success and checks the lengths of lists; other
  * bounds are checked by sl_sampling_validate(). Errors: SL_ERR_CORRUPT (also sets r->bad), SL_ERR_NO_MEMORY. */
@@ -78,6 +84,12 @@ typedef struct sl_history {
     size_t n_output;
 } sl_history;
 
+/* Which tokens a constraint (model/grammar.h) allows next. */
+typedef struct sl_token_mask {
+    const uint32_t *bits; /* [sl_sample_mask_words(vocab)], as sl_sample_row.mask; NULL: it cannot say */
+    bool ends;            /* only tokens that end the answer, which min_tokens then does not hold back */
+} sl_token_mask;
+
 typedef struct sl_sampler sl_sampler;
 
 /* Scratch for a vocabulary of `vocab` logits; eos_ids (copied) are the model's end tokens. */
@@ -91,9 +103,9 @@ void sl_sampler_destroy(sl_sampler *sp);
 sl_status sl_sample(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
                     uint64_t position, sl_sampled *out, sl_err *err);
 
-/* The same, with an error as a fault in *out (kernels/sample.h). */
+/* The same under a constraint (mask NULL: none), with an error as a fault in *out (kernels/sample.h). */
 void sl_sample_or_fault(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
-                        uint64_t position, sl_sampled *out);
+                        uint64_t position, const sl_token_mask *mask, sl_sampled *out);
 
 /*
  * The parts of sl_sample(), for those who choose on a device. The row has no list; it counts the chosen token if the

@@ -7,7 +7,7 @@
 
 #include "model/sampler.h"
 
-enum { WIRE_VERSION = 1 };
+enum { WIRE_VERSION = 2 };
 
 void sl_sampling_default(sl_sampling *s)
 {
@@ -22,6 +22,7 @@ void sl_sampling_free(sl_sampling *s)
 {
     free(s->bias);
     free(s->stop_ids);
+    free(s->grammar);
     sl_sampling_default(s);
 }
 
@@ -59,13 +60,34 @@ sl_status sl_sampling_set_stop_ids(sl_sampling *s, const int32_t *ids, uint32_t 
     return SL_OK;
 }
 
+sl_status sl_sampling_set_constraint(sl_sampling *s, sl_grammar_kind kind, const char *text, size_t n)
+{
+    char *copy = NULL;
+    if (kind != SL_GRAMMAR_NONE) {
+        copy = malloc(n + 1);
+        if (!copy)
+            return SL_ERR_NO_MEMORY;
+        if (n)
+            memcpy(copy, text, n);
+        copy[n] = 0;
+    }
+    free(s->grammar);
+    s->grammar = copy;
+    s->constraint = kind;
+    s->n_grammar = copy ? (uint32_t)n : 0;
+    return SL_OK;
+}
+
 sl_status sl_sampling_copy(const sl_sampling *s, sl_sampling *out)
 {
     sl_sampling c = *s;
     c.bias = NULL;
     c.stop_ids = NULL;
+    c.grammar = NULL;
     SL_TRY(sl_sampling_set_bias(&c, s->bias, s->n_bias));
     sl_status st = sl_sampling_set_stop_ids(&c, s->stop_ids, s->n_stop_ids);
+    if (st == SL_OK)
+        st = sl_sampling_set_constraint(&c, s->constraint, s->grammar, s->n_grammar);
     if (st != SL_OK) {
         sl_sampling_free(&c);
         return st;
@@ -139,8 +161,23 @@ static sl_status check_bias(const sl_sampling *s, int32_t vocab, sl_err *err)
     return SL_OK;
 }
 
+/* The text itself is judged by sl_grammar_open(). */
+static sl_status check_constraint(const sl_sampling *s, sl_err *err)
+{
+    if (s->constraint < SL_GRAMMAR_NONE || s->constraint >= SL_GRAMMAR_KINDS)
+        return sl_fail(err, SL_ERR_INVALID, "constraint: there is no kind %d", (int)s->constraint);
+    if (s->n_grammar > SL_GRAMMAR_BYTES_MAX)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "%s: %u bytes; at most %d are possible",
+                       sl_grammar_kind_names[s->constraint], s->n_grammar, SL_GRAMMAR_BYTES_MAX);
+    if (s->constraint && s->ignore_eos)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "ignore_eos: a constrained answer ends where its constraint ends it");
+    return SL_OK;
+}
+
 sl_status sl_sampling_validate(const sl_sampling *s, int32_t vocab, sl_err *err)
 {
+    SL_TRY(check_constraint(s, err));
     SL_TRY(check_floats(s, err));
     SL_TRY(check_ints(s, err));
     SL_TRY(check_bias(s, vocab, err));
@@ -178,6 +215,9 @@ void sl_sampling_write(sl_wr *w, const sl_sampling *s)
         sl_wr_f32(w, s->bias[i].bias);
     }
     sl_wr_i32s(w, s->stop_ids, s->n_stop_ids);
+    sl_wr_u8(w, (uint8_t)s->constraint);
+    if (s->constraint)
+        sl_wr_blob(w, s->grammar, s->n_grammar);
 }
 
 static void read_bias(sl_rd *r, sl_sampling *s)
@@ -197,6 +237,17 @@ static void read_bias(sl_rd *r, sl_sampling *s)
         s->bias[i].bias = sl_rd_f32(r);
     }
     s->n_bias = n;
+}
+
+static void read_constraint(sl_rd *r, sl_sampling *s)
+{
+    uint8_t kind = sl_rd_u8(r);
+    size_t n = 0;
+    const uint8_t *text = kind ? sl_rd_blob(r, &n) : NULL;
+    if (kind >= SL_GRAMMAR_KINDS || n > SL_GRAMMAR_BYTES_MAX || (kind && !text))
+        r->bad = true;
+    if (!r->bad && sl_sampling_set_constraint(s, (sl_grammar_kind)kind, (const char *)text, n) != SL_OK)
+        r->bad = true;
 }
 
 sl_status sl_sampling_read(sl_rd *r, sl_sampling *out)
@@ -224,6 +275,7 @@ sl_status sl_sampling_read(sl_rd *r, sl_sampling *out)
     size_t n = 0;
     sl_rd_i32s(r, &s.stop_ids, &n, SL_STOP_IDS_MAX);
     s.n_stop_ids = (uint32_t)n;
+    read_constraint(r, &s);
     if (r->bad) {
         sl_sampling_free(&s);
         return SL_ERR_CORRUPT;

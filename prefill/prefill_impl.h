@@ -22,6 +22,7 @@
 
 #include "base/log.h"
 #include "prefill/copier.h"
+#include "worker/constraint.h"
 #include "worker/page_read.h"
 #include "worker/prompt_queue.h"
 #include "prefill/path.h"
@@ -105,6 +106,7 @@ struct sl_prefill_job {
         job_state state;
         sl_sampling sampling;
         bool has_sampling;
+        sl_constraint *constraint; /* NULL: none */
         sl_lease *lease;
         void *seq;         /* may be opened before the job runs: see device.c */
         int32_t seq_pages; /* host pages that it was given */

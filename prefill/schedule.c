@@ -85,7 +85,10 @@ static sl_status check_request(sl_prefill *p, sl_prefill_job *j, sl_err *err)
     if (sl_sampling_read(&rd, &j->engine.sampling) != SL_OK)
         return sl_fail(err, SL_ERR_CORRUPT, "sampling parameters do not decode");
     j->engine.has_sampling = true;
-    return sl_sampling_validate(&j->engine.sampling, p->o.role.runner->vocab, err);
+    SL_TRY(sl_sampling_validate(&j->engine.sampling, p->o.role.runner->vocab, err));
+    sl_status st = sl_constraint_open(p->role.constraints, &j->engine.sampling, r->tokens + r->n_prompt,
+                                      r->n_tokens - r->n_prompt, &j->engine.constraint);
+    return st == SL_OK ? st : sl_fail(err, st, "out of memory for a constraint");
 }
 
 static void on_new(sl_prefill *p, sl_prefill_job *j)
@@ -114,6 +117,7 @@ static void on_end(sl_prefill *p, sl_prefill_job *j)
         return;
     sl_prefill_prefetch_end(p, j);
     sl_lease_release(j->engine.lease, true);
+    sl_constraint_close(j->engine.constraint);
     if (j->engine.has_sampling)
         sl_sampling_free(&j->engine.sampling);
     *(j->engine.prev ? &j->engine.prev->engine.next : &p->jobs) = j->engine.next;
@@ -348,6 +352,17 @@ static void find_on_device(sl_prefill *p, sl_prefill_job *j)
     j->dev_rows = pages;
 }
 
+/* A prompt with a constraint is not computed before the constraint can say what its first token may be. */
+static bool can_choose(sl_prefill *p, sl_prefill_job *j)
+{
+    sl_err err = {0};
+    sl_status st = sl_constraint_failed(j->engine.constraint, &err);
+    if (st == SL_OK)
+        return sl_constraint_ready(j->engine.constraint);
+    sl_schedule_fail(p, j, st, false, "constraint: %.270s", err.text);
+    return false;
+}
+
 static bool open_job(sl_prefill *p, sl_prefill_job *j)
 {
     sl_err err = {0};
@@ -380,7 +395,7 @@ void sl_schedule_admit(sl_prefill *p)
             pages = start_job(p, j);
         if (j->engine.state == JOB_PULLING && slots)
             sl_prefill_open_early(p, j);
-        if (j->engine.state == JOB_READY && (slots || j->engine.seq))
+        if (j->engine.state == JOB_READY && (slots || j->engine.seq) && can_choose(p, j))
             slots &= open_job(p, j);
     }
 }
@@ -482,6 +497,7 @@ static sl_step_sample *sample_of(sl_prefill *p, sl_prefill_job *j, int32_t i)
                                                  .n_prompt = r->n_prompt,
                                                  .output = r->tokens + r->n_prompt,
                                                  .n_output = r->n_tokens - r->n_prompt}};
+    sl_constraint_apply(j->engine.constraint, &p->samples[i]);
     return &p->samples[i];
 }
 

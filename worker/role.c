@@ -93,6 +93,13 @@ sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_r
     sl_status st = sl_mailbox_create(&r->inbox);
     if (st != SL_OK)
         return sl_fail(err, st, "cannot create a mailbox");
+    sl_constraints_opts constraints = {.grammars = {.dir = o->model_dir,
+                                                    .vocab = o->runner->vocab,
+                                                    .eos = o->eos_ids,
+                                                    .n_eos = (size_t)o->n_eos},
+                                       .wake = r->inbox,
+                                       .metrics = o->worker.metrics};
+    SL_TRY(sl_constraints_create(&constraints, &r->constraints, err));
     r->group = o->runner->group;
     st = sl_checker_open(&r->checker, o->arena, o->row_sums, o->verify, r->inbox, checked_kind);
     if (st != SL_OK)
@@ -103,6 +110,9 @@ sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_r
 void sl_worker_role_close(sl_worker_role *r)
 {
     sl_checker_close(&r->checker);
+    sl_constraints_destroy(r->constraints);
+    while (sl_worker_role_take(r)) /* what woke a loop that has ended */
+        ;
     sl_mailbox_destroy(r->inbox);
     sl_sampler_destroy(r->sampler);
     sl_store_destroy(r->store);

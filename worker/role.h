@@ -18,6 +18,7 @@
 #include "kvstore/store.h"
 #include "model/sampler.h"
 #include "worker/checker.h"
+#include "worker/constraint.h"
 #include "worker/group.h"
 #include "worker/runner.h"
 #include "worker/worker.h"
@@ -29,6 +30,7 @@ typedef struct sl_worker_role_opts {
     const sl_runner *runner;
     sl_arena *arena;
     sl_row_sums *row_sums; /* of the arena; NULL: rows have no checksums */
+    const char *model_dir; /* whose tokenizer constraints use; NULL: there are none */
     const int32_t *eos_ids;
     int32_t n_eos;
     bool prefix_cache, verify_checksums;
@@ -67,6 +69,7 @@ typedef struct sl_worker_role {
     /* engine thread */
     sl_store *store;
     sl_sampler *sampler;
+    sl_constraints *constraints;
     bool leaving; /* it was told to stop, and the routers know */
     bool
         draining; /* it leaves, and no router needs it any more: it takes no new work and gives back what waits */

@@ -59,6 +59,7 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
         .runner = &p->runner,
         .arena = p->arena,
         .row_sums = p->row_sums,
+        .model_dir = c->model.path,
         .eos_ids = mc->eos_ids,
         .n_eos = mc->n_eos,
         .prefix_cache = c->kvstore.prefix_cache,

@@ -131,6 +131,27 @@ static void grow(sl_run *r)
 
 /* ---- a step begins ---- */
 
+bool sl_run_can_choose(sl_run *r, sl_ticket *t)
+{
+    sl_constraint *c = sl_run_of(t)->constraint;
+    sl_err err = {0};
+    char why[400];
+    if (!c)
+        return true;
+    /* What is allowed next follows from the token that is in flight. The step waits for that one: without this request it would
+     * take every second step only. */
+    r->settle |= t->steps > 0;
+    if (t->steps)
+        return false;
+    sl_constraint_follow(c, t->tokens + t->n_prompt, (size_t)sl_ticket_produced(t));
+    sl_status st = sl_constraint_failed(c, &err);
+    if (st == SL_OK)
+        return sl_constraint_ready(c);
+    snprintf(why, sizeof why, "constraint: %.350s", err.text);
+    sl_core_fail(&r->core, t, st, false, why, sl_now_ns());
+    return false;
+}
+
 sl_step_sample *sl_run_sample(sl_run_flight *f, const sl_ticket *t, int32_t item, int32_t ahead)
 {
     sl_step_sample *w = &f->samples[item];
@@ -139,6 +160,7 @@ sl_step_sample *sl_run_sample(sl_run_flight *f, const sl_ticket *t, int32_t item
                               .n_prompt = (size_t)t->n_prompt,
                               .output = t->tokens + t->n_prompt,
                               .n_output = (size_t)(sl_ticket_produced(t) + ahead)};
+    sl_constraint_apply(sl_run_of(t)->constraint, w);
     return w;
 }
 
@@ -161,7 +183,8 @@ static void put_running(sl_run *r, sl_run_flight *f)
     f->decoding = 0;
     grow(r);
     for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(RUNNING)));)
-        if (!ends_in_flight(r, t) && tokens_of(t) <= sl_run_of(t)->seq_pages * PAGE)
+        if (!ends_in_flight(r, t) && tokens_of(t) <= sl_run_of(t)->seq_pages * PAGE &&
+            sl_run_can_choose(r, t))
             put(r, f, t);
 }
 

@@ -133,7 +133,7 @@ void sl_prompts_admit(sl_run *r)
 {
     bool room = true;
     for (sl_ticket *t = NULL; room && (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(PROMPT)));) {
-        if (!t->begun && sl_prompt_queue_has_place(&r->prompts, t->n_tokens))
+        if (!t->begun && sl_run_can_choose(r, t) && sl_prompt_queue_has_place(&r->prompts, t->n_tokens))
             room = begin(r, t);
     }
 }

@@ -50,8 +50,8 @@ static sl_status read_sampling(const sl_run *r, const sl_msg_reserve *m, sl_samp
     return st;
 }
 
-/* The ticket has r->m from now on. NULL: out of memory. */
-static sl_ticket *new_ticket(sl_run *r, const sl_sampling *sampling, uint64_t now)
+/* The ticket has r->m, sampling and constraint from now on. NULL: out of memory. */
+static sl_ticket *new_ticket(sl_run *r, const sl_sampling *sampling, sl_constraint *constraint, uint64_t now)
 {
     const sl_msg_reserve *m = &r->m->msg.reserve;
     sl_ticket *t = sl_tickets_new(&r->core.tickets);
@@ -67,6 +67,7 @@ static sl_ticket *new_ticket(sl_run *r, const sl_sampling *sampling, uint64_t no
     t->sampling = *sampling;
     t->deadline_ns = m->deadline_ms ? now + m->deadline_ms * MS : UINT64_MAX;
     sl_run_of(t)->m = r->m;
+    sl_run_of(t)->constraint = constraint;
     r->m = NULL;
     sl_tickets_enter(&r->core.tickets, t);
     return t;
@@ -94,8 +95,12 @@ static void on_reserve(sl_run *r)
         sl_run_tell_failed(r, r->m->router, m->rid, m->attempt, st, false, err.text);
         return;
     }
-    sl_ticket *t = new_ticket(r, &sampling, now);
+    sl_constraint *constraint = NULL;
+    st = sl_constraint_open(r->role->constraints, &sampling, m->tokens + m->n_prompt,
+                            m->n_tokens - m->n_prompt, &constraint);
+    sl_ticket *t = st == SL_OK ? new_ticket(r, &sampling, constraint, now) : NULL;
     if (!t) {
+        sl_constraint_close(constraint);
         sl_sampling_free(&sampling);
         sl_run_tell_failed(r, r->m->router, m->rid, m->attempt, SL_ERR_NO_MEMORY, true, "out of memory");
         return;
@@ -290,6 +295,7 @@ static bool is_stop(const void *ctx, const sl_sampling *s, int32_t id)
 
 static void free_ticket(sl_ticket *t)
 {
+    sl_constraint_close(sl_run_of(t)->constraint);
     sl_wmsg_free(sl_run_of(t)->m);
 }
 

@@ -7,6 +7,7 @@
 #include "decode/run/run.h"
 #include "decode/run/stall.h"
 #include "engine/random_pages.h"
+#include "worker/constraint.h"
 #include "worker/prompt_queue.h"
 #include "worker/token.h"
 
@@ -19,8 +20,9 @@ typedef struct sl_run_ticket {
     sl_lease *lease;
     void *seq; /* NULL: none is open */
     int32_t seq_pages;
-    sl_layer_stats stats; /* of the sequence that was closed last */
-    bool resident;        /* residency.c has decided that all its rows are on the device */
+    sl_layer_stats stats;      /* of the sequence that was closed last */
+    sl_constraint *constraint; /* NULL: none */
+    bool resident;             /* residency.c has decided that all its rows are on the device */
     /* PROMPT */
     sl_queued_prompt prompt;
     uint64_t started_ns;
@@ -69,9 +71,9 @@ struct sl_run {
     sl_run_flight flight[SL_STEPS_IN_FLIGHT]; /* in flight: n_flights from first_flight on */
     int32_t first_flight, n_flights, depth;   /* depth: most of them */
     uint64_t stepped_ns;                      /* when the last step had ended */
-    bool settle;                              /* room must be made, which waits until no step is in flight */
-    sl_prompt_queue prompts;                  /* role both */
-    sl_random_pages random; /* what is declared as computed; without units where nothing is */
+    bool settle; /* the next step waits until none is in flight: room must be made, or a token be known */
+    sl_prompt_queue prompts; /* role both */
+    sl_random_pages random;  /* what is declared as computed; without units where nothing is */
     sl_stall stall;
 
     bool patrolling; /* a job of the patrol is at the checker */
@@ -112,6 +114,8 @@ void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped);
 void sl_run_fetched(sl_run *r);
 
 /* batch.c */
+/* Whether a step can choose the next token of t: its constraint is ready, if it has one. A constraint that has failed ends t. */
+bool sl_run_can_choose(sl_run *r, sl_ticket *t);
 /* What is to be chosen for t in the item of this number, after which all its tokens are in its rows, and `ahead` more that the
  * steps in flight choose. */
 sl_step_sample *sl_run_sample(sl_run_flight *f, const sl_ticket *t, int32_t item, int32_t ahead);

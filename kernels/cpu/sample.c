@@ -12,7 +12,7 @@ enum { BLOCK = 1024 };
 
 /* Memory for one row. */
 typedef struct row_memory {
-    float *w;
+    float *w, *allowed; /* allowed: the logits under a mask */
     uint16_t *bin;
     int32_t *ids;    /* candidates */
     uint64_t *count; /* two counters of each value, for even and odd tokens: neighbours are often equal */
@@ -33,7 +33,7 @@ size_t sl_sample_scratch_bytes(int32_t vocab)
 {
     size_t n = (size_t)vocab;
 
-    return 64 + up64(n * sizeof(float)) + up64(n * sizeof(uint16_t)) + up64(n * sizeof(int32_t)) +
+    return 64 + 2 * up64(n * sizeof(float)) + up64(n * sizeof(uint16_t)) + up64(n * sizeof(int32_t)) +
            2 * SL_SAMPLE_BINS * sizeof(uint64_t);
 }
 
@@ -44,6 +44,7 @@ static row_memory divide(void *scratch, int32_t vocab)
     row_memory m;
 
     m.w = (float *)(void *)at;
+    m.allowed = (float *)(void *)(at += up64(n * sizeof(float)));
     m.bin = (uint16_t *)(void *)(at += up64(n * sizeof(float)));
     m.ids = (int32_t *)(void *)(at += up64(n * sizeof(uint16_t)));
     m.count = (uint64_t *)(void *)(at + up64(n * sizeof(int32_t)));
@@ -257,6 +258,14 @@ static bool track(sl_sample_list *list, int32_t id)
     return true;
 }
 
+/* The logits with -inf for what the mask does not allow. */
+static const float *allow(const row_memory *m, const float *x, size_t n, const uint32_t *mask)
+{
+    for (size_t i = 0; i < n; i++)
+        m->allowed[i] = mask[i / 32] >> i % 32 & 1 ? x[i] : -INFINITY;
+    return m->allowed;
+}
+
 /* The choice among the changed logits; the row is unchanged afterwards. raw: the chosen token's unchanged logit. */
 static sl_sample_fault choose_changed(const sl_sample_row *r, const row_memory *m, float *x, int32_t vocab,
                                       float raw_max, int32_t *id, float *raw)
@@ -266,10 +275,11 @@ static sl_sample_fault choose_changed(const sl_sample_row *r, const row_memory *
     bool bad = false;
 
     change(r, x, vocab);
-    if (r->list)
-        max = sl_sample_max(x, n, &bad);
+    const float *y = r->mask ? allow(m, x, n, r->mask) : x;
+    if (r->list || r->mask)
+        max = sl_sample_max(y, n, &bad);
     bool none = bad || max == -INFINITY;
-    *id = none ? -1 : choose(r, m, x, n, max);
+    *id = none ? -1 : choose(r, m, y, n, max);
     *raw = none ? 0 : x[*id];
     restore(r, x, vocab, *id, raw);
     return none ? SL_SAMPLE_NONE_LEFT : SL_SAMPLE_FINE;

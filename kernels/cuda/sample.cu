@@ -187,10 +187,11 @@ __device__ static uint32_t sample_row(sample_shared &s, sample_part &p, const sl
     }
     if (r.n_logprobs > 0)
         best_tokens<C>(s, p, r, max, log_total, out);
-    if (r.list) {
+    if (r.list)
         change(p, r, n);
+    p.mask = r.mask;
+    if (r.list || r.mask)
         best = best_of<C>(s, p);
-    }
     bool none = !best || (uint32_t)(best >> 32) == sl_sample_key(-INFINITY);
     int id = none ? -1 : choose<C>(s, p, r, best);
     if (r.list)

@@ -33,6 +33,7 @@ struct sample_shared {
 /* A row, as one block sees it. */
 struct sample_part {
     float *x;
+    const uint32_t *mask; /* NULL, or which tokens are allowed: the others are read as -inf */
     int vocab, rank, first_tile, tiles;
     int turn; /* of the mail */
 };
@@ -196,6 +197,14 @@ template <typename F> __device__ static inline void each_of_tile(const sample_pa
         for (int j = 0; j < AT_ONCE; j++) {
             int i = base + k + 32 * j;
             v[j] = i < p.vocab ? p.x[i] : 0.0f;
+        }
+        if (p.mask) { /* the 32 tokens of a warp share a word */
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                int i = base + k + 32 * j;
+                if (i < p.vocab && !(p.mask[i >> 5] >> (i & 31) & 1))
+                    v[j] = -INFINITY;
+            }
         }
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++)

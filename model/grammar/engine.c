@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "model/grammar/llg_api.h"
 
 /*
@@ -40,11 +41,18 @@ typedef struct kept {
 struct sl_grammars {
     const sl_llg_api *api;
     const sl_tokenizer *tok;
+    sl_tokenizer *own; /* tok, when the engine has loaded it */
+    char *library, *dir;
     LlgTokenizer *vocabulary;
     int32_t vocab;
     uint32_t eos[8];
     size_t n_eos, mask_bytes;
+    pthread_mutex_t opening; /* of what this part of the engine has found out: */
+    bool opened;
+    sl_status status; /* of opening it; err says why */
+    sl_err err;
     pthread_mutex_t lock; /* of what follows */
+    sl_grammars_stats stats;
     kept kept[KEPT];
     uint64_t uses;
 };
@@ -213,6 +221,7 @@ static LlgMatcher *copy_kept(sl_grammars *g, sl_key key)
             continue;
         g->kept[i].used = ++g->uses;
         copy = g->api->clone_matcher(g->kept[i].first);
+        g->stats.kept++;
     }
     pthread_mutex_unlock(&g->lock);
     return copy;
@@ -233,24 +242,56 @@ static void keep(sl_grammars *g, sl_key key, LlgMatcher *m)
 
 /* ---- engine ---- */
 
-sl_status sl_grammars_open(const sl_grammars_opts *o, sl_grammars **out, sl_err *err)
+/* What may take long: the library, the tokenizer, the vocabulary. */
+static sl_status open_parts(sl_grammars *g, sl_err *err)
 {
     const sl_llg_api *api;
-    if (o->n_eos < 1)
-        return sl_fail(err, SL_ERR_INVALID,
+    if (g->n_eos < 1)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "constraints need a token that ends an answer, and the model has none");
-    SL_TRY(sl_llg_open(o->library, &api, err));
+    SL_TRY(sl_llg_open(g->library, &api, err));
+    if (!g->tok && !g->dir)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "constraints need a tokenizer, and there is none");
+    if (!g->tok)
+        SL_TRY(sl_tokenizer_load(g->dir, &g->own, err));
+    g->tok = g->tok ? g->tok : g->own;
+    g->api = api;
+    return make_vocabulary(g, err);
+}
+
+/* Opens the parts, once; a failure is told to everybody who asks. */
+static sl_status need_parts(sl_grammars *g, sl_err *err)
+{
+    pthread_mutex_lock(&g->opening);
+    if (!g->opened) {
+        g->status = open_parts(g, &g->err);
+        g->opened = true;
+    }
+    sl_status st = g->status;
+    if (st != SL_OK && err)
+        *err = g->err;
+    pthread_mutex_unlock(&g->opening);
+    return st;
+}
+
+sl_status sl_grammars_open(const sl_grammars_opts *o, sl_grammars **out, sl_err *err)
+{
     sl_grammars *g = calloc(1, sizeof *g);
     if (!g)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    g->api = api;
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_mutex_init(&g->opening, NULL);
     g->tok = o->tokenizer;
     g->vocab = o->vocab;
+    g->library = o->library ? strdup(o->library) : NULL;
+    g->dir = o->dir ? strdup(o->dir) : NULL;
     for (; g->n_eos < o->n_eos && g->n_eos < SL_COUNT(g->eos); g->n_eos++)
         g->eos[g->n_eos] = (uint32_t)o->eos[g->n_eos];
     g->mask_bytes = sl_grammar_mask_words(g) * sizeof(uint32_t);
-    pthread_mutex_init(&g->lock, NULL);
-    sl_status st = make_vocabulary(g, err);
+    sl_status st = (o->library && !g->library) || (o->dir && !g->dir)
+                       ? sl_fail(err, SL_ERR_NO_MEMORY, "out of memory")
+                   : o->late ? SL_OK
+                             : need_parts(g, err);
     if (st == SL_OK)
         *out = g;
     else
@@ -258,14 +299,26 @@ sl_status sl_grammars_open(const sl_grammars_opts *o, sl_grammars **out, sl_err 
     return st;
 }
 
+void sl_grammars_stats_get(sl_grammars *g, sl_grammars_stats *out)
+{
+    pthread_mutex_lock(&g->lock);
+    *out = g->stats;
+    pthread_mutex_unlock(&g->lock);
+}
+
 void sl_grammars_close(sl_grammars *g)
 {
     if (!g)
         return;
-    for (int i = 0; i < KEPT; i++)
+    for (int i = 0; i < KEPT && g->api; i++)
         g->api->free_matcher(g->kept[i].first);
-    g->api->free_tokenizer(g->vocabulary);
+    if (g->api)
+        g->api->free_tokenizer(g->vocabulary);
+    sl_tokenizer_destroy(g->own);
+    free(g->library);
+    free(g->dir);
     pthread_mutex_destroy(&g->lock);
+    pthread_mutex_destroy(&g->opening);
     free(g);
 }
 
@@ -318,6 +371,15 @@ static sl_status check_text(sl_grammar_kind kind, const char *text, size_t len, 
     return kind == SL_GRAMMAR_SCHEMA ? check_schema(text, len, err) : SL_OK;
 }
 
+static void count(sl_grammars *g, sl_status st, double seconds)
+{
+    pthread_mutex_lock(&g->lock);
+    g->stats.compiled += st == SL_OK;
+    g->stats.refused += st != SL_OK;
+    g->stats.seconds += seconds;
+    pthread_mutex_unlock(&g->lock);
+}
+
 static sl_status first_state(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len,
                              LlgMatcher **out, sl_err *err)
 {
@@ -328,8 +390,10 @@ static sl_status first_state(sl_grammars *g, sl_grammar_kind kind, const char *t
     if (!copy)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a grammar");
     LlgMatcher *made = NULL;
+    const uint64_t begin = sl_now_ns();
     sl_status st = compile_aside(g, kind, copy, &made, err);
     free(copy);
+    count(g, st, (double)(sl_now_ns() - begin) / 1e9);
     SL_TRY(st);
     *out = g->api->clone_matcher(made);
     keep(g, key, made);
@@ -340,6 +404,7 @@ sl_status sl_grammar_open(sl_grammars *g, sl_grammar_kind kind, const char *text
                           sl_grammar **out, sl_err *err)
 {
     LlgMatcher *m = NULL;
+    SL_TRY(need_parts(g, err));
     sl_status st = check_text(kind, text, len, err);
     if (st == SL_OK)
         st = first_state(g, kind, text, len, &m, err);

@@ -1,6 +1,6 @@
 /*
  * Tokens that a step chooses are compared with those of sl_sample() from the same logits: sequences with parameters of every kind, which
- * join, pause, start again and are spilled; lists that stay on the device, grow, are made anew, or have no room there.
+ * join, pause, start again and are spilled; masks; lists that stay on the device, grow, are made anew, or have no room there.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -17,6 +17,8 @@ static fix_run run[N];
 static sl_sampling how[N];
 static sl_step_sample want[N];
 static sl_sampler *host;
+static uint32_t bits[N][2048];
+static sl_token_mask mask[N]; /* of the next token; bits NULL: none can be made */
 
 static const fix_opts opts = {.dir = "tests/golden/model/ds-yarn",
                               .max_seqs = N,
@@ -51,9 +53,32 @@ static sl_history history_of(int i)
     return (sl_history){text[i].ids, PROMPT, text[i].ids + PROMPT, (size_t)(text[i].n - PROMPT)};
 }
 
+static sl_token_mask mask_of(void *ctx)
+{
+    return *(const sl_token_mask *)ctx;
+}
+
+/* Of one sequence in three, a part of the vocabulary that changes from token to token. */
+static void make_mask(int i)
+{
+    uint32_t h = (uint32_t)(i + 1) * 2654435761u + (uint32_t)text[i].n;
+    ck_assert_uint_le(sl_sample_mask_words(f.cfg->vocab_size), SL_COUNT(bits[0]));
+    for (size_t w = 0; w < SL_COUNT(bits[0]); w++) {
+        h = h * 1664525u + 1013904223u;
+        bits[i][w] = h & h >> 7;
+    }
+    bits[i][0] |= 1u << 9;
+    mask[i] = (sl_token_mask){bits[i], text[i].n % 9 == 0};
+}
+
 static sl_step_item item_of(int i, int32_t from, bool logits)
 {
     want[i] = (sl_step_sample){.sampling = &how[i], .history = history_of(i)};
+    if (i % 3 == 2) {
+        make_mask(i);
+        want[i].mask = mask_of;
+        want[i].mask_ctx = &mask[i];
+    }
     memset(&want[i].out, 0x5a, sizeof want[i].out);
     return (sl_step_item){.seq = run[i].seq,
                           .tokens = text[i].ids + from,
@@ -70,13 +95,14 @@ static void take(const sl_step_item *it, int i)
     MUST(it->want_logits == (it->logits != NULL));
     MUST(want[i].out.fault == 0);
     if (it->logits) {
-        sl_err err = {0};
-        ck_assert_msg(sl_sample(host, it->logits, &how[i], &h, (uint64_t)text[i].n, &out, &err) == SL_OK,
-                      "%s", err.text);
+        sl_sample_or_fault(host, it->logits, &how[i], &h, (uint64_t)text[i].n, want[i].mask ? &mask[i] : NULL,
+                           &out);
         if (memcmp(&out, &want[i].out, sizeof out) != 0)
             ck_abort_msg("sequence %d: token %d at %d, the host chooses %d", i, want[i].out.id, text[i].n,
                          out.id);
     }
+    if (want[i].mask)
+        ck_assert_uint_ne(bits[i][want[i].out.id / 32] & 1u << (want[i].out.id & 31), 0);
     text[i].ids[text[i].n++] = want[i].out.id;
 }
 
@@ -204,6 +230,37 @@ START_TEST(a_list_without_room_is_the_hosts)
 }
 END_TEST
 
+/* A constraint that cannot say what is allowed fails its own request only; one that allows only the end is not held back. */
+START_TEST(masks_that_are_missing_or_the_end)
+{
+    start(&opts);
+    open_seq(0, 0);
+    open_seq(5, 0);
+    for (int i = 0; i <= 5; i += 5)
+        fix_grow(&f, &run[i], text[i].n);
+    sl_step_item items[] = {item_of(0, text[0].n - 1, true), item_of(5, text[5].n - 1, true)};
+    mask[5].bits = NULL;
+    sl_err err = {0};
+    ck_assert_int_eq(sl_engine_step(f.engine, items, 2, NULL, &err), SL_OK);
+    take(&items[0], 0);
+    ck_assert_uint_eq(want[5].out.fault, SL_SAMPLE_NO_MASK);
+    ck_assert_int_eq(sl_sample_fault_status(want[5].out.fault, 3, &err), SL_ERR_INVALID);
+    text[5].ids[text[5].n++] = 7;
+    for (int ends = 0; ends < 2; ends++) {
+        fix_grow(&f, &run[5], text[5].n);
+        items[1] = item_of(5, text[5].n - 1, true);
+        memset(bits[5], 0, sizeof bits[5]);
+        bits[5][0] = 1u << 6; /* a stop token, which min_tokens holds back */
+        mask[5] = (sl_token_mask){bits[5], ends};
+        ck_assert_int_eq(sl_engine_step(f.engine, &items[1], 1, NULL, &err), SL_OK);
+        ck_assert_uint_eq(want[5].out.fault, ends ? SL_SAMPLE_FINE : SL_SAMPLE_NONE_LEFT);
+        ck_assert_int_eq(want[5].out.id, ends ? 6 : -1);
+        text[5].ids[text[5].n++] = 8;
+    }
+    stop();
+}
+END_TEST
+
 START_TEST(wrong_items_are_refused)
 {
     start(&opts);
@@ -229,6 +286,7 @@ int main(void)
     tcase_add_test(c, tokens_are_those_of_the_host);
     tcase_add_test(c, lists_are_made_anew);
     tcase_add_test(c, a_list_without_room_is_the_hosts);
+    tcase_add_test(c, masks_that_are_missing_or_the_end);
     tcase_add_test(c, wrong_items_are_refused);
     suite_add_tcase(s, c);
     return run_suite(s);

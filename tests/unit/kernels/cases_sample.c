@@ -130,6 +130,21 @@ static bool list_of(int64_t row, int64_t vocab, sl_sample_list *l, sl_sample_row
     return true;
 }
 
+/* The mask of a row: of one row in eight it allows nothing, of others one token, few, or most. */
+static bool mask_of(int64_t row, int64_t vocab, uint32_t *mask)
+{
+    uint64_t kind = of(row, 16, 8), only = of(row, 17, (uint64_t)vocab);
+
+    if (of(row, 18, 3) == 0)
+        return false;
+    for (int64_t i = 0; i < vocab; i++) {
+        uint64_t h = cf_hash(41, row * 1000003 + i) % 64;
+        bool allowed = kind == 0 ? false : kind < 3 ? i == (int64_t)only : kind < 5 ? h == 0 : h != 0;
+        mask[i / 32] |= (uint32_t)allowed << i % 32;
+    }
+    return true;
+}
+
 /* Private fields of the lists are not compared. */
 static void show_lists(cf_run *r, uint8_t *dev, size_t bytes)
 {
@@ -146,7 +161,7 @@ static void show_lists(cf_run *r, uint8_t *dev, size_t bytes)
     cf_out_tokens(r, "lists", shown, bytes, CF_BYTES, 0);
 }
 
-/* rows, vocab, kind (-1: by row), 1: rows of the logits in another order */
+/* rows, vocab, kind (-1: by row), 1: rows of the logits in another order, 1: masks */
 static void sample(cf_run *r, const int64_t *a)
 {
     int64_t vocab = a[1], ld = vocab + a[1] % 3;
@@ -157,7 +172,9 @@ static void sample(cf_run *r, const int64_t *a)
     sl_sample_params p = {
         .n = (int32_t)r->n, .n_logits = (int32_t)r->n, .vocab = (int32_t)vocab, .ld = (int32_t)ld};
     size_t *offsets = cf_temp(r, n * sizeof *offsets);
-    bool listed[4096];
+    size_t words = sl_sample_mask_words((int32_t)vocab);
+    uint32_t *masks = cf_temp(r, n * words * sizeof *masks), *dev_masks;
+    bool listed[4096], masked[4096];
 
     for (int64_t i = 0; i < r->n; i++) {
         int64_t row = r->first + i, at = a[3] ? r->n - 1 - i : i;
@@ -166,10 +183,14 @@ static void sample(cf_run *r, const int64_t *a)
         rows[i].row = (int32_t)at;
         offsets[i] = (size_t)(at * ld) * sizeof *logits;
         listed[i] = list_of(row, vocab, (sl_sample_list *)(void *)(lists + (size_t)i * list_bytes), &rows[i]);
+        masked[i] = a[4] && mask_of(row, vocab, masks + (size_t)i * words);
     }
     dev = cf_mem(r, lists, n * list_bytes);
-    for (int64_t i = 0; i < r->n; i++)
+    dev_masks = a[4] ? cf_mem(r, masks, n * words * sizeof *masks) : NULL;
+    for (int64_t i = 0; i < r->n; i++) {
         rows[i].list = listed[i] ? (sl_sample_list *)(void *)(dev + (size_t)i * list_bytes) : NULL;
+        rows[i].mask = masked[i] ? dev_masks + (size_t)i * words : NULL;
+    }
     p.rows = cf_mem(r, rows, n * sizeof *rows);
     p.logits = cf_mem(r, logits, n * (size_t)ld * sizeof *logits);
     p.out = cf_mem(r, NULL, n * sizeof *p.out);
@@ -220,6 +241,10 @@ static const cf_case cases[] = {
     {SL_OP_SAMPLE, "peaked: 40 rows of 5000", sample, {40, 5000, PEAKED}, FEW},
     {SL_OP_SAMPLE, "neighbours: 40 rows of 5000", sample, {40, 5000, CLOSE}, FEW},
     {SL_OP_SAMPLE, "bf16: 40 rows of 5000", sample, {40, 5000, HALVES}, FEW},
+    {SL_OP_SAMPLE, "masks: 100 rows of 31", sample, {100, 31, -1, 0, 1}, FEW},
+    {SL_OP_SAMPLE, "masks: 400 rows of 257, in another order", sample, {400, 257, -1, 1, 1}, FEW},
+    {SL_OP_SAMPLE, "masks: 66 rows of 8191", sample, {66, 8191, -1, 0, 1}, FEW},
+    {SL_OP_SAMPLE, "masks: 12 rows of 129280", sample, {12, 129280, -1, 0, 1}, 0},
     {SL_OP_SAMPLE, "11 rows of 129280", sample, {11, 129280, -1}, 0},
     {SL_OP_SAMPLE, "1 row of 200003", sample, {1, 200003, NORMAL}, 0},
     {SL_OP_SAMPLE, "66 rows of 129280", sample, {66, 129280, -1}, CF_SPLIT | CF_FEW | CF_LARGE},

@@ -135,6 +135,9 @@ static uint32_t sample(const sl_sample_row *r, const float *raw, int32_t n, toke
         if (e->id >= 0 && e->id < n)
             x[e->id] = sl_sample_changed(raw[e->id], e, r);
     }
+    for (int32_t i = 0; r->mask && i < n; i++)
+        if (!(r->mask[i / 32] & 1u << i % 32))
+            x[i] = -INFINITY;
     if (!finite_enough(x, n) || all_infinite(x, n))
         return SL_SAMPLE_NONE_LEFT;
     out->id = choose(r, t, x, n);

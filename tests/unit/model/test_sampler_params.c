@@ -60,6 +60,14 @@ START_TEST(validation_names_the_field)
     static const int32_t stop[] = {-1};
     sl_sampling_set_stop_ids(&s, stop, 1);
     expect_field(&s, "stop_token_ids");
+    sl_sampling_set_stop_ids(&s, NULL, 0);
+    sl_sampling_set_constraint(&s, SL_GRAMMAR_REGEX, "a+", 2);
+    ck_assert_int_eq(sl_sampling_validate(&s, 100, NULL), SL_OK);
+    s.ignore_eos = true;
+    expect_field(&s, "ignore_eos");
+    s.ignore_eos = false;
+    s.n_grammar = SL_GRAMMAR_BYTES_MAX + 1;
+    expect_field(&s, "regex");
     sl_sampling_free(&s);
 }
 END_TEST
@@ -81,6 +89,7 @@ static void fill(sl_sampling *s)
                        .max_tokens = 99,
                        .ignore_eos = true};
     ck_assert_int_eq(sl_sampling_set_bias(s, bias, 2), SL_OK);
+    ck_assert_int_eq(sl_sampling_set_constraint(s, SL_GRAMMAR_CHOICE, "[\"a\"]", 5), SL_OK);
     ck_assert_int_eq(sl_sampling_set_stop_ids(s, stop, 3), SL_OK);
 }
 
