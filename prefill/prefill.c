@@ -215,8 +215,7 @@ static void drop_jobs(sl_prefill *p)
         sl_prefill_close_seq(p, j);
         sl_lease_release(j->engine.lease, true);
         sl_constraint_close(j->engine.constraint);
-        if (j->engine.has_sampling)
-            sl_sampling_free(&j->engine.sampling);
+        sl_sampling_free(&j->engine.sampling);
         sl_ship_free(p, j);
     }
 }

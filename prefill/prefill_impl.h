@@ -105,7 +105,6 @@ struct sl_prefill_job {
         sl_prefill_job *next, *prev;
         job_state state;
         sl_sampling sampling;
-        bool has_sampling;
         sl_constraint *constraint; /* NULL: none */
         sl_lease *lease;
         void *seq;         /* may be opened before the job runs: see device.c */

@@ -84,7 +84,6 @@ static sl_status check_request(sl_prefill *p, sl_prefill_job *j, sl_err *err)
     sl_rd rd = sl_rd_init(r->sampling.data, r->sampling.len);
     if (sl_sampling_read(&rd, &j->engine.sampling) != SL_OK)
         return sl_fail(err, SL_ERR_CORRUPT, "sampling parameters do not decode");
-    j->engine.has_sampling = true;
     SL_TRY(sl_sampling_validate(&j->engine.sampling, p->o.role.runner->vocab, err));
     sl_status st = sl_constraint_open(p->role.constraints, &j->engine.sampling, r->tokens + r->n_prompt,
                                       r->n_tokens - r->n_prompt, &j->engine.constraint);
@@ -118,8 +117,7 @@ static void on_end(sl_prefill *p, sl_prefill_job *j)
     sl_prefill_prefetch_end(p, j);
     sl_lease_release(j->engine.lease, true);
     sl_constraint_close(j->engine.constraint);
-    if (j->engine.has_sampling)
-        sl_sampling_free(&j->engine.sampling);
+    sl_sampling_free(&j->engine.sampling);
     *(j->engine.prev ? &j->engine.prev->engine.next : &p->jobs) = j->engine.next;
     *(j->engine.next ? &j->engine.next->engine.prev : &p->jobs_tail) = j->engine.prev;
     p->n_jobs--;

@@ -126,7 +126,8 @@ uint32_t sl_group_unfinished(const sl_group *g);
 typedef struct sl_served_model {
     const sl_tokenizer *tok;
     sl_chat_format chat;
-    int32_t eos[8]; /* tokens that end a sequence */
+    sl_grammars *grammars; /* constraints, opened late: whether a text is one. Any thread */
+    int32_t eos[8];        /* tokens that end a sequence */
     size_t n_eos;
     int32_t context;                       /* of the checkpoint or the options; 0 = the workers say it */
     char model_type[64], architecture[64]; /* of config.json, or "" */

@@ -83,7 +83,8 @@ enum {
     REQUEST_BYTES = 2048, /* of a request without its lists */
     TOKEN_BYTES = 5,      /* with the key of its page */
     STOP_COPIES = 4,      /* the string, and its table of two bytes each */
-    BIAS_COPIES = 2       /* the list, and the message to the workers */
+    BIAS_COPIES = 2,      /* the list, and the message to the workers */
+    GRAMMAR_COPIES = 2    /* likewise */
 };
 
 uint64_t sl_front_most(const sl_router_opts *o)
@@ -137,8 +138,9 @@ uint64_t sl_front_spec_bytes(const sl_request_spec *s)
         tokens += s->prompts[i].n;
     for (size_t i = 0; i < s->n_stops; i++)
         stops += strlen(s->stops[i]);
-    uint64_t each =
-        REQUEST_BYTES + STOP_COPIES * stops + BIAS_COPIES * sizeof(sl_logit_bias) * s->sampling.n_bias;
+    uint64_t each = REQUEST_BYTES + STOP_COPIES * stops +
+                    BIAS_COPIES * sizeof(sl_logit_bias) * s->sampling.n_bias +
+                    GRAMMAR_COPIES * s->sampling.n_grammar;
     return (tokens * TOKEN_BYTES + each * s->n_prompts) * s->n;
 }
 
@@ -146,6 +148,20 @@ uint32_t sl_front_per_address(const sl_router_opts *o)
 {
     uint32_t n = o->max_connections_per_address ? o->max_connections_per_address : o->max_connections / 2;
     return n ? n : 1;
+}
+
+sl_status sl_front_check_constraint(const sl_router *r, const sl_sampling *s, const char *field, sl_err *err)
+{
+    sl_grammar *c = NULL;
+    sl_err why = {""};
+    sl_status st = sl_grammar_open(sl_router_model(r)->grammars, s->constraint, s->grammar ? s->grammar : "",
+                                   s->n_grammar, &c, &why);
+    sl_grammar_close(c);
+    if (st == SL_OK)
+        return SL_OK;
+    if (st == SL_ERR_UNSUPPORTED)
+        return sl_fail(err, st, "%s: this server cannot constrain answers: %.250s", field, why.text);
+    return sl_fail(err, st == SL_ERR_NO_MEMORY ? st : SL_ERR_INVALID, "%s: %.300s", field, why.text);
 }
 
 void sl_front_count_refused(sl_router *r, const char *api, sl_status st)

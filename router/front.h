@@ -109,4 +109,8 @@ void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX]);
  * the core. */
 void sl_front_count_refused(sl_router *r, const char *api, sl_status st);
 
+/* Whether the workers can follow the constraint of these parameters: it is compiled here, which may take a second, so on a thread of
+ * the pool. field: what err calls it. INVALID, UNSUPPORTED (no library), NO_MEMORY. */
+sl_status sl_front_check_constraint(const sl_router *r, const sl_sampling *s, const char *field, sl_err *err);
+
 #endif

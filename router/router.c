@@ -529,6 +529,7 @@ void sl_router_destroy(sl_router *r)
         uv_loop_close(&r->loop);
     }
     free_tables(r);
+    sl_grammars_close(r->model.grammars);
     sl_tokenizer_destroy(r->own_tok);
     sl_router_stats_free(&r->stats);
     free(r);

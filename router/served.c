@@ -33,7 +33,7 @@ static sl_status load_config(const char *path, sl_served_model *m, sl_err *err)
     return st;
 }
 
-sl_status sl_served_model_load(sl_served_model *m, const sl_router_opts *o, sl_tokenizer **own, sl_err *err)
+static sl_status load(sl_served_model *m, const sl_router_opts *o, sl_tokenizer **own, sl_err *err)
 {
     m->context = o->max_context;
     if (o->tokenizer) {
@@ -51,4 +51,15 @@ sl_status sl_served_model_load(sl_served_model *m, const sl_router_opts *o, sl_t
     if (!m->n_eos)
         eos_from_tokenizer(m);
     return SL_OK;
+}
+
+sl_status sl_served_model_load(sl_served_model *m, const sl_router_opts *o, sl_tokenizer **own, sl_err *err)
+{
+    SL_TRY(load(m, o, own, err));
+    sl_grammars_opts g = {.tokenizer = m->tok,
+                          .vocab = sl_tokenizer_vocab_size(m->tok),
+                          .eos = m->eos,
+                          .n_eos = m->n_eos,
+                          .late = true};
+    return sl_grammars_open(&g, &m->grammars, err);
 }

@@ -2,6 +2,7 @@
 #include "model/grammar.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,15 +153,41 @@ static sl_status compile(sl_grammars *g, const char *type, const char *text, Llg
     return bound ? SL_ERR_TOO_LARGE : SL_ERR_INVALID;
 }
 
+/* Between the parts of a value JSON allows any number of blanks, which a model may write for ever: it gets 32, unless the schema
+ * says otherwise. */
+#define BLANKS "{\"x-guidance\":{\"whitespace_pattern\":\"[ \\n\\r\\t]{0,32}\"}"
+
+/* The schema with the bound of blanks; malloc'ed. NULL: out of memory. */
+static char *bound_blanks(const char *text, size_t len)
+{
+    json_t *j = json_loadb(text, len, JSON_DECODE_ANY, NULL);
+    const bool as_it_is = !json_is_object(j) || json_object_get(j, "x-guidance");
+    const bool empty = !json_object_size(j);
+    json_decref(j);
+    char *out = malloc(len + sizeof BLANKS + 1);
+    if (!out)
+        return NULL;
+    if (as_it_is) {
+        memcpy(out, text, len + 1);
+        return out;
+    }
+    const char *rest = strchr(text, '{') + 1;
+    int n = snprintf(out, sizeof BLANKS + 1, "%s%s", BLANKS, empty ? "" : ",");
+    memcpy(out + n, rest, strlen(rest) + 1);
+    return out;
+}
+
 static sl_status compile_kind(sl_grammars *g, sl_grammar_kind kind, const char *text, LlgMatcher **out,
                               sl_err *err)
 {
     char *made = NULL;
     switch (kind) {
     case SL_GRAMMAR_OBJECT:
-        return compile(g, "json_schema", "{\"type\":\"object\"}", out, err);
     case SL_GRAMMAR_SCHEMA:
-        return compile(g, "json_schema", text, out, err);
+        text = kind == SL_GRAMMAR_OBJECT ? "{\"type\":\"object\"}" : text;
+        if (!(made = bound_blanks(text, strlen(text))))
+            return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a schema");
+        break;
     case SL_GRAMMAR_REGEX:
         return compile(g, "regex", text, out, err);
     case SL_GRAMMAR_CHOICE:
@@ -170,7 +197,7 @@ static sl_status compile_kind(sl_grammars *g, sl_grammar_kind kind, const char *
     default:
         return sl_fail(err, SL_ERR_INVALID, "a constraint of no kind");
     }
-    sl_status st = compile(g, "lark", made, out, err);
+    sl_status st = compile(g, kind <= SL_GRAMMAR_SCHEMA ? "json_schema" : "lark", made, out, err);
     free(made);
     return st;
 }

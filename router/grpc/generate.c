@@ -63,6 +63,8 @@ typedef struct parse_job {
     generation *g; /* NULL: the client has gone */
     char client[SL_CLIENT_MAX];
     bool begun; /* counted as a call of the client */
+    bool read;  /* the message was parsed */
+    bool pool;  /* it runs on the pool, where a constraint may be compiled */
     size_t max_tokens;
     char *body; /* with the frame's head of 5 bytes */
     size_t n;   /* of the message */
@@ -90,7 +92,11 @@ static sl_status parse(parse_job *j)
 static void run_parse(sl_front_job *f)
 {
     parse_job *j = (parse_job *)f;
-    j->st = parse(j);
+    if (!j->read)
+        j->st = parse(j);
+    j->read = true;
+    if (!j->st && j->pool && j->spec.sampling.constraint)
+        j->st = sl_front_check_constraint(f->r, &j->spec.sampling, "sampling_params.constraint", &j->err);
 }
 
 static void free_parse(void *job)
@@ -224,15 +230,18 @@ void rpc_generate(rpc_call *c, const uint8_t *data, size_t n)
     take_message(c, j, n);
     j->st = sl_call_begin(c->r, j->client, n, &c->retry_after_s, &j->err);
     j->begun = !j->st;
-    if (!j->st && n > SL_FRONT_POOL_BYTES) {
+    j->pool = n > SL_FRONT_POOL_BYTES;
+    if (!j->st && !j->pool) {
+        run_parse(&j->job);
+        j->pool = !j->st && j->spec.sampling.constraint;
+    }
+    if (!j->st && j->pool) {
         sl_err err = {""};
         sl_status st = sl_front_job_start(c->r, c->g->loop, &j->job, j->client, n, deadline_of(c), &err);
         if (!st)
             return; /* the job belongs to the pool, which may have changed it already */
         j->st = st;
         j->err = err;
-    } else if (!j->st) {
-        run_parse(&j->job);
     }
     parsed(&j->job, true);
 }

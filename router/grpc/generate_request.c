@@ -2,7 +2,7 @@
  * A GenerateRequest to a sl_request_spec.
  *
  * proto3 zeros are "not set" for everything except temperature, as the protocol's clients expect. What cannot be done
- * (guided decoding, images, embeddings, LoRA, hidden states) is refused by name, never ignored.
+ * (structural tags, images, embeddings, LoRA, hidden states) is refused by name, never ignored.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +17,8 @@ static sl_status refuse_unsupported(const S(GenerateRequest) * q, sl_err *err)
 {
     const S(SamplingParams) *p = q->sampling_params;
     const char *what = NULL;
-    if (p && p->constraint_case != SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT__NOT_SET)
-        what = "sampling_params.constraint";
+    if (p && p->constraint_case == SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT_STRUCTURAL_TAG)
+        what = "sampling_params.structural_tag";
     else if (q->mm_inputs &&
              (q->mm_inputs->n_image_urls || q->mm_inputs->n_video_urls || q->mm_inputs->n_audio_urls))
         what = "mm_inputs";
@@ -127,6 +127,30 @@ static sl_status read_stops(const S(SamplingParams) * p, sl_request_spec *s, sl_
                : SL_OK;
 }
 
+/* Whether the text is a constraint is found out on the pool: sl_front_check_constraint(). */
+static sl_status read_constraint(const S(SamplingParams) * p, sl_sampling *s, sl_err *err)
+{
+    static const struct {
+        int which;
+        sl_grammar_kind kind;
+        const char *name;
+    } rows[] = {
+        {SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT_REGEX, SL_GRAMMAR_REGEX, "regex"},
+        {SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT_JSON_SCHEMA, SL_GRAMMAR_SCHEMA, "json_schema"},
+        {SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT_EBNF_GRAMMAR, SL_GRAMMAR_GBNF, "ebnf_grammar"}};
+    for (size_t i = 0; i < SL_COUNT(rows); i++) {
+        if ((int)p->constraint_case != rows[i].which)
+            continue;
+        size_t n = strlen(p->regex); /* the texts share their place */
+        if (n > SL_GRAMMAR_BYTES_MAX)
+            return sl_fail(err, SL_ERR_INVALID, "sampling_params.%s: %zu bytes, at most %d are possible",
+                           rows[i].name, n, SL_GRAMMAR_BYTES_MAX);
+        if (sl_sampling_set_constraint(s, rows[i].kind, p->regex, n) != SL_OK)
+            return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    }
+    return SL_OK;
+}
+
 static sl_status read_sampling(const S(SamplingParams) * p, sl_request_spec *s, sl_err *err)
 {
     sl_sampling *o = &s->sampling;
@@ -154,6 +178,7 @@ static sl_status read_sampling(const S(SamplingParams) * p, sl_request_spec *s, 
     o->min_tokens = (int32_t)p->min_new_tokens;
     SL_TRY(read_stops(p, s, err));
     SL_TRY(read_bias(p, o, err));
+    SL_TRY(read_constraint(p, o, err));
     return read_custom(p->custom_params, s, err);
 }
 

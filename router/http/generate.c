@@ -140,6 +140,8 @@ typedef struct http_job {
     http_req *q; /* NULL: the client has gone */
     char client[SL_CLIENT_MAX];
     bool begun; /* counted as a call of the client */
+    bool read;  /* the body was parsed: out is to be freed */
+    bool pool;  /* it runs on the pool, where a constraint may be compiled */
     sl_oai_env env;
     bool chat;
     char *body;
@@ -192,13 +194,21 @@ static void submit(http_req *q, http_job *j)
 static void job_run(sl_front_job *f)
 {
     http_job *j = (http_job *)f;
-    j->st = sl_oai_parse(&j->env, j->chat, j->body, j->len, &j->out, &j->err);
+    char field[96];
+    if (!j->read) {
+        j->st = sl_oai_parse(&j->env, j->chat, j->body, j->len, &j->out, &j->err);
+        j->read = !j->st;
+    }
+    if (j->st || !j->pool || !j->out.form)
+        return;
+    snprintf(field, sizeof field, "body.%s", j->out.constraint);
+    j->st = sl_front_check_constraint(f->r, &j->out.spec.sampling, field, &j->err);
 }
 
 static void free_job(void *job)
 {
     http_job *j = job;
-    if (!j->st)
+    if (j->read)
         sl_oai_request_free(&j->out);
     free(j->body);
     sl_front_hold(j->job.r, &j->job.guard.held, 0);
@@ -288,7 +298,12 @@ void http_generate(http_req *q)
     q->job = j;
     j->st = sl_call_begin(h->r, j->client, j->len, &q->retry_after_s, &j->err);
     j->begun = !j->st;
-    if (!j->st && j->len > SL_FRONT_POOL_BYTES) {
+    j->pool = j->len > SL_FRONT_POOL_BYTES;
+    if (!j->st && !j->pool) {
+        job_run(&j->job);
+        j->pool = !j->st && j->out.form;
+    }
+    if (!j->st && j->pool) {
         uint64_t deadline = q->arrival_ns + h->o->request_timeout_ms * SL_MS;
         sl_err err = {""};
         sl_status st = sl_front_job_start(h->r, h->loop, &j->job, j->client, j->len, deadline, &err);
@@ -296,8 +311,6 @@ void http_generate(http_req *q)
             return; /* the job belongs to the pool, which may have changed it already */
         j->st = st;
         j->err = err;
-    } else if (!j->st) {
-        job_run(&j->job);
     }
     job_done(&j->job, true);
 }

@@ -25,6 +25,9 @@ typedef struct sl_oai_env {
     sl_guard *guard; /* may be NULL */
 } sl_oai_env;
 
+/* What the text of an answer is: the model's own, content as it is, the arguments of a forced call, a list of calls. */
+typedef enum { OAI_FREE, OAI_CONTENT, OAI_CALL, OAI_CALLS } sl_oai_form;
+
 typedef struct sl_oai_request {
     bool chat, stream, include_usage, continuous_usage;
     bool logprobs;
@@ -32,6 +35,9 @@ typedef struct sl_oai_request {
     bool thinking;
     bool parse_special; /* text of the client may spell special tokens */
     json_t *tools;      /* owned; NULL when none or tool_choice "none" */
+    sl_oai_form form;
+    char function[65];      /* OAI_CALL: which */
+    const char *constraint; /* the field that spec.sampling's constraint comes from; static */
     sl_request_spec spec;
 } sl_oai_request;
 

@@ -30,13 +30,15 @@ sl_oai_answer *sl_oai_answer_create(const sl_oai_env *env, sl_oai_request *q, co
     a->logprobs = q->logprobs;
     a->top = q->top_logprobs;
     a->thinking = q->thinking;
+    a->form = q->form;
+    memcpy(a->function, q->function, sizeof a->function);
     a->tools = q->tools;
     q->tools = NULL;
     snprintf(a->id, sizeof a->id, "%s", id);
     a->created = created;
     a->n = n;
     a->n_per_prompt = per_prompt ? per_prompt : 1;
-    for (uint32_t i = 0; i < n && a->chat && a->stream; i++) {
+    for (uint32_t i = 0; i < n && a->chat && a->stream && !a->form; i++) {
         if (sl_chat_parser_create(env->chat, a->thinking, a->tools, &a->choices[i].parser)) {
             sl_oai_answer_destroy(a);
             return NULL;
@@ -105,6 +107,29 @@ void oai_make_call_id(char *out, size_t cap)
     snprintf(out, cap, "call_%016lx%08lx", sl_random_u64(), sl_random_u64() & 0xffffffffu);
 }
 
+json_t *oai_forced_calls(const oai_choice *c)
+{
+    json_t *list = json_loadb(c->text.data ? c->text.data : "", c->text.len, 0, NULL), *out = json_array(),
+           *e;
+    bool whole = json_is_array(list);
+    size_t i;
+    json_array_foreach(list, i, e)
+    {
+        char id[48], *args = json_dumps(json_object_get(e, "arguments"), JSON_COMPACT | JSON_ENCODE_ANY);
+        oai_make_call_id(id, sizeof id);
+        json_t *call =
+            json_pack("{s:i, s:s, s:s, s:{s:O, s:s}}", "index", (int)i, "id", id, "type", "function",
+                      "function", "name", json_object_get(e, "name"), "arguments", args ? args : "");
+        whole &= call && args && json_array_append_new(out, call) == 0;
+        free(args);
+    }
+    json_decref(list);
+    if (whole)
+        return out;
+    json_decref(out);
+    return NULL;
+}
+
 /* ---- outputs ---- */
 
 static void fail(sl_oai_answer *a, sl_status st, const char *error)
@@ -147,12 +172,12 @@ void sl_oai_answer_feed(sl_oai_answer *a, const sl_output *o)
         oai_logprobs_add(a, &c->lp, &o->tokens[i]);
     if (o->finished)
         end_choice(a, c, o);
-    if (a->stream) {
-        oai_stream_output(a, o);
-    } else {
-        a->kept += oai_logprobs_bytes(&c->lp) - before + o->text_len;
+    bool whole = !a->stream || a->form == OAI_CALLS;
+    a->kept += (a->stream ? 0 : oai_logprobs_bytes(&c->lp) - before) + (whole ? o->text_len : 0);
+    if (whole)
         sl_sb_append(&c->text, o->text, o->text_len);
-    }
+    if (a->stream)
+        oai_stream_output(a, o);
     if (a->oom || a->out.bad || c->text.bad)
         fail(a, SL_ERR_NO_MEMORY, "out of memory");
 }

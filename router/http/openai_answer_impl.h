@@ -19,10 +19,10 @@ typedef struct oai_logprobs {
 } oai_logprobs;
 
 typedef struct oai_choice {
-    sl_strbuf text; /* document: the whole text */
+    sl_strbuf text; /* the whole text: of a document, and of a stream that is a list of calls */
     oai_logprobs lp;
     sl_chat_parser *parser; /* chat stream */
-    bool role_sent, ended;
+    bool role_sent, call_sent, ended;
     const char *finish;
     char *stop_reason;
     uint32_t prompt_tokens, completion_tokens, cached_tokens;
@@ -33,6 +33,8 @@ struct sl_oai_answer {
     bool chat, stream, include_usage, continuous_usage, logprobs, thinking;
     int top;
     json_t *tools;
+    sl_oai_form form;
+    char function[65]; /* OAI_CALL */
     char id[96];
     int64_t created;
     oai_choice *choices;
@@ -60,6 +62,8 @@ void oai_put_usage(const sl_oai_answer *a, sl_strbuf *out);
 /* Appends a JSON value and drops the reference; NULL (out of memory) makes out bad. */
 void oai_put_json(json_t *o, sl_strbuf *out);
 void oai_make_call_id(char *out, size_t cap);
+/* The calls of an answer of form OAI_CALLS, as members of tool_calls; NULL: the text is no list of calls, for it was cut. */
+json_t *oai_forced_calls(const oai_choice *c);
 
 /* Stream: the events of one output; the event of an error after the first byte. */
 void oai_stream_output(sl_oai_answer *a, const sl_output *o);

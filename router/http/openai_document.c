@@ -6,6 +6,27 @@
 
 #include "router/http/openai_answer_impl.h"
 
+/* The message of an answer under a constraint, whose text is no text of the model's own format. */
+static json_t *forced_message(const sl_oai_answer *a, oai_choice *c)
+{
+    const char *text = c->text.data ? c->text.data : "";
+    char id[48];
+    json_t *calls = NULL;
+    if (a->form == OAI_CALLS)
+        calls = oai_forced_calls(c);
+    oai_make_call_id(id, sizeof id);
+    if (a->form == OAI_CALL)
+        calls = json_pack("[{s:s, s:s, s:{s:s, s:s%}}]", "id", id, "type", "function", "function", "name",
+                          a->function, "arguments", text, c->text.len);
+    if (!calls)
+        return json_pack("{s:s, s:s%, s:n}", "role", "assistant", "content", text, c->text.len, "refusal");
+    for (size_t i = 0; i < json_array_size(calls); i++)
+        json_object_del(json_array_get(calls, i), "index");
+    if (!strcmp(c->finish, "stop"))
+        c->finish = "tool_calls";
+    return json_pack("{s:s, s:n, s:o, s:n}", "role", "assistant", "content", "tool_calls", calls, "refusal");
+}
+
 static json_t *chat_message(sl_oai_answer *a, oai_choice *c)
 {
     json_t *msg = NULL;
@@ -34,7 +55,7 @@ static void put_choice(sl_oai_answer *a, uint32_t i, sl_strbuf *out)
     oai_choice *c = &a->choices[i];
     sl_sb_printf(out, "%s{\"index\":%u,\"%s\":", i ? "," : "", i, a->chat ? "message" : "text");
     if (a->chat)
-        oai_put_json(chat_message(a, c), out);
+        oai_put_json(a->form ? forced_message(a, c) : chat_message(a, c), out);
     else
         sl_sb_json(out, c->text.data ? c->text.data : "", c->text.len);
     sl_sb_free(&c->text);

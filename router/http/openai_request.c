@@ -1,14 +1,13 @@
 /*
- * An OpenAI request body to tokens and sampling parameters. Every field is checked for type and bounds;
- * unknown fields are ignored, as the official API does; fields that would change the answer and are not
- * implemented are refused. Pure: no router state, any thread.
+ * An OpenAI request body to tokens and sampling parameters. Every field is checked for type and bounds; which fields there are,
+ * and what is refused, says the table of openai_fields.c. Pure: no router state, any thread.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
-#include "router/http/openai.h"
+#include "router/http/openai_impl.h"
 
 #define W "body"
 
@@ -29,12 +28,6 @@ static sl_status opt_int32(const json_t *o, const char *key, int64_t min, int64_
     if (!st)
         *out = (int32_t)v;
     return st;
-}
-
-static bool given(const json_t *o, const char *key)
-{
-    const json_t *v = json_object_get(o, key);
-    return v && !json_is_null(v);
 }
 
 static sl_status parse_bias(const json_t *o, sl_sampling *s, sl_err *err)
@@ -140,10 +133,10 @@ static sl_status parse_stop(const json_t *o, sl_request_spec *s, sl_err *err)
     return SL_OK;
 }
 
-static sl_status parse_lengths(const json_t *o, bool chat, sl_request_spec *s, sl_err *err)
+static sl_status parse_lengths(const json_t *o, sl_request_spec *s, sl_err *err)
 {
-    const char *key = chat && given(o, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
-    if (given(o, key)) {
+    const char *key = oai_given(o, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
+    if (oai_given(o, key)) {
         s->has_max_tokens = true;
         SL_TRY(opt_int32(o, key, 1, INT32_MAX, &s->sampling.max_tokens, err));
     }
@@ -156,7 +149,7 @@ static sl_status parse_lengths(const json_t *o, bool chat, sl_request_spec *s, s
 
 static sl_status parse_seed(const json_t *o, sl_request_spec *s, sl_err *err)
 {
-    if (!given(o, "seed"))
+    if (!oai_given(o, "seed"))
         return SL_OK;
     int64_t seed = 0;
     s->has_seed = true;
@@ -165,7 +158,7 @@ static sl_status parse_seed(const json_t *o, sl_request_spec *s, sl_err *err)
     return st;
 }
 
-static sl_status parse_sampling(const json_t *o, bool chat, sl_request_spec *s, sl_err *err)
+static sl_status parse_sampling(const json_t *o, sl_request_spec *s, sl_err *err)
 {
     sl_sampling *p = &s->sampling;
     SL_TRY(opt_float(o, "temperature", 0, 100, &p->temperature, err));
@@ -177,7 +170,7 @@ static sl_status parse_sampling(const json_t *o, bool chat, sl_request_spec *s, 
     SL_TRY(opt_float(o, "repetition_penalty", 0, 10, &p->repetition_penalty, err));
     if (p->top_k < 0) /* -1 means off, as 0 does */
         p->top_k = 0;
-    SL_TRY(parse_lengths(o, chat, s, err));
+    SL_TRY(parse_lengths(o, s, err));
     SL_TRY(sl_json_opt_bool(o, W, "ignore_eos", &p->ignore_eos, err));
     SL_TRY(parse_seed(o, s, err));
     SL_TRY(parse_bias(o, p, err));
@@ -199,7 +192,7 @@ static sl_status parse_logprobs(const json_t *o, sl_oai_request *q, sl_err *err)
         if (top && !q->logprobs)
             return sl_fail(err, SL_ERR_INVALID, W ".top_logprobs: needs logprobs true");
     } else {
-        q->logprobs = given(o, "logprobs");
+        q->logprobs = oai_given(o, "logprobs");
         SL_TRY(sl_json_opt_int(o, W, "logprobs", 0, SL_LOGPROBS_MAX, &top, err));
     }
     q->top_logprobs = (int)top;
@@ -231,54 +224,20 @@ static sl_status parse_model(const sl_oai_env *env, const json_t *o, sl_err *err
     return SL_OK;
 }
 
-/* Decoding is not constrained, so a response_format or tool_choice that would need it is refused. */
-static sl_status refuse_constraints(const json_t *o, sl_err *err)
-{
-    json_t *format = NULL;
-    const char *type = "text";
-    SL_TRY(sl_json_opt_object(o, W, "response_format", &format, err));
-    if (format)
-        SL_TRY(sl_json_get_string(format, W ".response_format", "type", &type, err));
-    if (strcmp(type, "text"))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, W ".response_format: only type text is supported");
-    const json_t *choice = json_object_get(o, "tool_choice");
-    const char *word = json_string_value(choice);
-    if (json_is_object(choice) || (word && !strcmp(word, "required")))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       W ".tool_choice: only auto and none are supported, a call cannot be forced");
-    return SL_OK;
-}
-
-/* Fields that would change the answer and are not implemented. */
-static sl_status refuse_unsupported(const json_t *o, int64_t n, sl_err *err)
+/* Of other values than that of n the best would have to be chosen. */
+static sl_status check_best_of(const json_t *o, int64_t n, sl_err *err)
 {
     int64_t best_of = 0;
-    bool echo = false;
     SL_TRY(sl_json_opt_int(o, W, "best_of", 1, 128, &best_of, err));
     if (best_of && best_of != n)
         return sl_fail(err, SL_ERR_UNSUPPORTED, W ".best_of: only the value of n is supported");
-    SL_TRY(sl_json_opt_bool(o, W, "echo", &echo, err));
-    if (echo)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, W ".echo: is not supported");
-    static const char *const fields[] = {"suffix",
-                                         "guided_json",
-                                         "guided_regex",
-                                         "guided_choice",
-                                         "guided_grammar",
-                                         "guided_decoding_backend",
-                                         "guided_whitespace_pattern",
-                                         "structured_outputs"};
-    for (size_t i = 0; i < SL_COUNT(fields); i++) {
-        if (given(o, fields[i]))
-            return sl_fail(err, SL_ERR_UNSUPPORTED, W ".%s: is not supported", fields[i]);
-    }
-    return refuse_constraints(o, err);
+    return SL_OK;
 }
 
 /* Requests with different salts share no pages of the KV cache. */
 static sl_status parse_salt(const json_t *o, sl_request_spec *s, sl_err *err)
 {
-    if (!given(o, "cache_salt"))
+    if (!oai_given(o, "cache_salt"))
         return SL_OK;
     const json_t *v = json_object_get(o, "cache_salt");
     if (!json_is_string(v))
@@ -299,12 +258,13 @@ static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_req
     SL_TRY(parse_model(env, o, err));
     SL_TRY(sl_json_opt_int(o, W, "n", 1, 128, &n, err));
     q->spec.n = (uint32_t)n;
-    SL_TRY(refuse_unsupported(o, n, err));
+    SL_TRY(check_best_of(o, n, err));
     SL_TRY(parse_stream(o, q, err));
-    SL_TRY(parse_sampling(o, q->chat, &q->spec, err));
+    SL_TRY(parse_sampling(o, &q->spec, err));
     SL_TRY(parse_salt(o, &q->spec, err));
     SL_TRY(check_user(o, err));
     SL_TRY(sl_json_opt_bool(o, W, "parse_special", &q->parse_special, err));
+    SL_TRY(sl_oai_read_constraint(o, q, err));
     return parse_logprobs(o, q, err);
 }
 
@@ -371,10 +331,16 @@ static sl_status parse_thinking(const sl_oai_env *env, const json_t *o, sl_oai_r
     q->thinking = sl_chat_thinks(env->chat);
     json_t *kw = NULL;
     SL_TRY(sl_json_opt_object(o, W, "chat_template_kwargs", &kw, err));
+    if (q->form) /* a constraint holds from the first token on, so there is no reasoning before it */
+        q->thinking = false;
     if (!kw)
         return SL_OK;
     SL_TRY(sl_json_opt_bool(kw, W ".chat_template_kwargs", "thinking", &q->thinking, err));
-    return sl_json_opt_bool(kw, W ".chat_template_kwargs", "enable_thinking", &q->thinking, err);
+    SL_TRY(sl_json_opt_bool(kw, W ".chat_template_kwargs", "enable_thinking", &q->thinking, err));
+    if (q->form && q->thinking)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       W ".chat_template_kwargs: a constrained answer has no reasoning");
+    return SL_OK;
 }
 
 /* The tools that the model may call, kept for the answer; none when tool_choice says so. */
@@ -437,6 +403,7 @@ static sl_status render(const sl_oai_env *env, const json_t *o, sl_oai_request *
     sl_chat_request cr = {.messages = messages,
                           .tools = q->tools,
                           .tool_choice = choice,
+                          .response_format = json_object_get(o, "response_format"),
                           .thinking = q->thinking,
                           .guard = env->guard};
     sl_chat_prompt p;
@@ -451,6 +418,7 @@ static sl_status parse_object(const sl_oai_env *env, const json_t *o, sl_oai_req
 {
     if (!json_is_object(o))
         return sl_fail(err, SL_ERR_INVALID, W ": want a JSON object");
+    SL_TRY(sl_oai_fields_check(o, q->chat ? OAI_OF_CHAT : OAI_OF_COMPLETIONS, err));
     SL_TRY(parse_common(env, o, q, err));
     return q->chat ? render(env, o, q, err) : parse_prompt(env, o, q, err);
 }

@@ -111,6 +111,36 @@ static void put_role(sl_oai_answer *a, uint32_t i)
     end_event(a, false);
 }
 
+/* The text of an answer under a constraint, as it comes. A list of calls is sent when it is complete. */
+static void put_forced(sl_oai_answer *a, uint32_t i, const char *text, size_t len)
+{
+    oai_choice *c = &a->choices[i];
+    delta_ctx d = {a, i};
+    sl_chat_event ev = {.kind = SL_CHAT_CONTENT, .text = text, .len = len};
+    if (a->form == OAI_CALLS || !len)
+        return;
+    if (a->form == OAI_CALL && !c->call_sent)
+        on_chat_event(&d, &(sl_chat_event){
+                              .kind = SL_CHAT_TOOL_BEGIN, .text = a->function, .len = strlen(a->function)});
+    c->call_sent = a->form == OAI_CALL;
+    if (c->call_sent)
+        ev.kind = SL_CHAT_TOOL_ARGS;
+    on_chat_event(&d, &ev);
+}
+
+static void end_forced(sl_oai_answer *a, uint32_t i)
+{
+    oai_choice *c = &a->choices[i];
+    json_t *calls = a->form == OAI_CALLS ? oai_forced_calls(c) : NULL;
+    if (calls)
+        put_delta(a, i, json_pack("{s:o}", "tool_calls", calls), NULL);
+    else if (a->form == OAI_CALLS)
+        put_delta(a, i, json_pack("{s:s%}", "content", c->text.data ? c->text.data : "", c->text.len), NULL);
+    if ((calls || c->call_sent) && !strcmp(c->finish, "stop"))
+        c->finish = "tool_calls";
+    put_delta(a, i, json_object(), c->finish);
+}
+
 static void end_chat_choice(sl_oai_answer *a, uint32_t i)
 {
     oai_choice *c = &a->choices[i];
@@ -127,12 +157,16 @@ static void put_output(sl_oai_answer *a, const sl_output *o)
     delta_ctx d = {a, o->index};
     if (a->chat) {
         put_role(a, o->index);
-        if (o->text_len)
+        if (a->form)
+            put_forced(a, o->index, o->text, o->text_len);
+        else if (o->text_len)
             a->oom |= sl_chat_parser_feed(c->parser, o->text, o->text_len, on_chat_event, &d) != SL_OK;
     } else if (o->text_len && !o->finished) {
         put_text(a, o->index, o->text, o->text_len, NULL);
     }
-    if (o->finished && a->chat)
+    if (o->finished && a->chat && a->form)
+        end_forced(a, o->index);
+    else if (o->finished && a->chat)
         end_chat_choice(a, o->index);
     else if (o->finished)
         put_text(a, o->index, o->text, o->text_len, c->finish);

@@ -118,22 +118,22 @@ def test_impossible_numbers_are_the_clients_fault(t, field, value):
     assert not [line for line in text.splitlines() if line.startswith("sluice_request_retries_total") and not line.endswith(" 0")]
 
 
-@pytest.mark.parametrize("body", [{"response_format": {"type": "json_object"}}, {"guided_json": {"type": "object"}},
-                                  {"structured_outputs": {}}, {"guided_regex": "a+"}, {"guided_choice": ["a"]},
-                                  {"guided_grammar": "x"}])
+@pytest.mark.parametrize("body", [{"guided_json": {"type": "object"}, "regex": "a"}, {"structured_outputs": {"json": 5}},
+                                  {"guided_choice": [5]}, {"guided_regex": {}}, {"guided_grammar": "x" * 40000}, {"echo": True},
+                                  {"prompt_logprobs": 1}, {"max_token": 1}])
 def test_what_is_not_served_is_refused_by_name(t, body):
-    name = next(iter(body))
+    name = list(body)[-1]
     for path, prompt in (("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})):
         answer = t.cluster.post({**prompt, "max_tokens": 1, **body}, path)
-        assert answer.status_code == 400 and answer.json()["error"]["param"] == name, answer.text
+        assert answer.status_code == 400 and answer.json()["error"]["param"].startswith(name), answer.text
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
-def test_forced_tools_are_refused(t, choice):
+@pytest.mark.parametrize("choice", [{"type": "function", "function": {"name": "g"}}, {"type": "function"}, "f", 5])
+def test_forced_tools_that_do_not_exist_are_refused(t, choice):
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     answer = t.cluster.post({"messages": [{"role": "user", "content": "x"}], "tools": tools, "tool_choice": choice, "max_tokens": 1},
                             "/v1/chat/completions")
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice"
+    assert answer.status_code == 400 and answer.json()["error"]["param"].startswith("tool_choice")
 
 
 def test_timeouts_beyond_32_bits(t):

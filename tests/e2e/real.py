@@ -30,6 +30,8 @@ ROOT = clients.ROOT
 SLUICE = clients.BUILD / "sluice"
 MODEL = ROOT / "models" / "tiny-v32"
 MARK = f"SL_E2E={os.getpid()}-{random.getrandbits(48):x}"
+# The library that constrains answers; None: scripts/install-deps has not run.
+LLGUIDANCE = next((ROOT / ".venv").glob("lib/python3*/site-packages/llguidance/_lib*.so"), None)
 PATIENCE = 4  # how many times a limit in the tests is waited: they are written for an idle machine
 TOPK = json.loads((MODEL / "config.json").read_text())["index_topk"]
 
@@ -376,6 +378,8 @@ def environment():
     env = {**os.environ, "OMPI_MCA_orte_tmpdir_base": tempfile.gettempdir()}
     name, _, value = MARK.partition("=")
     env[name] = value
+    if LLGUIDANCE:
+        env.setdefault("SL_LLGUIDANCE", str(LLGUIDANCE))
     return env
 
 

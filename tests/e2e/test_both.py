@@ -32,7 +32,7 @@ def test_two_workers_compute_prompts_and_decode(start):
     assert c.tokens(ids, 40) == want
     again = c.complete(ids, 40)
     assert list(again.output_ids) == want and again.cached_tokens == 640  # ten pages of its store
-    extra = {"ignore_eos": True, "top_k": 50, "return_token_ids": True}
+    extra = {"ignore_eos": True, "top_k": 50}
     answer = c.openai().completions.create(model=c.model, prompt=ids, max_tokens=40, temperature=0, extra_body=extra)
     assert answer.usage.completion_tokens == 40 and answer.usage.prompt_tokens_details.cached_tokens == 640
 

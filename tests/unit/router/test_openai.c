@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "router/http/openai.h"
+#include "router/http/openai_impl.h"
 #include "bench/mock/mock.h"
 #include "tests/unit/run_suite.h"
 
@@ -31,6 +31,8 @@ static sl_status parse(bool chat, const char *body, sl_oai_request *q, sl_err *e
     return sl_oai_parse(&env, chat, body, strlen(body), q, err);
 }
 
+#define ASKED "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
+
 START_TEST(every_field_arrives)
 {
     sl_oai_request q;
@@ -41,7 +43,7 @@ START_TEST(every_field_arrives)
         "\"min_p\":0.1,\"frequency_penalty\":0.25,\"presence_penalty\":-0.5,\"repetition_penalty\":1.5,"
         "\"seed\":42,\"n\":3,\"stop\":[\"x\",\"yz\"],\"stop_token_ids\":[9,10],\"ignore_eos\":true,"
         "\"min_tokens\":2,\"logit_bias\":{\"65\":-100,\"66\":1.5},\"logprobs\":4,\"stream\":true,"
-        "\"stream_options\":{\"include_usage\":true},\"user\":\"u\",\"unknown\":[1]}",
+        "\"stream_options\":{\"include_usage\":true},\"user\":\"u\"}",
         &q, &err);
     ck_assert_msg(st == SL_OK, "%s", err.text);
     sl_sampling *s = &q.spec.sampling;
@@ -183,15 +185,28 @@ START_TEST(bad_bodies_name_the_field)
         {false, "{\"model\":\"m\",\"prompt\":\"a\",\"suffix\":\"s\"}", "suffix", SL_ERR_UNSUPPORTED},
         {false, "{\"model\":\"m\",\"prompt\":\"a\",\"logit_bias\":{\"1\":1e300}}", "logit_bias",
          SL_ERR_INVALID},
-        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"guided_json\":{}}", "guided_json", SL_ERR_UNSUPPORTED},
-        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"structured_outputs\":{}}", "structured_outputs",
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"guided_json\":3}", "guided_json", SL_ERR_INVALID},
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"guided_choice\":[1]}", "guided_choice", SL_ERR_INVALID},
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"guided_regex\":\"a\",\"regex\":\"b\"}", "regex",
+         SL_ERR_INVALID},
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"structured_outputs\":{\"xml\":1}}", "structured_outputs",
          SL_ERR_UNSUPPORTED},
-        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"response_format\":{\"type\":\"json_object\"}}",
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"response_format\":{\"type\":\"xml\"}}",
          "response_format", SL_ERR_UNSUPPORTED},
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\"}}",
+         "response_format", SL_ERR_INVALID},
         {false, "{\"model\":\"m\",\"prompt\":\"a\",\"tool_choice\":\"required\"}", "tool_choice",
          SL_ERR_UNSUPPORTED},
-        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"tool_choice\":{\"type\":\"function\"}}", "tool_choice",
-         SL_ERR_UNSUPPORTED},
+        {true, ASKED ",\"tool_choice\":\"required\"}", "tool_choice", SL_ERR_INVALID},
+        {true, ASKED ",\"tools\":[5]}", "tools[0]", SL_ERR_INVALID},
+        {true, ASKED ",\"tools\":[{\"type\":\"function\"}]}", "tools[0].function", SL_ERR_INVALID},
+        {true, ASKED ",\"tools\":[{\"type\":\"f\",\"function\":{\"name\":\"f\"}}]}", "tools[0].type",
+         SL_ERR_INVALID},
+        {true, ASKED ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]}",
+         "tools[0].function.name", SL_ERR_INVALID},
+        {true, ASKED ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":[]}}]}",
+         "tools[0].function.parameters", SL_ERR_INVALID},
+        {true, ASKED ",\"guided_regex\":\"a\",\"ignore_eos\":true}", "ignore_eos", SL_ERR_INVALID},
         {true, "{\"model\":\"m\"}", "messages", SL_ERR_INVALID},
         {true, "{\"model\":\"m\",\"messages\":[]}", "messages", SL_ERR_INVALID},
         {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":{}}", "tools",
@@ -206,6 +221,92 @@ START_TEST(bad_bodies_name_the_field)
         ck_assert_msg(st == cases[i].st, "%s: %s %s", cases[i].body, sl_status_name(st), err.text);
         ck_assert_msg(strstr(err.text, cases[i].word) != NULL, "%s: %s", cases[i].body, err.text);
     }
+}
+END_TEST
+
+/* Every known field of the API, with one character dropped, doubled, exchanged or replaced: refused, and the field is suggested. */
+START_TEST(misspelt_fields_are_refused)
+{
+    char name[64], body[200];
+    const oai_field *f;
+    for (size_t i = 0; (f = sl_oai_field(i)); i++) {
+        size_t n = strlen(f->name);
+        for (size_t at = 1; at < 4 * n && f->how == OAI_USED && n > 3; at++) {
+            size_t k = at / 4;
+            snprintf(name, sizeof name, "%s", f->name);
+            if (at % 4 == 0)
+                memmove(name + k, name + k + 1, n - k);
+            else if (at % 4 == 1)
+                memmove(name + k + 1, name + k, n - k + 1);
+            else if (at % 4 == 2)
+                name[k] = name[k] == 'z' ? 'y' : 'z';
+            else if (k + 1 < n)
+                name[k] = f->name[k + 1], name[k + 1] = f->name[k];
+            bool chat = f->of & OAI_OF_CHAT, known = false;
+            const oai_field *g;
+            for (size_t j = 0; (g = sl_oai_field(j)); j++)
+                known |= !strcmp(g->name, name);
+            if (known || !strcmp(f->name, "model"))
+                continue;
+            snprintf(body, sizeof body, "{\"model\":\"m\",\"%s\":1}", name);
+            sl_oai_request q;
+            sl_err err = {""};
+            ck_assert_msg(parse(chat, body, &q, &err) == SL_ERR_UNSUPPORTED, "%s: %s", body, err.text);
+            ck_assert_msg(strstr(err.text, "did you mean") && strstr(err.text, name), "%s: %s", body,
+                          err.text);
+            const char *near = sl_oai_field_near(name, chat ? OAI_OF_CHAT : OAI_OF_COMPLETIONS);
+            ck_assert_msg(near && abs((int)strlen(near) - (int)strlen(name)) <= 1, "%s: %s", name, near);
+            ck_assert_msg(strlen(f->name) < 6 || !strcmp(near, f->name), "%s: %s", name, near);
+        }
+    }
+}
+END_TEST
+
+/* Refused fields with the value that changes nothing, and ignored ones with any. */
+START_TEST(fields_without_effect_are_accepted)
+{
+    char body[200];
+    const oai_field *f;
+    for (size_t i = 0; (f = sl_oai_field(i)); i++) {
+        bool chat = f->of == OAI_OF_CHAT;
+        const char *value = f->how == OAI_IGNORED ? "{\"x\":[1]}" : f->neutral ? f->neutral : "null";
+        snprintf(body, sizeof body, "{\"model\":\"m\",%s,\"%s\":%s}",
+                 chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]" : "\"prompt\":\"a\"", f->name,
+                 value);
+        sl_oai_request q;
+        sl_err err = {""};
+        if (f->how == OAI_USED)
+            continue;
+        ck_assert_msg(parse(chat, body, &q, &err) == SL_OK, "%s: %s", body, err.text);
+        sl_oai_request_free(&q);
+        if (f->how == OAI_IGNORED)
+            continue;
+        snprintf(body, sizeof body, "{\"model\":\"m\",\"%s\":\"something\"}", f->name);
+        ck_assert_int_eq(parse(chat, body, &q, &err), SL_ERR_UNSUPPORTED);
+        ck_assert_ptr_nonnull(strstr(err.text, f->name));
+    }
+}
+END_TEST
+
+/* References within the schemas of tools still lead to where they led. */
+START_TEST(forced_calls_become_schemas)
+{
+    sl_oai_request q;
+    env.chat = SL_CHAT_DSV32; /* has tools */
+    sl_err err = {""};
+    sl_status st = parse(
+        true,
+        ASKED ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false,\"tools\":[{\"type\":\"function\","
+              "\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{\"$ref\":\"#/$defs/x\"}},"
+              "\"$defs\":{\"x\":{\"type\":\"null\"}}}}}]}",
+        &q, &err);
+    ck_assert_msg(st == SL_OK, "%s", err.text);
+    ck_assert_int_eq(q.form, OAI_CALLS);
+    ck_assert_int_eq(q.spec.sampling.constraint, SL_GRAMMAR_SCHEMA);
+    ck_assert_msg(strstr(q.spec.sampling.grammar, "\"$ref\":\"#/$defs/tool0/$defs/x\"") != NULL, "%s",
+                  q.spec.sampling.grammar);
+    ck_assert_ptr_nonnull(strstr(q.spec.sampling.grammar, "\"maxItems\":1"));
+    sl_oai_request_free(&q);
 }
 END_TEST
 
@@ -527,6 +628,9 @@ int main(void)
     tcase_add_test(t, prompt_shapes);
     tcase_add_test(t, bad_bodies_name_the_field);
     tcase_add_test(t, a_user_is_a_string);
+    tcase_add_test(t, misspelt_fields_are_refused);
+    tcase_add_test(t, fields_without_effect_are_accepted);
+    tcase_add_test(t, forced_calls_become_schemas);
     tcase_add_test(t, depth_is_limited_and_measured);
     tcase_add_test(t, errors_as_openai);
     tcase_add_test(t, stream_shape);

@@ -1,0 +1,36 @@
+/* What the files that read an OpenAI request share: openai_request.c, openai_fields.c, openai_constraint.c. Pure, any thread. */
+#ifndef SL_ROUTER_HTTP_OPENAI_IMPL_H
+#define SL_ROUTER_HTTP_OPENAI_IMPL_H
+
+#include "router/http/openai.h"
+
+enum { OAI_OF_CHAT = 1, OAI_OF_COMPLETIONS = 2 };
+typedef enum { OAI_USED, OAI_IGNORED, OAI_REFUSED } oai_field_use;
+
+typedef struct oai_field {
+    const char *name;
+    unsigned of;
+    oai_field_use how;
+    const char *neutral;
+} oai_field;
+
+/* The table of known fields, in its order; NULL after the last one. For tests and documentation. */
+const oai_field *sl_oai_field(size_t i);
+/* The field of this API that a misspelt name probably means; NULL: none is near. */
+const char *sl_oai_field_near(const char *name, unsigned of);
+/* Refuses what is unknown, or is not supported. */
+sl_status sl_oai_fields_check(const json_t *o, unsigned of, sl_err *err);
+
+/* A member that is there and not null. */
+static inline bool oai_given(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return v && !json_is_null(v);
+}
+
+/* The constraint of a body, of whatever fields it comes from: q->spec.sampling and q->form. Tools have been kept already. */
+sl_status sl_oai_read_constraint(const json_t *o, sl_oai_request *q, sl_err *err);
+/* The form of tools and tool_choice. */
+sl_status sl_oai_check_tools(const json_t *o, sl_err *err);
+
+#endif
