@@ -311,6 +311,36 @@ START_TEST(stored_pages_keep_their_names)
 }
 END_TEST
 
+/* A form with classes that say no more than planes is refused: stored pages would have two names. */
+START_TEST(one_form_alone)
+{
+    static const bool all[2] = {true, true};
+    const sl_geometry g =
+        mla_geometry((sl_key){3, 4}, SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_F32, SL_INDEX_PLAIN, 2, all);
+    sl_geometry back;
+    sl_err err = {0};
+    for (int other = 0; other < 2; other++) {
+        sl_wr w;
+        sl_wr_init(&w);
+        sl_geometry_write(&g, &w);
+        w.data[0] = 3;                             /* the version */
+        w.data[w.len - 1] = w.data[w.len - 2] = 0; /* the class of each layer, in place of its planes */
+        sl_wr_u8(&w, 1);
+        sl_wr_str(&w, other ? "other" : "tokens");
+        sl_wr_u8(&w, SL_LAYER_TOKENS);
+        sl_wr_u8(&w, 3); /* rows and index keys */
+        sl_wr_i32(&w, 0);
+        sl_wr_str(&w, "");
+        sl_wr_u64(&w, 0);
+        sl_wr_u64(&w, 0);
+        ck_assert_int_eq(sl_geometry_read(w.data, w.len, &back, &err), other ? SL_OK : SL_ERR_CORRUPT);
+        if (!other)
+            ck_assert_msg(strstr(err.text, "say no more than planes") != NULL, "%s", err.text);
+        sl_wr_free(&w);
+    }
+}
+END_TEST
+
 /* Each change of a description that cannot be, and what the refusal names. */
 static const char *spoil(mix *m, int i)
 {
@@ -420,6 +450,7 @@ int main(void)
     tcase_add_loop_test(t, wire_form_of_classes, 0, MIXES);
     tcase_add_loop_test(t, checksums_cover_every_layer, 0, MIXES / 3);
     tcase_add_test(t, stored_pages_keep_their_names);
+    tcase_add_test(t, one_form_alone);
     tcase_add_test(t, what_cannot_be_is_refused_by_name);
     tcase_add_test(t, differences_between_classes_are_named);
     suite_add_tcase(s, t);
