@@ -9,8 +9,8 @@ enum { MAX_THREADS = 16 };
 
 typedef struct filler {
     const sl_bench_host *h;
-    const sl_random_pages *fill;
-    int32_t first, end; /* pages */
+    const sl_random_pages *fill; /* NULL: checksums are made */
+    int32_t first, end;          /* pages */
 } filler;
 
 static double seconds_since(uint64_t t0)
@@ -21,22 +21,25 @@ static double seconds_since(uint64_t t0)
 static void *fill_main(void *arg)
 {
     const filler *f = arg;
-    for (int32_t p = f->first; p < f->end; p++)
-        sl_random_pages_fill(f->fill, f->h->arena, p);
+    for (int32_t p = f->first; p < f->end; p++) {
+        if (f->fill)
+            sl_random_pages_fill(f->fill, f->h->arena, p);
+        else
+            sl_row_sums_make(f->h->sums, p);
+    }
     return NULL;
 }
 
-static sl_status fill_arena(const sl_bench_host *h, int threads, sl_err *err)
+/* Every page once, by several threads. */
+static void each_page(const sl_bench_host *h, const sl_random_pages *fill, int threads)
 {
-    sl_random_pages fill;
     pthread_t ids[MAX_THREADS];
     filler parts[MAX_THREADS];
     int32_t pages = sl_arena_pages(h->arena), started = 0;
     threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
-    SL_TRY(sl_random_pages_open(&fill, sl_arena_geometry(h->arena), err));
     for (int i = 0; i < threads; i++) {
         parts[i] = (filler){.h = h,
-                            .fill = &fill,
+                            .fill = fill,
                             .first = (int32_t)((int64_t)pages * i / threads),
                             .end = (int32_t)((int64_t)pages * (i + 1) / threads)};
         if (pthread_create(&ids[i], NULL, fill_main, &parts[i]) != 0)
@@ -47,7 +50,23 @@ static sl_status fill_arena(const sl_bench_host *h, int threads, sl_err *err)
     for (int i = 0; i < threads; i++)
         if (started & 1 << i)
             pthread_join(ids[i], NULL);
+}
+
+static sl_status fill_arena(const sl_bench_host *h, int threads, sl_err *err)
+{
+    sl_random_pages fill;
+    SL_TRY(sl_random_pages_open(&fill, sl_arena_geometry(h->arena), err));
+    each_page(h, &fill, threads);
     sl_random_pages_close(&fill);
+    return SL_OK;
+}
+
+sl_status sl_bench_host_sums(sl_bench_host *h, int threads, sl_err *err)
+{
+    if (h->sums)
+        return SL_OK;
+    SL_TRY(sl_row_sums_create(h->arena, &h->sums, err));
+    each_page(h, NULL, threads);
     return SL_OK;
 }
 
@@ -72,6 +91,7 @@ void sl_bench_host_close(sl_bench_host *h)
 {
     if (h->readable)
         sl_be_host_unregister(h->be, sl_arena_base(h->arena));
+    sl_row_sums_destroy(h->sums);
     *h = (sl_bench_host){0};
 }
 

@@ -14,6 +14,7 @@ typedef struct sl_bench_host {
     sl_arena *arena; /* owned by the sl_local */
     sl_backend *be;
     bool readable;                    /* the arena is registered with be */
+    sl_row_sums *sums;                /* of its rows, once sl_bench_host_sums() was called */
     double populate_s, fill_s, pin_s; /* duration of each step in seconds */
 } sl_bench_host;
 
@@ -23,6 +24,8 @@ typedef struct sl_bench_host {
  */
 sl_status sl_bench_host_open(sl_bench_host *h, sl_local *l, const sl_local_opts *o, int threads, sl_err *err);
 void sl_bench_host_close(sl_bench_host *h);
+/* Makes checksums of all rows, h->sums, if there are none yet. */
+sl_status sl_bench_host_sums(sl_bench_host *h, int threads, sl_err *err);
 /*
  * Chooses the host pages of request i of n. Its last `own` pages always belong to this request alone. The pages before
  * them belong to it alone as long as the arena is large enough; otherwise, and only if `shared`, the arena holds fewer

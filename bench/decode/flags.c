@@ -43,7 +43,7 @@ static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char *
         {"contexts", SL_ARG_TEXT, &l->contexts, "LIST", "Lengths of the requests in tokens. Default 65536.",
          0, 0, NULL},
         {"modes", SL_ARG_TEXT, &l->modes, "LIST",
-         "Where the cache is: dense (resident, and every row is read), resident, hierarchical, free_rows (hierarchical, but fetching rows takes no time), first_resident (hierarchical, but all rows of the first layers are on the device). Default: resident,hierarchical,free_rows, and for models with KV heads dense before them.",
+         "Where the cache is: dense (resident, and every row is read), resident, hierarchical, free_rows (hierarchical, but fetching rows takes no time), first_resident (hierarchical, but all rows of the first layers are on the device), checked (hierarchical, with kvstore.verify rows). Default: resident,hierarchical,free_rows, and for models with KV heads dense before them.",
          0, 0, NULL},
         {"profiles", SL_ARG_TEXT, &l->profiles, "LIST",
          "How the selection changes between steps: keep70, keep85, keep95, keep98 (this percentage stays), layered, random. Default keep85.",

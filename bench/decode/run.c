@@ -113,6 +113,10 @@ static sl_status open_engine(run *x, sl_err *err)
         eo.row_pages = 0; /* the device holds index keys, hot rows and the rows of resident layers only */
     if (x->mode == SL_BENCH_FIRST_RESIDENT)
         eo.hot_rows_layer = x->b->hot_layer;
+    if (x->mode == SL_BENCH_CHECKED) {
+        SL_TRY(sl_bench_host_sums(&x->b->host, o->threads, err));
+        eo.row_sums = x->b->host.sums;
+    }
     return sl_engine_create(x->b->local.be, x->b->local.model, x->b->host.arena, &eo, &x->engine, err);
 }
 
@@ -124,6 +128,8 @@ static sl_status open_each(run *x, int32_t *pages, sl_err *err)
     for (int32_t i = 0; i < x->batch; i++) {
         SL_TRY(sl_bench_host_pages(&x->b->host, x->b->o.shared, i, x->batch, x->per_seq, x->own, pages,
                                    &x->r.host_sets, err));
+        if (x->mode == SL_BENCH_CHECKED) /* the steps write rows there */
+            sl_row_sums_forget(x->b->host.sums, pages + x->per_seq - x->own, x->own);
         SL_TRY(sl_engine_seq_open(x->engine, residency, pages, x->per_seq, tokens, NULL, &x->seqs[i], err));
     }
     return sl_be_sync(x->b->local.be, err);
@@ -153,6 +159,12 @@ static sl_status step(run *x, const sl_step_hooks *hooks, double *ms, sl_err *er
     sl_status st = sl_engine_step(x->engine, x->items, x->batch, hooks, err);
     *ms = (double)(sl_now_ns() - t0) / 1e6;
     return st;
+}
+
+static void ignore_page(void *ctx, int32_t page)
+{
+    (void)ctx;
+    (void)page;
 }
 
 /* Checks that the logits of the last step are finite: random weights must not make the computation overflow. */
@@ -235,6 +247,9 @@ static sl_status measure(run *x, sl_profile p, bool last, sl_err *err)
     for (int32_t i = 0; i < x->b->o.steps; i++)
         SL_TRY(step(x, NULL, &x->ms[i], err));
     sl_engine_stats_get(x->engine, &s1);
+    int32_t damaged = sl_engine_damaged(x->engine, ignore_page, NULL);
+    if (damaged)
+        return sl_fail(err, SL_ERR_CORRUPT, "%d pages differ from their checksums", damaged);
     if (last && x->mode != SL_BENCH_FREE_ROWS) /* free_rows computes with stale rows */
         SL_TRY(check_logits(x, err));
     x->r.profile = p;

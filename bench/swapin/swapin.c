@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "kernels/backend.h"
 #include "kernels/cache.h"
+#include "kernels/rowsum.h"
 
 #define COLD_BYTES ((size_t)96 << 20)
 
@@ -27,9 +28,9 @@ typedef struct bench {
     sl_status st;
     sl_seq_tables seqs;
     sl_resolve_params resolve;
-    sl_gather_params gather;
-    int32_t *ids;      /* on the host: the selection of this step */
-    int32_t *host_dst; /* the miss list, copied to the host */
+    sl_gather_params gather, checked; /* checked: the same rows, compared with their checksums */
+    int32_t *ids;                     /* on the host: the selection of this step */
+    int32_t *host_dst;                /* the miss list, copied to the host */
     int64_t *host_src;
     uint8_t *copy; /* destination of the plain copy */
     void *allocs[32];
@@ -41,7 +42,7 @@ typedef struct bench {
 } bench;
 
 typedef struct result {
-    double resolve_ns, gather_ns, copy_ns, misses;
+    double resolve_ns, gather_ns, checked_ns, copy_ns, misses;
 } result;
 
 static uint64_t next_random(bench *b)
@@ -123,6 +124,27 @@ static void make_tables(bench *b)
     free(v);
 }
 
+/* Checksums of all rows of the arena, which is filled. */
+static void make_checks(bench *b)
+{
+    size_t rows = (size_t)b->o.requests * (size_t)pages_of(b) * SL_PAGE_TOKENS, row = (size_t)b->o.row_bytes,
+           parts = (size_t)sl_rowsum_parts(b->o.row_bytes),
+           marks = sl_row_marks_bytes((int64_t)rows / SL_PAGE_TOKENS);
+    uint32_t *sums = alloc(b, SL_MEM_HOST, rows * parts * 4), *any = alloc(b, SL_MEM_HOST, 4);
+    uint32_t *pages = alloc(b, SL_MEM_DEVICE, marks);
+    if (b->st != SL_OK)
+        return;
+    for (size_t i = 0; i < rows * parts; i++) {
+        size_t at = i % parts * SL_ROWSUM_PART, n = row - at;
+        sums[i] =
+            sl_rowsum(b->gather.host.base + i / parts * row + at, n < SL_ROWSUM_PART ? n : SL_ROWSUM_PART);
+    }
+    *any = 0;
+    b->st = sl_be_fill(b->be, pages, 0, marks, &b->err);
+    b->checked = b->gather;
+    b->checked.check = (sl_row_check){sums, pages, any};
+}
+
 static void make_buffers(bench *b)
 {
     size_t slots = (size_t)b->o.requests, rows = (size_t)b->o.hot_rows, row = (size_t)b->o.row_bytes;
@@ -168,6 +190,7 @@ static void make_buffers(bench *b)
         return;
     for (size_t i = 0; i < pages * SL_PAGE_TOKENS; i++)
         memset(b->gather.host.base + i * row, (int)(i * 31 % 251), row);
+    make_checks(b);
 }
 
 /* Selects one id in each of k equal spans of a request; `fresh` per cent of the spans select a new one. */
@@ -223,6 +246,10 @@ static void step(bench *b, result *r)
     r->resolve_ns += (double)(t1 - t0);
     r->gather_ns += (double)(t2 - t1);
     make_cold(b);
+    t1 = sl_now_ns();
+    run(b, SL_OP_GATHER, &b->checked);
+    r->checked_ns += (double)(sl_now_ns() - t1);
+    make_cold(b);
     r->copy_ns += plain_copy(b, count);
     r->misses += count;
 }
@@ -233,6 +260,9 @@ static void verify(bench *b)
     int32_t count = 0;
     size_t row = (size_t)b->o.row_bytes;
     uint8_t *got = malloc(row);
+
+    if (b->st == SL_OK && *b->checked.check.any)
+        b->st = sl_fail(&b->err, SL_ERR_CORRUPT, "rows differ from their checksums");
 
     put(b, &count, b->resolve.miss_count, 4);
     put(b, b->host_dst, b->resolve.miss_dst, 4 * (size_t)count);
@@ -258,9 +288,10 @@ static void measure(bench *b, sl_evict_policy policy, FILE *out)
     verify(b);
     if (b->st != SL_OK)
         return;
-    fprintf(out, "%s,%s,%d,%d,%d,%d,%d,%.0f,%.1f,%.1f,%.1f,%.0f,%.2f\n", sl_backend_name(b->be),
+    fprintf(out, "%s,%s,%d,%d,%d,%d,%d,%.0f,%.1f,%.1f,%.1f,%.1f,%.0f,%.2f\n", sl_backend_name(b->be),
             sl_evict_policy_name(policy), b->o.requests, b->o.tokens, b->o.k, b->o.hot_rows, b->o.row_bytes,
-            r.misses / timed, r.resolve_ns / timed / 1e3, r.gather_ns / timed / 1e3, r.copy_ns / timed / 1e3,
+            r.misses / timed, r.resolve_ns / timed / 1e3, r.gather_ns / timed / 1e3,
+            r.checked_ns / timed / 1e3, r.copy_ns / timed / 1e3,
             r.misses * 1e9 / (r.resolve_ns + r.gather_ns), (r.resolve_ns + r.gather_ns) / r.copy_ns);
 }
 
@@ -270,7 +301,7 @@ static int run_bench(bench *b, FILE *out)
     make_buffers(b);
     if (b->st == SL_OK) {
         fprintf(out, "backend,policy,requests,tokens,k,hot_rows,row_bytes,misses_per_step,"
-                     "resolve_us,gather_us,copy_us,rows_per_s,ratio\n");
+                     "resolve_us,gather_us,checked_us,copy_us,rows_per_s,ratio\n");
         measure(b, SL_EVICT_LRU, out);
         measure(b, SL_EVICT_CLOCK, out);
     }

@@ -9,9 +9,9 @@
  * limit of the link. The CPU caches are overwritten before each of the two. Prints CSV to stdout or a file, one line
  * per policy:
  *
- *   backend,policy,requests,tokens,k,hot_rows,row_bytes,misses_per_step,resolve_us,gather_us,copy_us,rows_per_s,ratio
+ *   backend,policy,requests,tokens,k,hot_rows,row_bytes,misses_per_step,resolve_us,gather_us,checked_us,copy_us,rows_per_s,ratio
  *
- * ratio = (resolve + gather) / copy; rows_per_s = missed rows / (resolve + gather). The rows that the last step
+ * checked_us is the gather of the same rows once more, each of which is compared with its checksum (kvstore.verify rows). ratio = (resolve + gather) / copy; rows_per_s = missed rows / (resolve + gather). The rows that the last step
  * gathered are compared with their source; a difference is an error.
  */
 #ifndef SL_BENCH_SWAPIN_SWAPIN_H
