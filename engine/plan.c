@@ -278,7 +278,7 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
                  (double)p->scratch_bytes / 1048576);
     put_mib(&sb, "left for the cache", p->cache_bytes);
     put_mib(&sb, "host memory", in->host_bytes);
-    put_mib(&sb, "beside it, checksums of rows", p->row_sums_bytes);
+    put_mib(&sb, "in addition, checksums of rows", p->row_sums_bytes);
     put_mib(&sb, "a hot slot: rows", p->hot_rows_bytes);
     put_mib(&sb, "a hot slot: metadata", p->hot_meta_bytes);
     if (p->state_device > 0) {

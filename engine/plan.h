@@ -30,7 +30,7 @@ typedef struct sl_plan_in {
     uint64_t reserve_bytes;
     uint64_t gpu_bytes, host_bytes;
     bool
-        row_sums; /* rows of the host's pages have checksums (kvstore/row_sums.h), which take memory beside host_bytes */
+        row_sums; /* rows of the host's pages have checksums (kvstore/row_sums.h), which take memory in addition to host_bytes */
     /* of a rank of a group: see sl_plan_group_make(); NULL: one process alone */
     const struct sl_plan_group *group;
 } sl_plan_in;

@@ -436,7 +436,7 @@ typedef struct sl_row_check {
     uint32_t *any; /* device-accessible host memory: becomes 1 together with a bit */
 } sl_row_check;
 
-/* Bytes of the bitmap of so many pages. */
+/* Bytes of the bitmap of this number of pages. */
 static inline uint64_t sl_row_marks_bytes(int64_t n_pages)
 {
     return (uint64_t)(n_pages / 32 + 1) * sizeof(uint32_t);

@@ -2,8 +2,8 @@
  * Checksums of the rows of an arena (kernels/rowsum.h), with which the swap-in compares every row that it copies from host
  * memory to the device. kvstore.verify rows.
  *
- * They are a plane of their own beside the arena: 4 bytes for each row and layer (for each 2 KiB of longer rows). Nobody outside
- * this process reads or writes it: pages have the same bytes, on the wire and in storage tiers, with and without it, so workers
+ * They are a plane of their own next to the arena: 4 bytes for each row and layer (for each 2 KiB of longer rows). No other
+ * process reads or writes it: pages have the same bytes, on the wire and in storage tiers, with and without it, so workers
  * with and without it work together, and whoever can write into the arena of this worker from outside cannot make a checksum
  * fit.
  *

@@ -163,7 +163,7 @@ START_TEST(no_step_from_damaged_rows)
         }
     }
     ck_assert_int_ge(named, KINDS);   /* many rows of a page are fetched in 23 steps */
-    ck_assert(!decode(-1, 0, 0, &s)); /* nothing is left of it */
+    ck_assert(!decode(-1, 0, 0, &s)); /* and nothing is left of the damage */
     ck_assert_int_eq(s.n, 0);
     fix_close(&f);
 }
