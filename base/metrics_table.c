@@ -180,7 +180,15 @@ static const sl_metric_def table[] = {
     GAUGE("sluice_decode_requests_waiting", D, "", "Requests that arrived and wait for a slot."),
     HIST("sluice_decode_step_seconds", D, "", itl, "Time of one decode step."),
     HIST("sluice_decode_batch_size", D, "", batch, "Requests per step."),
+    SECONDS(
+        "sluice_decode_idle_seconds_total", D, "",
+        "Time that the device idled between the end of a step and the beginning of the next one while requests "
+        "were computed; on the cpu backend, time of the engine's thread between steps."),
     COUNTER("sluice_decode_tokens_total", D, "", "Tokens produced."),
+    COUNTER(
+        "sluice_sampled_tokens_total", D, "where=device|host",
+        "Tokens chosen by steps, of which the host chooses those of requests for whose penalties and bias no "
+        "device memory is free. A request that ends counts one token more when the next step was in flight."),
     COUNTER("sluice_decode_retractions_total", D, "",
             "Requests returned to the router because pages ran out or were damaged."),
     GAUGE("sluice_decode_requests_resident", D, "",

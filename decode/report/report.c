@@ -22,7 +22,7 @@ typedef struct numbers {
     sl_link_stats link;
     sl_engine_stats engine;
     /* made of them */
-    uint64_t tiles_read, swap_hidden_ns;
+    uint64_t tiles_read, swap_hidden_ns, sampled_on_device;
     int32_t quarantined, prompts_waiting;
 } numbers;
 
@@ -53,6 +53,9 @@ static const sl_row rows[] = {
     SL_ROW(numbers, run.spilled, "sluice_decode_spills_total"),
     SL_ROW(numbers, tiles_read, "sluice_attention_tiles_total", "read"),
     SL_ROW(numbers, engine.tiles_skipped, "sluice_attention_tiles_total", "skipped"),
+    SL_ROW(numbers, engine.idle_ns, "sluice_decode_idle_seconds_total"),
+    SL_ROW(numbers, sampled_on_device, "sluice_sampled_tokens_total", "device"),
+    SL_ROW(numbers, engine.sampled_on_host, "sluice_sampled_tokens_total", "host"),
     SL_ROW(numbers, engine.swap_bytes, "sluice_swap_bytes_total"),
     SL_ROW(numbers, engine.swap_exposed_ns, "sluice_swap_exposed_seconds_total"),
     SL_ROW(numbers, swap_hidden_ns, "sluice_swap_hidden_seconds_total"),
@@ -256,6 +259,7 @@ static void read_engine(sl_report *r)
     r->o.runner->stats(r->o.runner->impl, e);
     r->now.tiles_read = e->tiles - e->tiles_skipped;
     r->now.swap_hidden_ns = e->swap_ns - e->swap_exposed_ns;
+    r->now.sampled_on_device = e->sampled - e->sampled_on_host;
     atomic_store(&load->hits, e->hits + e->tail_hits);
     atomic_store(&load->misses, e->misses);
     atomic_store(&load->swap_bytes, e->swap_bytes);

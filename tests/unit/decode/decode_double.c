@@ -123,6 +123,13 @@ static sl_status dd_run_open(void *impl, sl_residency r, const int32_t *pages, i
                        : inner.open(impl, r, pages, n, cached, seq, err);
 }
 
+static sl_status dd_run_submit(void *impl, sl_step_item *items, int32_t n, sl_err *err)
+{
+    sl_status st = now->fail_submit;
+    now->fail_submit = SL_OK;
+    return st != SL_OK ? sl_fail(err, st, "as the test asked") : inner.submit(impl, items, n, err);
+}
+
 static sl_status dd_run_step(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks,
                              sl_err *err)
 {
@@ -205,11 +212,13 @@ void dd_open(decode_double *x, const dd_opts *o)
     fake_opts fo = {.vocab = DD_VOCAB,
                     .max_context = o->max_context,
                     .max_step_tokens = 64 + o->chunk,
-                    .max_seqs = o->max_seqs};
+                    .max_seqs = o->max_seqs,
+                    .overlaps = o->overlaps};
     x->fake = fake_create(x->arena, &fo);
     inner = x->runner = fake_runner_of(x->fake);
     x->runner.open = dd_run_open;
     x->runner.step = dd_run_step;
+    x->runner.submit = dd_run_submit;
     sl_decode *d = x->d = calloc(1, sizeof *d);
     d->o = (sl_decode_opts){.role = {.name = "d",
                                      .model = "m",

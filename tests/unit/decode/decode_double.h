@@ -50,6 +50,7 @@ typedef struct dd_opts {
     int chunk, prompts,
         stall_ms;   /* role both: prefill.chunk_tokens, prefill.max_requests, both.max_stall_ms; 0: decode */
     int tier_pages; /* its capacity; 0: more than a test stores */
+    bool overlaps;  /* steps are in flight */
     /* kvstore.verify; off by default, then no job but those of COMMIT and PAGES_ASK is posted */
     sl_cfg_verify verify;
 } dd_opts;
@@ -64,9 +65,9 @@ typedef struct decode_double {
     int fences;
     sl_writer fenced; /* of the last fence */
     int reader_fences;
-    uint32_t fenced_reader;         /* connection of the last fence of a reader */
-    uint32_t router;                /* the session in which messages come from now on: DD_ROUTER at first */
-    sl_status fail_step, fail_open; /* of the next call, once */
+    uint32_t fenced_reader; /* connection of the last fence of a reader */
+    uint32_t router;        /* the session in which messages come from now on: DD_ROUTER at first */
+    sl_status fail_step, fail_submit, fail_open; /* of the next call, once */
     /* the last answers to CACHE_ASK; their blobs point into `listed` and `damaged` */
     sl_msg_cache_job job;
     sl_msg_cache_pages list;

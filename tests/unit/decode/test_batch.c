@@ -204,6 +204,130 @@ START_TEST(produced_pages_are_reused)
 }
 END_TEST
 
+/* ---- two steps in flight ---- */
+
+static void turns(int n)
+{
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(dd_step(&x, &(bool){false}), SL_OK);
+}
+
+static void open_overlapped(int pages)
+{
+    o = dd_defaults();
+    o.overlaps = true;
+    o.pages = pages ? pages : o.pages;
+    dd_open(&x, &o);
+}
+
+/* Tokens come one turn after their step was submitted; no step is begun for a token that the limit of the length excludes. */
+START_TEST(a_length_is_known_in_time)
+{
+    open_overlapped(0);
+    dd_verified(&x, 1, 70, 5, 1); /* and 4 more tokens */
+    turns(1);
+    dd_silent(&x);
+    ck_assert_int_eq(x.d->run->n_flights, 1);
+    for (int i = 0; i < 4; i++) {
+        turns(1);
+        dd_expect(&x, SL_MSG_TOKENS, 1);
+    }
+    ck_assert_int_eq(dd_expect(&x, SL_MSG_DONE, 1)->produced, 5);
+    ck_assert_uint_eq(dd_counts(&x).steps, 4);
+    ck_assert_int_eq(x.d->run->n_flights, 0);
+    bool worked;
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    ck_assert(!worked);
+    dd_close(&x);
+}
+END_TEST
+
+/* What is cancelled while steps compute it is answered at once, gives no token any more, and keeps its sequence and pages until
+ * the steps are over. */
+START_TEST(a_cancelled_request_stays_until_its_steps_are_over)
+{
+    open_overlapped(0);
+    dd_verified(&x, 1, 70, 50, 1);
+    dd_verified(&x, 2, 70, 50, 2);
+    turns(2);
+    dd_expect(&x, SL_MSG_TOKENS, 1);
+    dd_expect(&x, SL_MSG_TOKENS, 2);
+    end(1);
+    ck_assert_int_eq(fake_open_seqs(x.fake), 2);
+    ck_assert_int_gt(dd_held(&x), 2);
+    turns(1); /* its item is collected and dropped */
+    dd_expect(&x, SL_MSG_TOKENS, 2);
+    dd_silent(&x);
+    ck_assert_int_eq(fake_open_seqs(x.fake), 1);
+    ck_assert_int_eq(dd_held(&x), 2);
+    end(2);
+    turns(2);
+    dd_silent(&x);
+    dd_close(&x);
+}
+END_TEST
+
+/* As youngest_is_retracted: the same request gives way, after the same number of tokens of the other, although steps were in
+ * flight when the page was missing. */
+START_TEST(room_is_made_when_no_step_is_in_flight)
+{
+    open_overlapped(4);
+    dd_verified(&x, 1, 127, 90, 1);
+    dd_verified(&x, 2, 60, 90, 2);
+    turns(1);
+    for (int i = 0; i < 4; i++) {
+        turns(1);
+        dd_expect(&x, SL_MSG_TOKENS, 1);
+        dd_expect(&x, SL_MSG_TOKENS, 2);
+    }
+    turns(1); /* request 1 alone goes on: request 2 has no page */
+    if (x.d->run->n_flights)
+        turns(1);
+    for (int i = 0; i < 4 && dd_counts(&x).retracted == 0; i++)
+        turns(1);
+    ck_assert_uint_eq(dd_counts(&x).retracted, 1);
+    ck_assert_ptr_null(dd_ticket(&x, 2));
+    ck_assert_ptr_nonnull(dd_ticket(&x, 1));
+    turns(2);
+    dd_abort(&x, 1, SL_ERR_CANCELLED);
+    turns(2);
+    ck_assert_int_eq(dd_tickets(&x), 0);
+    dd_close(&x);
+}
+END_TEST
+
+static sl_status broken_collect(void *impl, sl_err *err)
+{
+    (void)impl;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "the device has lost these steps");
+}
+
+/* A step that fails when it is collected takes the one behind it with it; one that cannot be submitted fails alone, and the one
+ * before it still gives its tokens to nobody. */
+START_TEST(failed_steps_in_flight)
+{
+    open_overlapped(0);
+    dd_verified(&x, 1, 70, 50, 1);
+    turns(2);
+    dd_expect(&x, SL_MSG_TOKENS, 1);
+    x.fail_submit = SL_ERR_UNSUPPORTED;
+    turns(1);
+    ck_assert(dd_expect(&x, SL_MSG_FAILED, 1)->retryable);
+    turns(1);
+    dd_silent(&x);
+    ck_assert_int_eq(fake_open_seqs(x.fake), 0);
+    dd_verified(&x, 2, 70, 50, 2);
+    turns(1);
+    fake_lose(x.fake);
+    x.runner.collect = broken_collect;
+    turns(1);
+    ck_assert(dd_expect(&x, SL_MSG_FAILED, 2)->retryable);
+    ck_assert_int_eq(x.d->run->n_flights, 0);
+    ck_assert_int_eq(dd_tickets(&x), 0);
+    dd_close(&x);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("batch");
@@ -217,6 +341,10 @@ int main(void)
     tcase_add_test(t, failed_steps);
     tcase_add_test(t, context_is_full);
     tcase_add_test(t, produced_pages_are_reused);
+    tcase_add_test(t, a_length_is_known_in_time);
+    tcase_add_test(t, a_cancelled_request_stays_until_its_steps_are_over);
+    tcase_add_test(t, room_is_made_when_no_step_is_in_flight);
+    tcase_add_test(t, failed_steps_in_flight);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -343,6 +343,17 @@ static sl_status f_collect(void *impl, sl_err *err)
     return SL_OK;
 }
 
+void fake_lose(fake_runner *f)
+{
+    for (; f->in_flight > 0; f->in_flight--) {
+        fake_flight *t = &f->flight[f->oldest];
+        for (int32_t k = 0; k < t->n; k++)
+            ((fake_seq *)(void *)t->items[k].seq)->flying--;
+        free(t->out);
+        f->oldest = (f->oldest + 1) % SL_STEPS_IN_FLIGHT;
+    }
+}
+
 static bool f_can_follow(const void *impl, const sl_step_item *it)
 {
     const fake_runner *f = impl;

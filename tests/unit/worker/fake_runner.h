@@ -35,6 +35,8 @@ void fake_hang(fake_runner *f, bool on);
  */
 void fake_hang_at(fake_runner *f, int n);
 bool fake_hangs(const fake_runner *f);
+/* Forgets the steps in flight, as a device does whose next collect the test makes fail. */
+void fake_lose(fake_runner *f);
 
 /* The greedy stream of a single process: out[0..n) after the prompt. Every stream of a cluster must equal it. */
 void fake_reference(const sl_geometry *g, int32_t vocab, const int32_t *prompt, int n_prompt, int32_t *out,
