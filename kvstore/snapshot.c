@@ -79,12 +79,12 @@ int64_t sl_snapshot_run(const sl_arena *a, const int32_t *pages, int64_t at, uin
     }
     for (int32_t l = 0; l < g->n_layers; l++) {
         for (int32_t p = 0; p < g->shape.n_planes; p++) {
-            const sl_host_plane h = sl_geometry_plane(g, sl_arena_base(a), sl_arena_pages(a), l, p);
-            const int64_t bytes = h.base ? sl_cache_page_bytes(&g->shape.planes[p]) : 0;
+            const int64_t bytes = sl_geometry_has(g, l, p) ? sl_cache_page_bytes(&g->shape.planes[p]) : 0;
             if (left >= bytes) {
                 left -= bytes;
                 continue;
             }
+            const sl_host_plane h = sl_geometry_plane(g, sl_arena_base(a), sl_arena_pages(a), l, p);
             const int64_t unit = g->shape.planes[p].heads * sl_cache_unit_bytes(&g->shape.planes[p]);
             const int64_t run = h.row_stride == unit ? bytes : unit;
             *out = h.base + page * h.page_stride + left / run * h.row_stride + left % run;
