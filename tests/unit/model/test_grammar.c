@@ -3,7 +3,6 @@
  * stopped; what is drawn at random under a constraint is what the constraint says; a constraint that is opened anew and takes the
  * tokens so far gives the same masks; grammars that are wrong or too large are refused with a reason and in bounded time.
  */
-#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -14,6 +13,7 @@
 #include "base/log.h"
 #include "base/strbuf.h"
 #include "model/grammar.h"
+#include "tests/unit/llguidance.h"
 #include "tests/unit/run_suite.h"
 
 enum { WORDS_MAX = 8192 };
@@ -22,26 +22,13 @@ static sl_tokenizer *tok;
 static sl_grammars *engine;
 static int32_t eos;
 
-static const char *library(void)
-{
-    static char path[512];
-    glob_t found;
-    if (getenv("SL_LLGUIDANCE"))
-        return NULL;
-    if (!path[0] && glob(".venv/lib/python3*/site-packages/llguidance/_lib*.so", 0, NULL, &found) == 0) {
-        snprintf(path, sizeof path, "%s", found.gl_pathv[0]);
-        globfree(&found);
-    }
-    return path[0] ? path : NULL;
-}
-
 static sl_status open_engine(sl_err *err)
 {
     sl_status st = sl_tokenizer_load("models/tiny-v32", &tok, err);
     if (st != SL_OK)
         return st;
     eos = sl_tokenizer_eos(tok);
-    sl_grammars_opts o = {.library = library(),
+    sl_grammars_opts o = {.library = llguidance_library(),
                           .tokenizer = tok,
                           .vocab = sl_tokenizer_vocab_size(tok) + 7, /* padding, as models have */
                           .eos = &eos,
@@ -205,7 +192,7 @@ static void walk(int which, unsigned seed)
     ck_assert_int_eq(sl_tokenizer_decode(tok, taken, n, true, &text, &len), SL_OK);
     if (ended && cases[which].kind <= SL_GRAMMAR_SCHEMA) {
         json_error_t why;
-        json_t *j = json_loadb(text, len, 0, &why);
+        json_t *j = json_loadb(text, len, JSON_DECODE_INT_AS_REAL, &why); /* numbers of any size */
         ck_assert_msg(json_is_object(j), "%s: %s", text, why.text);
         json_decref(j);
     }
