@@ -167,8 +167,8 @@ typedef struct sl_config {
         int group_timeout_ms;
     } cluster;
     struct {
-        int chunk_tokens;
-        int max_step_ms; /* -1 = auto; 0 = no bound */
+        int chunk_tokens; /* 0 = auto */
+        int max_step_ms;  /* -1 = auto; 0 = no bound */
         int max_requests;
     } prefill;
     struct {

@@ -112,7 +112,10 @@ static void put_value(sl_strbuf *sb, const sl_config *cfg, const sl_cfg_row *row
         put_quoted(sb, (o->flags & SL_OPTION_SECRET) && *(const char *)field ? "***" : field);
         break;
     case SL_OPTION_INT:
-        sl_sb_printf(sb, "%d", *(const int *)field);
+        if (o->names && *(const int *)field == 0)
+            sl_sb_str(sb, o->names[0]);
+        else
+            sl_sb_printf(sb, "%d", *(const int *)field);
         break;
     case SL_OPTION_SIZE:
         put_size(sb, *(const uint64_t *)field);

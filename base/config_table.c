@@ -261,8 +261,11 @@ const sl_option sl_cfg_own[] = {
     INT(cluster, group_timeout_ms, "120000", 1000, 3600000,
         "How long the ranks of a group of workers wait for each other when they start."),
 
-    INT(prefill, chunk_tokens, "512", 1, 65536,
-        "Prompt tokens computed per step. Rows are shipped after every layer of a step."),
+    ROW(prefill, chunk_tokens, SL_OPTION_INT, 0, "auto", 1, 65536, automatic,
+        "Prompt tokens computed per step, at most; rows are shipped after every layer of a step. auto: while somebody waits (several "
+        "prompts are computed, or a request decodes on a worker of role both) as many as max_step_ms allows, up to 2,048 on a GPU "
+        "and 512 on the cpu backend and in groups; for a prompt that is alone the number that computes the most tokens per second, "
+        "which is found by trying, in at most four times max_step_ms."),
     INT(prefill, max_step_ms, "-1", -1, 600000,
         "Time of one step, for which a prompt that arrives may have to wait: a step gets fewer tokens than chunk_tokens "
         "if they would take longer. At least 64 tokens on a GPU and 2 on the cpu backend. 0: no bound. "

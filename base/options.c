@@ -75,7 +75,8 @@ const char *sl_option_describe(const sl_option *o, char *buf, size_t n)
         snprintf(buf, n, "text, at most %zu bytes", o->size - 1);
         break;
     case SL_OPTION_INT:
-        snprintf(buf, n, "integer, %lld to %lld", min, max);
+        snprintf(buf, n, "%s%sinteger, %lld to %lld", o->names ? o->names[0] : "", o->names ? " or " : "",
+                 min, max);
         break;
     case SL_OPTION_FLOAT:
         snprintf(buf, n, "number, %lld to %lld", min, max);
@@ -148,6 +149,10 @@ static sl_status parse_string(char *out, const sl_option *o, const char *text, s
 static sl_status parse_int(int *out, const sl_option *o, const char *text, sl_err *err)
 {
     char *end;
+    if (o->names && strcmp(text, o->names[0]) == 0) {
+        *out = 0;
+        return SL_OK;
+    }
     errno = 0;
     long long v = strtoll(text, &end, 10);
     if (end == text || *end || strchr(" \t+", text[0]))

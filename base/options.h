@@ -57,7 +57,8 @@ typedef struct sl_option {
     size_t offset, size; /* of the field in the struct of values */
     const char *dflt;    /* as text, in the form of --set */
     int64_t min, max;    /* inclusive; of numbers and of the elements of lists */
-    /* Ends with NULL. Of an enumeration all names; of a choice those that its registry does not have, or NULL. */
+    /* Ends with NULL. Of an enumeration all names; of a choice those that its registry does not have, or NULL; of an integer NULL,
+     * or the word for 0 in place of a number. */
     const char *const *names;
     const char *const *(*list)(
         void);       /* of an enumeration instead of names, if a registry has them; else NULL */

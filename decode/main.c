@@ -5,15 +5,18 @@
 #include "decode/decode_impl.h"
 #include "decode/pages/publish.h"
 #include "decode/run/stall.h"
-#include "worker/order.h"
+#include "worker/chunk.h"
 
 /* How a worker of this role shares its steps out among prompts. */
-static sl_prompt_opts prompts_of(const sl_config *cfg, sl_role role, bool host)
+static sl_prompt_opts prompts_of(const sl_config *cfg, const sl_worker_launch *launch, sl_role role,
+                                 bool host)
 {
     if (!sl_role_does(role, SL_ROLE_PREFILL))
         return (sl_prompt_opts){0};
-    sl_prefill_steps steps = sl_prefill_steps_for(cfg->prefill.max_step_ms, cfg->prefill.chunk_tokens, host);
-    sl_prompt_opts o = {.chunk_tokens = cfg->prefill.chunk_tokens,
+    int32_t chunk = sl_chunk_most(cfg->prefill.chunk_tokens, host, launch->group_ranks);
+    sl_prefill_steps steps = sl_prefill_steps_for(cfg->prefill.max_step_ms, chunk, host);
+    sl_prompt_opts o = {.chunk_tokens = chunk,
+                        .automatic = !cfg->prefill.chunk_tokens,
                         .max_requests = cfg->prefill.max_requests,
                         .max_step_ms = steps.max_ms,
                         .short_step_ms = steps.short_ms,
@@ -35,7 +38,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, s
     bool host = (sl_backend_caps(parts.backend) & SL_BE_UNIFIED) != 0;
     sl_decode_opts o = {
         .role = parts.role,
-        .prompts = prompts_of(cfg, role, host),
+        .prompts = prompts_of(cfg, launch, role, host),
         .residency = mode == SL_CFG_MODE_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL,
         .row_pages = mode == SL_CFG_MODE_ADAPTIVE ? parts.engine_opts.row_pages - parts.prompt_pages : 0,
         .max_batch = cfg->decode.max_batch,

@@ -2,7 +2,7 @@
 #include "prefill/prefill.h"
 
 #include "base/log.h"
-#include "worker/order.h"
+#include "worker/chunk.h"
 
 /* The time of a step and its fewest tokens, by backend. */
 static void bound_steps(sl_prefill_opts *o, bool host)
@@ -21,8 +21,10 @@ sl_status sl_prefill_main(const sl_config *cfg, const sl_worker_launch *launch, 
 {
     sl_parts parts;
     SL_TRY(sl_parts_create(cfg, launch, SL_ROLE_PREFILL, &parts, err));
+    bool host = (sl_backend_caps(parts.backend) & SL_BE_UNIFIED) != 0;
     sl_prefill_opts o = {.role = parts.role,
-                         .chunk_tokens = cfg->prefill.chunk_tokens,
+                         .chunk_tokens = sl_chunk_most(cfg->prefill.chunk_tokens, host, launch->group_ranks),
+                         .automatic = !cfg->prefill.chunk_tokens,
                          .max_step_ms = cfg->prefill.max_step_ms,
                          .max_requests = cfg->prefill.max_requests,
                          .pull_chunk_bytes = cfg->kvstore.load_chunk_bytes,
@@ -30,7 +32,7 @@ sl_status sl_prefill_main(const sl_config *cfg, const sl_worker_launch *launch, 
                          .backend = sl_backend_name(parts.backend),
                          .backend_opts = {.device = parts.device, .threads = 1},
                          .drain_ms = (uint32_t)cfg->cluster.dead_after_ms};
-    bound_steps(&o, (sl_backend_caps(parts.backend) & SL_BE_UNIFIED) != 0);
+    bound_steps(&o, host);
     sl_prefill *p = NULL;
     sl_status st = sl_prefill_create(&o, &p, err);
     if (st != SL_OK)

@@ -27,6 +27,7 @@ enum { PAGE = SL_PAGE_TOKENS };
 sl_status sl_schedule_open(sl_prefill *p, sl_err *err)
 {
     sl_prompt_queue_opts q = {.chunk_tokens = p->o.chunk_tokens,
+                              .automatic = p->o.automatic,
                               .max_prompts = p->o.max_requests,
                               .max_step_ns = p->o.max_step_ms * 1e6,
                               .short_step_ns = p->o.short_step_ms * 1e6,

@@ -444,7 +444,8 @@ static void prepare(sl_sim *s, const sl_sim_opts *o)
     s->per_token = (double)o->page_tokens / PAGE;
     s->page_bytes = o->page_tokens * o->costs->kv_bytes_per_token;
     s->block = (int32_t)(SL_SIM_BLOCK_TOKENS * o->length / s->per_token);
-    s->chunk_tokens = (int32_t)(o->cfg->prefill.chunk_tokens / s->per_token);
+    /* auto: what a step of simulated workers holds is not found by trying */
+    s->chunk_tokens = (int32_t)(sl_chunk_most(o->cfg->prefill.chunk_tokens, true, 1) / s->per_token);
     s->chunk_tokens = s->chunk_tokens > 0 ? s->chunk_tokens : 1;
     for (size_t i = 0; i < o->trace->n; i++) {
         int64_t n =

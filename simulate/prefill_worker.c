@@ -267,8 +267,8 @@ sl_status sl_sim_prefill_open(sl_sim_worker *w, sl_err *err)
     double pages = (double)cfg->kvstore.bytes / s->page_bytes;
     sl_store_opts so = {.n_pages = pages < 1 << 29 ? (int32_t)pages : 1 << 29,
                         .prefix_cache = cfg->kvstore.prefix_cache};
-    sl_prefill_steps steps =
-        sl_prefill_steps_for(cfg->prefill.max_step_ms, cfg->prefill.chunk_tokens, s->c->prefill.host);
+    sl_prefill_steps steps = sl_prefill_steps_for(
+        cfg->prefill.max_step_ms, sl_chunk_most(cfg->prefill.chunk_tokens, true, 1), s->c->prefill.host);
     sl_prompt_queue_opts q = {.chunk_tokens = s->chunk_tokens,
                               .max_prompts = cfg->prefill.max_requests,
                               .max_step_ns = steps.max_ms * 1e6,

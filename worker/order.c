@@ -69,7 +69,7 @@ static void give_aged(step *s, sl_prefill_turn *t, int32_t n)
     const sl_prefill_limit *l = s->limit;
     int32_t half = (l->tokens + 1) / 2;
     for (int32_t i = 0; i < n && s->used < half; i++) {
-        if (t[i].passed < (int64_t)SL_PREFILL_PASSED_CHUNKS * l->tokens)
+        if (t[i].passed < (l->aged_tokens ? l->aged_tokens : (int64_t)SL_PREFILL_PASSED_CHUNKS * l->tokens))
             continue;
         int32_t fits = room(s, &t[i], half, l->ns / 2);
         give(s, &t[i], s->used ? fits : larger(fits, smaller(l->min_tokens, half)));

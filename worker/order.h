@@ -49,6 +49,8 @@ typedef struct sl_prefill_limit {
     double ns;          /* time; 0: no limit */
     int32_t min_tokens; /* 1..tokens: what a step computes of a prompt even if it takes longer than ns */
     bool defer_aged;    /* the aged prompts get no half of this step */
+    int32_t
+        aged_tokens; /* of younger ones after which a prompt is aged; 0: SL_PREFILL_PASSED_CHUNKS times `tokens` */
 } sl_prefill_limit;
 
 /*

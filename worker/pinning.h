@@ -3,7 +3,7 @@
  * both take tens of seconds, one for memory and the kernel, the other for disks and the link.
  *
  * Threads: all functions on the thread that starts it; the thread ends within take or drop. The backend must outlive it. Whoever
- * ends first, the caller learns of both: a failure waits for take(), drop() leaves nothing behind.
+ * ends first, the caller learns of both: a failure waits for take(), drop() gives everything back.
  */
 #ifndef SL_WORKER_PINNING_H
 #define SL_WORKER_PINNING_H

@@ -7,7 +7,9 @@
 
 sl_status sl_prompt_queue_open(sl_prompt_queue *q, const sl_prompt_queue_opts *o, sl_err *err)
 {
-    *q = (sl_prompt_queue){.o = *o, .bound = {.ns = o->max_step_ns, .short_ns = o->short_step_ns}};
+    *q = (sl_prompt_queue){.o = *o,
+                           .bound = {.ns = o->max_step_ns, .short_ns = o->short_step_ns},
+                           .chunk = {.most = o->chunk_tokens, .automatic = o->automatic}};
     q->turn = calloc((size_t)o->max_prompts, sizeof *q->turn);
     if (!q->turn)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
@@ -23,7 +25,8 @@ void sl_prompt_queue_close(sl_prompt_queue *q)
 
 static bool is_long(const sl_prompt_queue *q, int32_t tokens)
 {
-    return tokens > q->o.chunk_tokens;
+    return tokens >
+           (q->o.automatic && q->o.chunk_tokens > SL_CHUNK_USUAL ? SL_CHUNK_USUAL : q->o.chunk_tokens);
 }
 
 bool sl_prompt_queue_has_place(const sl_prompt_queue *q, int32_t tokens)
@@ -72,9 +75,11 @@ int32_t sl_prompt_queue_share(sl_prompt_queue *q, double max_ns)
     }
     if (!n)
         return 0;
-    sl_prefill_limit limit = {.tokens = q->o.chunk_tokens,
-                              .min_tokens = q->o.min_step_tokens > 0 ? q->o.min_step_tokens : 1};
+    sl_prefill_limit limit = {.min_tokens = q->o.min_step_tokens > 0 ? q->o.min_step_tokens : 1};
+    if (q->o.automatic)
+        limit.aged_tokens = SL_PREFILL_PASSED_CHUNKS * SL_CHUNK_USUAL;
     sl_prefill_bound_next(&q->bound, short_prompt, &limit);
+    sl_chunk_next(&q->chunk, q->n > 1 || max_ns > 0 || q->bound.steps > 0, &limit);
     if (max_ns > 0 && (limit.ns <= 0 || limit.ns > max_ns))
         limit.ns = max_ns;
     int32_t tokens = sl_prefill_order(q->turn, n, &limit);
@@ -94,5 +99,6 @@ uint32_t sl_prompt_queue_measured(sl_prompt_queue *q, const sl_pace_part *part, 
     for (int32_t i = 0; i < n; i++)
         tokens += part[i].end - part[i].first;
     sl_pace_measured(&q->pace, part, n, ns);
+    sl_chunk_measured(&q->chunk, tokens, ns);
     return sl_pace_rate_add(&q->rate, tokens, ns);
 }

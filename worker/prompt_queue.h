@@ -11,6 +11,7 @@
 #ifndef SL_WORKER_PROMPT_QUEUE_H
 #define SL_WORKER_PROMPT_QUEUE_H
 
+#include "worker/chunk.h"
 #include "worker/order.h"
 #include "worker/pace.h"
 
@@ -29,7 +30,9 @@ typedef struct sl_queued_prompt {
 } sl_queued_prompt;
 
 typedef struct sl_prompt_queue_opts {
-    int32_t chunk_tokens;              /* most tokens of a step, > 0; a longer prompt is long */
+    int32_t chunk_tokens; /* most tokens of a step, > 0; a longer prompt is long */
+    bool
+        automatic; /* a step holds as many of them as chunk.h says; a prompt of more than SL_CHUNK_USUAL is long */
     int32_t max_prompts;               /* places, > 0 */
     double max_step_ns, short_step_ns; /* 0: no bound */
     int32_t min_step_tokens;           /* as in sl_prefill_limit; at least 1 is taken */
@@ -44,6 +47,7 @@ typedef struct sl_prompt_queue {
     int32_t n, n_long;
     sl_prefill_turn *turn; /* [max_prompts] */
     sl_prefill_bound bound;
+    sl_chunk chunk;
     sl_pace pace;
     sl_pace_rate rate;
 } sl_prompt_queue;

@@ -3,6 +3,7 @@
 
 #include "kernels/cache.h"
 #include "model/checkpoint.h"
+#include "worker/chunk.h"
 #include "worker/fit.h"
 #include "worker/setup_impl.h"
 
@@ -58,7 +59,9 @@ sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_d
 
 int32_t sl_setup_step_tokens(const sl_setup *s)
 {
-    int32_t prompts = s->cfg->prefill.chunk_tokens, batch = s->cfg->decode.max_batch;
+    bool host = (sl_backend_caps(s->p->backend) & SL_BE_UNIFIED) != 0;
+    int32_t prompts = sl_chunk_most(s->cfg->prefill.chunk_tokens, host, s->launch->group_ranks);
+    int32_t batch = s->cfg->decode.max_batch;
     return (sl_role_does(s->role, SL_ROLE_PREFILL) ? prompts : 0) +
            (sl_role_does(s->role, SL_ROLE_DECODE) ? batch : 0);
 }

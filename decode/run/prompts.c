@@ -27,6 +27,7 @@ sl_status sl_prompts_open(sl_run *r, sl_err *err)
 {
     const sl_prompt_opts *o = &r->o.prompts;
     sl_prompt_queue_opts q = {.chunk_tokens = o->chunk_tokens,
+                              .automatic = o->automatic,
                               .max_prompts = o->max_requests,
                               .max_step_ns = o->max_step_ms * 1e6,
                               .short_step_ns = o->short_step_ms * 1e6,

@@ -23,7 +23,8 @@ typedef struct sl_run sl_run;
 
 /* Prompts that the worker computes itself (role both): see the keys of prefill and both in docs/configuration.md. */
 typedef struct sl_prompt_opts {
-    int32_t chunk_tokens; /* prompt tokens in a step; 0: it computes none, which is the role decode */
+    int32_t chunk_tokens; /* most prompt tokens in a step; 0: it computes none, which is the role decode */
+    bool automatic;       /* as in sl_prompt_queue_opts */
     int32_t max_requests; /* prompts that are computed at the same time */
     int32_t max_step_ms, short_step_ms, min_step_tokens; /* as sl_prefill_steps_for() */
     int32_t max_stall_ms; /* time of the prompt tokens of a step in which requests decode; 0: no bound */

@@ -67,7 +67,9 @@ START_TEST(table_is_sound)
             ck_assert_uint_eq(o->size, sizeof(uint64_t));
         if (o->type == SL_OPTION_INT)
             ck_assert(o->min >= INT32_MIN && o->max <= INT32_MAX && o->min <= o->max);
-        if (o->type != SL_OPTION_CHOICE)
+        if (o->type == SL_OPTION_INT && o->names) /* a word for 0 */
+            ck_assert(o->min > 0 && o->names[0] && !o->names[1]);
+        else if (o->type != SL_OPTION_CHOICE)
             ck_assert((o->type == SL_OPTION_ENUM || o->type == SL_OPTION_ENUMS) == (o->names != NULL));
         ck_assert_ptr_null(sl_cfg_gone(r->key));
     }
@@ -274,7 +276,13 @@ START_TEST(defaults)
     ck_assert_uint_eq(cfg.kvstore.bytes, 256u << 20);
     ck_assert_int_eq(cfg.sparse_attention.tail_rows, 64);
     ck_assert_int_eq(cfg.cluster.router_port, 7300);
-    ck_assert_int_eq(cfg.prefill.chunk_tokens, 512);
+    ck_assert_int_eq(cfg.prefill.chunk_tokens, 0); /* auto */
+    ck_assert_int_eq(sl_config_set(&cfg, "prefill.chunk_tokens=640", &err), SL_OK);
+    ck_assert_int_eq(cfg.prefill.chunk_tokens, 640);
+    ck_assert_int_eq(sl_config_set(&cfg, "prefill.chunk_tokens=auto", &err), SL_OK);
+    ck_assert_int_eq(cfg.prefill.chunk_tokens, 0);
+    ck_assert_int_eq(sl_config_set(&cfg, "prefill.chunk_tokens=0", &err), SL_ERR_INVALID);
+    ck_assert_int_eq(sl_config_set(&cfg, "prefill.chunk_tokens=automatic", &err), SL_ERR_INVALID);
     ck_assert_int_eq(cfg.decode.max_batch, 64);
     ck_assert_uint_eq(cfg.router.max_body_bytes, 8u << 20);
     ck_assert_str_eq(cfg.router.http_host, "127.0.0.1");

@@ -1,4 +1,4 @@
-/* The thread that creates and pins the host store: what it gives, and who learns what when it or something beside it fails. */
+/* The thread that creates and pins the host store: what it gives, and who learns what when it or something else fails. */
 #include <check.h>
 #include <string.h>
 
@@ -64,7 +64,7 @@ START_TEST(a_store)
 }
 END_TEST
 
-/* The store fails, whatever was loaded beside it: its cause is what take() says. */
+/* The store fails, whatever was loaded at the same time: its cause is what take() says. */
 START_TEST(it_fails)
 {
     sl_err err = {0};
@@ -80,7 +80,7 @@ START_TEST(it_fails)
 }
 END_TEST
 
-/* Something else fails: drop() gives back what there is, and does not hide the other cause by its own. */
+/* Something else fails: drop() gives back what it has made, and does not hide the other cause by its own. */
 START_TEST(something_else_fails)
 {
     refuse = false;
