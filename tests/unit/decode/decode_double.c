@@ -137,6 +137,17 @@ static sl_status dd_run_step(void *impl, sl_step_item *items, int32_t n, const s
     return st != SL_OK ? sl_fail(err, st, "as the test asked") : inner.step(impl, items, n, hooks, err);
 }
 
+static int32_t dd_run_damaged(void *impl, void (*found)(void *ctx, int32_t page), void *ctx)
+{
+    int32_t page = now->bad_page - 1;
+    (void)impl;
+    now->bad_page = 0;
+    if (page < 0)
+        return 0;
+    found(ctx, page);
+    return 1;
+}
+
 /* ---- creation and destruction ---- */
 
 dd_opts dd_defaults(void)
@@ -219,6 +230,7 @@ void dd_open(decode_double *x, const dd_opts *o)
     x->runner.open = dd_run_open;
     x->runner.step = dd_run_step;
     x->runner.submit = dd_run_submit;
+    x->runner.damaged = dd_run_damaged;
     sl_decode *d = x->d = calloc(1, sizeof *d);
     d->o = (sl_decode_opts){.role = {.name = "d",
                                      .model = "m",

@@ -257,6 +257,58 @@ START_TEST(sampled_and_off)
 }
 END_TEST
 
+/*
+ * A step has fetched damaged rows of a page that one of three running requests holds alone, or that two share: who holds it is
+ * RETRACTED and gets no token of that step, nor of the one that is in flight after it; the others get theirs.
+ */
+START_TEST(fetched_pages)
+{
+    bool worked, shared = _i % 2;
+    int page = _i / 2 % 3;
+    dd_opts o = dd_defaults();
+    o.verify = SL_CFG_VERIFY_ALWAYS;
+    o.pages = 24, o.max_batch = 3, o.overlaps = _i >= 6;
+    dd_open(&x, &o);
+    publish(9, 0);
+    for (uint64_t rid = 1; rid <= 3; rid++) {
+        arrive(rid, 200, 50, rid == 3, rid == 3 ? 0 : 3);
+        dd_check(&x);
+        dd_expect(&x, SL_MSG_TOKENS, rid);
+    }
+    for (int flights = 0; flights <= o.overlaps; flights++)
+        ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    for (uint64_t rid = 1; rid <= 3; rid++)
+        dd_expect(&x, SL_MSG_TOKENS, rid);
+    x.bad_page = page_of(shared ? 1 : 3, page) + 1;
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    for (uint64_t rid = 1; rid <= 3; rid++) {
+        if (shared == (rid < 3))
+            dd_expect(&x, SL_MSG_RETRACTED, rid);
+    }
+    for (uint64_t rid = 1; rid <= 3; rid++) {
+        if (shared != (rid < 3))
+            dd_expect(&x, SL_MSG_TOKENS, rid);
+    }
+    dd_silent(&x);
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    for (uint64_t rid = 1; rid <= 3; rid++) {
+        if (shared != (rid < 3))
+            dd_expect(&x, SL_MSG_TOKENS, rid);
+    }
+    dd_silent(&x);
+    ck_assert_uint_eq(dd_counts(&x).damaged_fetched, 1);
+    for (uint64_t rid = 1; rid <= 3; rid++) {
+        if (shared == (rid < 3))
+            continue;
+        dd_abort(&x, rid, SL_ERR_CANCELLED);
+        dd_expect(&x, SL_MSG_DRAINED, rid);
+    }
+    while (dd_step(&x, &worked) == SL_OK && worked)
+        ;
+    dd_close(&x);
+}
+END_TEST
+
 int main(void)
 {
     sl_log_init(getenv("SL_TEST_LOG") ? SL_LOG_DEBUG : SL_LOG_ERROR, false, "test");
@@ -267,6 +319,7 @@ int main(void)
     tcase_add_test(t, generated_pages);
     tcase_add_loop_test(t, running_pages, 0, 12);
     tcase_add_loop_test(t, landing_pages, 0, 12);
+    tcase_add_loop_test(t, fetched_pages, 0, 12);
     tcase_add_test(t, asked_pages);
     tcase_add_test(t, found_after_the_end);
     tcase_add_test(t, sampled_and_off);
