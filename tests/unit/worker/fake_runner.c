@@ -297,8 +297,10 @@ static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_ste
         sl_step_sample *w = items[k].sample;
         if (w && w->history.n_prompt + w->history.n_output != (size_t)s->len)
             return sl_fail(err, SL_ERR_INVALID, "a history of another length");
+        sl_token_mask mask = w && w->mask ? w->mask(w->mask_ctx) : (sl_token_mask){0};
         if (w)
-            sl_sample_or_fault(f->sampler, row, w->sampling, &w->history, (uint64_t)s->len, NULL, &w->out);
+            sl_sample_or_fault(f->sampler, row, w->sampling, &w->history, (uint64_t)s->len,
+                               w->mask ? &mask : NULL, &w->out);
         s->chosen = w ? w->out.id : -1;
         s->chosen_in = f->steps;
     }
