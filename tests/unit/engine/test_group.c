@@ -22,7 +22,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STEPS = 60, STOP_MS = 9000, DEADLINE_MS = 7000 }; /* of a rank that stops; of the waits for it */
 #else
-enum { STEPS = 1000, STOP_MS = 3500, DEADLINE_MS = 2500 };
+enum { STEPS = 400, STOP_MS = 3500, DEADLINE_MS = 2500 };
 #endif
 enum { LONG = 260 }; /* tokens; more than SPLIT_TOKENS of model/experts_group.c */
 enum { SEQS = 4, CONTEXT = 320, MAX_TOKENS = 300, PAGES = (CONTEXT + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS };

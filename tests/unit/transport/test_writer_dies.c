@@ -17,7 +17,7 @@ enum { BYTES = 1 << 20 };
 
 typedef enum { KILLED, STOPPED, STOPPED_THEN_KILLED, ENDINGS } ending;
 
-static const int rounds_of[ENDINGS] = {20, 8, 8};
+static const int rounds_of[ENDINGS] = {12, 4, 4};
 static const size_t sizes[] = {BYTES, 43008, 4096, 200000};
 
 /* Waits until operations arrive: until the last byte is written, or for gets a short time. */
