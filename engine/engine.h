@@ -173,7 +173,7 @@ sl_status sl_engine_seq_truncate(sl_engine *e, sl_seq *s, int32_t len, sl_err *e
  * States. Some models have layers that keep a state of fixed size instead of rows, or besides them (kernels/cache.h). It is
  * on the device alone and cannot be cut: such a sequence is not truncated (SL_ERR_UNSUPPORTED; nor is one whose layers keep a
  * value of an open block), and when it is opened or
- * loaded with cached tokens, or a step of it failed, its steps are refused (SL_ERR_INVALID) until its states were restored
+ * loaded with cached tokens, or one of its steps failed, its steps are refused (SL_ERR_INVALID) until its states were restored
  * for exactly its tokens. A step in flight counts: a sequence whose last result is dropped can only be closed, and a snapshot
  * is made before. Without a snapshot they are computed again, from the first token or the last snapshot on.
  *
@@ -275,7 +275,7 @@ sl_status sl_engine_submit(sl_engine *e, sl_step_item *items, int32_t n_items, c
  * appended. */
 sl_status sl_engine_collect(sl_engine *e, sl_err *err);
 int32_t sl_engine_in_flight(const sl_engine *e);
-/* Whether the device computes while the host goes on, so that a step in flight costs the host no time. */
+/* Whether the device computes while the host continues, so that a step in flight costs the host no time. */
 bool sl_engine_overlaps(const sl_engine *e);
 /* Nothing waits to be computed: the time until the next step is not counted as idle. With no step in flight. */
 void sl_engine_rest(sl_engine *e);

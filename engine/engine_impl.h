@@ -121,7 +121,7 @@ struct sl_engine {
     int32_t first_flight, n_flights;
     uint64_t submitted;   /* steps so far */
     uint64_t *stamps_dev; /* [SL_STEPS_IN_FLIGHT][2] */
-    uint64_t ended_ns;    /* when the last step ended, by its stamp; 0: nobody waits since then */
+    uint64_t ended_ns;    /* when the last step ended, by its stamp; 0: no caller waits since then */
     uint64_t done_ns;     /* when the host knew */
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */

@@ -3,7 +3,7 @@
  * collected. A step is completed before the next one is submitted if the host chooses one of its tokens, because the
  * logits have one place; else when it is collected.
  *
- * Everything that the device reads or writes while the host goes on has a place in the step's sl_flight. What the host
+ * Everything that the device reads or writes while the host continues has a place in the step's sl_flight. What the host
  * enqueues between two steps (a sequence is opened or spilled) is ordered by the stream.
  */
 #include "base/log.h"

@@ -28,7 +28,7 @@
  *
  * Not every layer keeps the same. The configuration of a model says the class of each layer (sl_layer_class):
  *
- *   class    what a layer of it keeps                                       for how long
+ *   class    what a layer of the class keeps                                  for how long
  *   tokens   the planes above: a row for every token, and what selects      as long as the page
  *   blocks   planes of the class's own, whose units appear when they are    as long as the page
  *            complete, for example one entry for 4 or 128 tokens

@@ -13,7 +13,7 @@
 
 /*
  * The wire form says of each layer its planes (version 2), or, where that is not all, its class (version 3). A geometry has
- * one form alone, because stored pages are named by a hash of it.
+ * one form alone, because stored pages are named by its hash.
  */
 enum { PLANES_VERSION = 2, CLASSES_VERSION = 3 };
 
@@ -138,7 +138,7 @@ static sl_status finish(sl_geometry *g, sl_err *err)
     return SL_OK;
 }
 
-/* A string without bytes behind its end, because classes are compared byte by byte. */
+/* A string without bytes after its end, because classes are compared byte by byte. */
 static void put_name(char out[SL_CACHE_NAME], const char *name)
 {
     memset(out, 0, SL_CACHE_NAME);

@@ -30,14 +30,14 @@ typedef struct sl_chunk {
     int32_t most;   /* tokens of a step, > 0 */
     bool automatic; /* else every step may hold `most` */
     /* the rest is zeroed at the beginning */
-    int32_t size;  /* of a step while no one waits; 0: SL_CHUNK_USUAL */
-    int32_t quiet; /* steps since somebody waited, at most SL_CHUNK_QUIET_STEPS */
+    int32_t size;  /* of a step while no request waits; 0: SL_CHUNK_USUAL */
+    int32_t quiet; /* steps since a request waited, at most SL_CHUNK_QUIET_STEPS */
     int32_t hold;  /* steps until the double is tried again */
     bool trying;   /* size is the double of what was measured */
     double speed;  /* tokens per ns of the step before, of `size` or when trying of its half; 0: none */
 } sl_chunk;
 
-/* Sets tokens and, when no one waits, the time of the next step; limit->ns is what a step may take. waits: see above, for this
+/* Sets tokens and, when no request waits, the time of the next step; limit->ns is what a step may take. waits: see above, for this
  * step alone. */
 void sl_chunk_next(sl_chunk *c, bool waits, sl_prefill_limit *limit);
 /* The step of `tokens` tokens took `ns`. */

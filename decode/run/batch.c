@@ -302,7 +302,7 @@ static sl_status end(sl_run *r, sl_err *err)
 {
     sl_run_flight *f = flight_at(r, 0);
     sl_status st = r->depth > 1 ? r->runner->collect(r->runner->impl, err) : SL_OK, worst = SL_OK;
-    while (st != SL_OK && r->n_flights > 0) { /* the steps behind it are lost with it */
+    while (st != SL_OK && r->n_flights > 0) { /* the later steps are lost with it */
         sl_status got = failed(r, flight_at(r, --r->n_flights), st, err);
         worst = got != SL_OK ? got : worst;
     }

@@ -280,7 +280,7 @@ START_TEST(room_is_made_when_no_step_is_in_flight)
         dd_expect(&x, SL_MSG_TOKENS, 1);
         dd_expect(&x, SL_MSG_TOKENS, 2);
     }
-    turns(1); /* request 1 alone goes on: request 2 has no page */
+    turns(1); /* request 1 alone continues: request 2 has no page */
     if (x.d->run->n_flights)
         turns(1);
     for (int i = 0; i < 4 && dd_counts(&x).retracted == 0; i++)
@@ -302,8 +302,8 @@ static sl_status broken_collect(void *impl, sl_err *err)
     return sl_fail(err, SL_ERR_UNSUPPORTED, "the device has lost these steps");
 }
 
-/* A step that fails when it is collected takes the one behind it with it; one that cannot be submitted fails alone, and the one
- * before it still gives its tokens to nobody. */
+/* A step that fails when it is collected takes the later one with it; one that cannot be submitted fails alone, and the one
+ * before it still gives its tokens to no request. */
 START_TEST(failed_steps_in_flight)
 {
     open_overlapped(0);

@@ -24,7 +24,7 @@ typedef struct work {
 
 typedef struct late_event {
     sl_event base;
-    int waiting; /* marks of it that have not been reached */
+    int waiting; /* its marks that have not been reached */
 } late_event;
 
 static sl_backend_desc desc;

@@ -97,7 +97,7 @@ START_TEST(hierarchical_equals_resident)
     fix_opts o = configs[_i];
     o.max_hot = 1, o.layout = (sl_layout)(_i % 3);
     fix_open(&f, &o);
-    /* each format of rows goes all the way; the other configurations a part of it */
+    /* each format of rows goes all the way; the other configurations do 400 steps */
     int32_t prompt = 150, steps = _i < 3 || MANY_STEPS < 400 ? MANY_STEPS : 400,
             n = prompt + steps < f.o.max_context ? prompt + steps : f.o.max_context;
     fix_reference(&f, &ref, prompt, n, 11);

@@ -326,7 +326,7 @@ static void run_alone(int fail)
     }
 }
 
-/* The sampling op of a step fails on the device while the next step is in flight: neither exists, and the request goes on
+/* The sampling op of a step fails on the device while the next step is in flight: neither exists, and the request continues
  * from the tokens that the host has. */
 START_TEST(a_failed_choice_takes_back_what_is_in_flight)
 {

@@ -49,7 +49,7 @@ START_TEST(prefill_and_decode)
 }
 END_TEST
 
-/* Sequences of other lengths, resident and hierarchical, that begin and end at other times: nobody gets another's state. */
+/* Sequences of other lengths, resident and hierarchical, that begin and end at other times: no sequence gets another's state. */
 START_TEST(sequences_in_one_batch)
 {
     fix f;

@@ -2,8 +2,8 @@
  * States of a model with four classes of layers (toy_layers.h) outlive their request as snapshots. Every token that any engine
  * here produces is compared with a restatement of the whole text.
  *
- *   prefix     requests continue behind the last snapshot that the prefix tree has, after a death with all tokens so far; what
- *              lies behind it is computed again, and a damaged snapshot is not used
+ *   prefix     requests continue after the last snapshot that the prefix tree has, after a death with all tokens so far; what
+ *              follows it is computed again, and a damaged snapshot is not used
  *   disk       snapshots are stored with the pages by a cascade, and a restarted worker loads them
  *
  * About 1 s. What moves between workers is in test_state_shipment.c, because UCX and ThreadSanitizer do not get along with the
@@ -176,7 +176,7 @@ START_TEST(prefixes_end_at_snapshots)
     ck_assert_int_eq(serve(&w, &u, 180, 190, 64), 0);
     ck_assert_int_eq(serve(&w, &u, 128, 150, 64), 64); /* a prompt is never cached whole */
     ck_assert_int_eq(sl_snapshot_find(w.store, sl_arena_geometry(w.f.arena), (sl_key){1, 1}, t.ids, 200), 0);
-    /* A worker that knows nothing goes on with all tokens of a request whose worker died. */
+    /* A worker that knows nothing continues with all tokens of a request whose worker died. */
     open_worker(&other, SL_LAYOUT_PAGE_FIRST);
     ck_assert_int_eq(serve(&other, &t, 260, LENGTH, 64), 0);
     ck_assert_int_eq(serve(&other, &t, 260, LENGTH, 64), 256);

@@ -75,7 +75,7 @@ static void must(sl_status st, const sl_err *err)
     ck_assert_msg(st == SL_OK, "%s", err->text);
 }
 
-/* A changed byte anywhere in the record or the states is found. Bytes behind them have no meaning. */
+/* A changed byte anywhere in the record or the states is found. Bytes after them have no meaning. */
 static void every_byte_counts(fix *f, fix_run *r, sl_key key, const int32_t *pages)
 {
     const sl_geometry *g = sl_arena_geometry(f->arena);

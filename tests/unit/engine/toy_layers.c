@@ -193,7 +193,7 @@ static int32_t add_to_unit(const sl_pass *p, const sl_layer_plane *m, int32_t si
     if (pos % size == size - 1)
         now.entry = now.sum * 3 + 1;
     else if (pos % SL_PAGE_TOKENS == SL_PAGE_TOKENS - 1)
-        now.entry = 0; /* the page is full, and the unit goes on in the next one */
+        now.entry = 0; /* the page is full, and the unit continues in the next one */
     *segment(p, m, size, seq, pos, false) = *segment(p, m, size, seq, pos, true) = now;
     for (int32_t u = 0; u < (pos + 1) / size; u++)
         read += (int64_t)segment(p, m, size, seq, (u + 1) * size - 1, false)->entry * (u + 1);

@@ -1,7 +1,7 @@
 /*
  * Classes of layers: geometries of generated mixes of classes against a restatement that knows neither planes nor masks, but
  * only lists of units for each layer. In every layout the planes of all layers fill the arena without gap or overlap; page
- * and state bytes are sums over layers; the wire form gives the same geometry again, and only one form of it; checksums
+ * and state bytes are sums over layers; the wire form gives the same geometry again, which has only one form; checksums
  * cover every byte of a layer and none of another; and geometries without further classes have the wire form, and so the
  * names of their stored pages, which they always had. About 1 s.
  */

@@ -19,7 +19,7 @@
 
 enum { CONNS = 16, PAGE = 4096, KEYS = 32 };
 
-/* ---- a listener, and the false server behind one ---- */
+/* ---- a listener, and the false server that uses one ---- */
 
 static int listen_at(const char *host, int *port)
 {
@@ -49,7 +49,7 @@ typedef struct fake {
 } fake;
 
 static fake server;
-static int elsewhere, elsewhere_port; /* the listener that nobody may be sent to */
+static int elsewhere, elsewhere_port; /* the listener that no client may be sent to */
 
 static void say(int fd, const char *text)
 {
