@@ -178,7 +178,8 @@ static const sl_metric_def table[] = {
     /* decode */
     GAUGE("sluice_decode_requests_running", D, "", "Requests in the batch."),
     GAUGE("sluice_decode_requests_waiting", D, "", "Requests that arrived and wait for a slot."),
-    HIST("sluice_decode_step_seconds", D, "", itl, "Time of one decode step."),
+    HIST("sluice_decode_step_seconds", D, "", itl,
+         "Time of one decode step, from its inputs to its tokens; the device's where steps are in flight."),
     HIST("sluice_decode_batch_size", D, "", batch, "Requests per step."),
     SECONDS(
         "sluice_decode_idle_seconds_total", D, "",

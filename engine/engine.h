@@ -277,6 +277,8 @@ sl_status sl_engine_collect(sl_engine *e, sl_err *err);
 int32_t sl_engine_in_flight(const sl_engine *e);
 /* Whether the device computes while the host continues, so that a step in flight costs the host no time. */
 bool sl_engine_overlaps(const sl_engine *e);
+/* The time that the step which was collected last has taken, from its inputs to its tokens: the device's, where it has a clock. */
+uint64_t sl_engine_step_ns(const sl_engine *e);
 /* Nothing waits to be computed: the time until the next step is not counted as idle. With no step in flight. */
 void sl_engine_rest(sl_engine *e);
 

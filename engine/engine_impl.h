@@ -123,6 +123,7 @@ struct sl_engine {
     uint64_t *stamps_dev; /* [SL_STEPS_IN_FLIGHT][2] */
     uint64_t ended_ns;    /* when the last step ended, by its stamp; 0: no caller waits since then */
     uint64_t done_ns;     /* when the host knew */
+    uint64_t step_ns;     /* what it took */
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */
     sl_choices choices;

@@ -26,6 +26,11 @@ bool sl_engine_overlaps(const sl_engine *e)
     return !e->sync;
 }
 
+uint64_t sl_engine_step_ns(const sl_engine *e)
+{
+    return e->step_ns;
+}
+
 void sl_engine_rest(sl_engine *e)
 {
     e->ended_ns = 0;
@@ -41,6 +46,7 @@ static void count_step(sl_engine *e, const sl_flight *f, uint64_t now)
     if (e->ended_ns && f->stamps[0] > e->ended_ns)
         e->stats.idle_ns += f->stamps[0] - e->ended_ns;
     e->ended_ns = f->stamps[1];
+    e->step_ns = f->stamps[1] > f->stamps[0] ? f->stamps[1] - f->stamps[0] : 0;
     e->done_ns = now;
     if (f->n_items == 0)
         return;

@@ -72,6 +72,11 @@ static bool e_can_follow(const void *impl, const sl_step_item *it)
     return sl_engine_can_follow(impl, it);
 }
 
+static uint64_t e_step_ns(const void *impl)
+{
+    return sl_engine_step_ns(impl);
+}
+
 static void e_rest(void *impl)
 {
     sl_engine_rest(impl);
@@ -146,6 +151,7 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .submit = e_submit,
                        .collect = e_collect,
                        .can_follow = e_can_follow,
+                       .step_ns = e_step_ns,
                        .rest = e_rest,
                        .stats = e_stats,
                        .layer_stats = e_layer_stats,

@@ -34,6 +34,7 @@ typedef struct sl_runner {
     sl_status (*submit)(void *impl, sl_step_item *items, int32_t n, sl_err *err);
     sl_status (*collect)(void *impl, sl_err *err);
     bool (*can_follow)(const void *impl, const sl_step_item *it);
+    uint64_t (*step_ns)(const void *impl);
     void (*rest)(void *impl);
     void (*stats)(const void *impl, sl_engine_stats *out);
     void (*layer_stats)(const void *impl, sl_layer_stats *out); /* [n_layers] */

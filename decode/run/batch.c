@@ -285,16 +285,15 @@ static void results(sl_run *r, const sl_run_flight *f)
         sl_prompts_computed(r, &f->parts[i], &f->items[i]);
 }
 
-/* A step takes from when it was submitted, or from the end of the one before, if that is later. */
+/* The time of a step is the device's; of one that was waited for, that of the call. */
 static void measure(sl_run *r, const sl_run_flight *f)
 {
-    uint64_t now = sl_now_ns(), from = f->began_ns > r->stepped_ns ? f->began_ns : r->stepped_ns;
-    r->stepped_ns = now;
+    uint64_t ns = r->depth > 1 ? r->runner->step_ns(r->runner->impl) : sl_now_ns() - f->began_ns;
     if (f->decoding) {
-        sl_histogram_observe(r->metrics.step, (double)(now - from) / 1e9);
+        sl_histogram_observe(r->metrics.step, (double)ns / 1e9);
         sl_histogram_observe(r->metrics.batch, f->decoding);
     }
-    sl_prompts_measure(r, f, now - from);
+    sl_prompts_measure(r, f, ns);
 }
 
 /* Waits for the oldest step in flight. */

@@ -70,7 +70,6 @@ struct sl_run {
 
     sl_run_flight flight[SL_STEPS_IN_FLIGHT]; /* in flight: n_flights from first_flight on */
     int32_t first_flight, n_flights, depth;   /* depth: most of them */
-    uint64_t stepped_ns;                      /* when the last step had ended */
     bool settle; /* the next step waits until none is in flight: room must be made, or a token be known */
     sl_prompt_queue prompts; /* role both */
     sl_random_pages random;  /* what is declared as computed; without units where nothing is */

@@ -361,7 +361,13 @@ static bool f_can_follow(const void *impl, const sl_step_item *it)
     const fake_runner *f = impl;
     const fake_seq *s = (const fake_seq *)(const void *)it->seq;
     return f->in_flight > 0 && s->chosen_in == f->steps && s->chosen >= 0 &&
-           !(it->sample && sl_sampling_penalises(it->sample->sampling));
+           !(it->sample && (it->sample->mask || sl_sampling_penalises(it->sample->sampling)));
+}
+
+static uint64_t f_step_ns(const void *impl)
+{
+    const fake_runner *f = impl;
+    return (uint64_t)f->o.layer_us * 1000 * (uint64_t)sl_arena_geometry(f->arena)->n_layers + 1;
 }
 
 static void f_rest(void *impl)
@@ -444,6 +450,7 @@ sl_runner fake_runner_of(fake_runner *f)
                        .submit = f_submit,
                        .collect = f_collect,
                        .can_follow = f_can_follow,
+                       .step_ns = f_step_ns,
                        .rest = f_rest,
                        .stats = f_stats,
                        .layer_stats = f_layer_stats,
