@@ -32,7 +32,7 @@ static uint64_t now_ns(void)
 static void set_time(const char *path, uint64_t ns)
 {
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    utimensat(AT_FDCWD, path, (struct timespec[2]){t, t}, 0);
+    utimensat(AT_FDCWD, path, (struct timespec[2]){t, t}, AT_SYMLINK_NOFOLLOW);
 }
 
 static uint64_t time_of(const struct stat *st)
@@ -52,7 +52,7 @@ bool sl_nixl_file_touch(const sl_nixl_files *f, sl_key key, uint32_t lease_ms)
     char path[SL_NIXL_PATH_BYTES];
     struct stat st;
     sl_nixl_file_path(f, key, path);
-    if (stat(path, &st) != 0 || (uint64_t)st.st_size != f->record_bytes)
+    if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->record_bytes)
         return false;
     uint64_t until = now_ns() + lease_ms * 1000000ull;
     if (time_of(&st) < until) /* of several leases the latest end counts */
@@ -66,7 +66,7 @@ void sl_nixl_file_release(const sl_nixl_files *f, sl_key key)
     struct stat st;
     uint64_t now = now_ns();
     sl_nixl_file_path(f, key, path);
-    if (stat(path, &st) == 0 && time_of(&st) > now)
+    if (lstat(path, &st) == 0 && S_ISREG(st.st_mode) && time_of(&st) > now)
         set_time(path, now);
 }
 
@@ -87,9 +87,11 @@ sl_status sl_nixl_file_read(sl_nixl_files *f, sl_key key, int *fd)
     char path[SL_NIXL_PATH_BYTES];
     struct stat st;
     sl_nixl_file_path(f, key, path);
-    int opened = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | (f->direct ? O_DIRECT : 0));
+    const int flags =
+        O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK; /* a pipe under this name must not hold the thread */
+    int opened = open(path, flags | (f->direct ? O_DIRECT : 0));
     if (opened < 0 && errno == EINVAL)
-        opened = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        opened = open(path, flags);
     if (opened < 0)
         return errno == ENOENT || errno == ENOTDIR ? SL_ERR_NOT_FOUND : SL_ERR_IO;
     if (fstat(opened, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->record_bytes) {

@@ -1,6 +1,7 @@
 """HTTP/2 without a key: frames that carry no request, calls that need no key, streams that say nothing. Whatever is sent, the loop's
 turns stay short, a connection that sends too much is closed, and callers with a key keep their part of the budget."""
 
+import functools
 import socket
 import struct
 import threading
@@ -88,13 +89,17 @@ KINDS = {
 }
 
 
+@functools.lru_cache(maxsize=None)
+def many(kind):
+    """What a connection of this kind sends."""
+    return wire.PREFACE + frame(wire.SETTINGS, 0, 0, b"") + headers(1) + b"".join(KINDS[kind](i) for i in range(FRAMES))
+
+
 def flood(where, kind, result):
     """Sends frames until the other side closes the connection."""
-    begin = wire.PREFACE + frame(wire.SETTINGS, 0, 0, b"") + headers(1)
-    many = b"".join(KINDS[kind](i) for i in range(FRAMES))
     s = socket.create_connection(wire.address(where), timeout=60)
     try:
-        s.sendall(begin + many)
+        s.sendall(many(kind))
         s.settimeout(20)
         while s.recv(1 << 20):
             pass

@@ -107,15 +107,23 @@ def test_a_client_that_leaves_ends_the_work(router):
     real.until("all bytes to be given back", lambda: real.metric(router.get("/metrics").text, "sluice_request_bytes") == 0)
 
 
-@pytest.mark.parametrize("kind", ["spaces", "word", "brackets", "arguments", "bias"])
+CALL = {"type": "function", "function": {"name": "f", "arguments": '{"a":[' + "{}," * 1500000 + "{}]}"}}
+GROWS = {  # what is small when it is sent and large when it is worked on
+    "spaces": lambda: body(" " * 7500000),
+    "word": lambda: body("a" * 7500000),
+    "brackets": lambda: body("x", metadata=[[]] * 2000000),
+    "user": lambda: body("x", user={f"{i}": i for i in range(700000)}),
+    "arguments": lambda: json.dumps({"model": "tiny-v32", "max_tokens": 1, "messages": [
+        {"role": "assistant", "tool_calls": [CALL]}, {"role": "user", "content": "x"}]}).encode(),
+    "bias": lambda: body(["x"] * 8, n=128, logit_bias={str(i): 1 for i in range(300)}, stop=["s" * 1000] * 4),
+    "wide bias": lambda: body(["x"] * 8, n=128, logit_bias={str(i % 1000): i % 100 for i in range(100000)}),
+}
+
+
+@pytest.mark.parametrize("kind", GROWS)
 def test_memory_is_reserved(router, kind):
-    """What is small when it is sent and large when it is worked on: refused, or served, and the router's memory stays bounded."""
-    call = {"type": "function", "function": {"name": "f", "arguments": '{"a":[' + "{}," * 1500000 + "{}]}"}}
-    chat = [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "x"}]
-    data = {"spaces": lambda: body(" " * 7500000), "word": lambda: body("a" * 7500000),
-            "brackets": lambda: body("x", metadata=[[]] * 2000000),
-            "arguments": lambda: json.dumps({"model": "tiny-v32", "messages": chat, "max_tokens": 1}).encode(),
-            "bias": lambda: body(["x"] * 8, n=128, logit_bias={str(i): 1 for i in range(300)}, stop=["s" * 1000] * 4)}[kind]()
+    """Refused, or served, and the router's memory stays bounded."""
+    data = GROWS[kind]()
     path = b"/v1/chat/completions" if kind == "arguments" else b"/v1/completions"
     results = []
 

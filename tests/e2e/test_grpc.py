@@ -143,6 +143,7 @@ def test_info(stub, cluster):
     assert stub.HealthCheck(pb.HealthCheckRequest()).healthy
     model = stub.GetModelInfo(pb.GetModelInfoRequest())
     assert model.served_model_name == cluster.model and model.max_context_length > 0 and model.vocab_size > 0
+    assert model.model_path == model.tokenizer_path == cluster.model  # not where the files are
     assert stub.GetServerInfo(pb.GetServerInfoRequest()).uptime_seconds > 0
     loads = stub.GetLoads(pb.GetLoadsRequest())
     assert loads.dp_rank_count == len(loads.loads) >= 1

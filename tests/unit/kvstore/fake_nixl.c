@@ -304,6 +304,8 @@ static int move_object(const transfer *t)
     memcpy((void *)t->local.address, objects[i].bytes, t->local.n);
     if (atomic_load(&faults.damage))
         ((uint8_t *)t->local.address)[t->local.n / 2] ^= 1;
+    if (faults.read)
+        faults.read((uint8_t *)t->local.address, t->local.n);
     return DONE;
 }
 

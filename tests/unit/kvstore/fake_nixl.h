@@ -21,6 +21,8 @@ typedef struct fake_nixl_faults {
     atomic_int in_call;     /* calls that hang now */
     atomic_int unreachable; /* queries and transfers fail */
     atomic_int damage;      /* every object is returned with one byte changed */
+    void (*read)(unsigned char *bytes,
+                 unsigned long n); /* NULL, or changes what is read of an object; between requests */
 } fake_nixl_faults;
 
 const char *fake_nixl_path(void);

@@ -232,6 +232,33 @@ START_TEST(what_is_not_whole_is_not_offered)
 }
 END_TEST
 
+/* What another user of the directory puts in the place of a page: neither followed, nor changed, nor waited for. */
+START_TEST(links_and_pipes_are_no_pages)
+{
+    char other[SL_NIXL_PATH_BYTES];
+    struct stat st;
+    open_tier(100);
+    ck_assert_int_eq(run(SL_TIER_SET, 0, 2, 0), 2);
+    snprintf(other, sizeof other, "%s/other", tier_directory());
+    ck_assert_int_eq(rename(path_of(0), other), 0); /* a record that is whole and right */
+    ck_assert_int_eq(utimensat(AT_FDCWD, other, (struct timespec[2]){{1000000, 0}, {1000000, 0}}, 0), 0);
+    ck_assert_int_eq(symlink("../../other", path_of(0)), 0);
+    ck_assert_int_eq(stat(path_of(0), &st), 0); /* the link leads there */
+    ck_assert_int_eq(unlink(path_of(1)), 0);
+    ck_assert_int_eq(mkfifo(path_of(1), 0600), 0);
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 0, 2, 60000), 0);
+    ck_assert_int_eq(run(SL_TIER_GET, 0, 2, 0), 0);
+    sl_tier_release(tier, keys, 2);
+    ck_assert_int_eq(run(SL_TIER_SET, 0, 2, 0), 2); /* in their place, not through them */
+    ck_assert_int_eq(run(SL_TIER_GET, 0, 2, 0), 2);
+    ck_assert_int_eq(stat(other, &st), 0);
+    ck_assert_int_eq(st.st_mtim.tv_sec, 1000000);
+    ck_assert_int_eq(lstat(path_of(0), &st), 0);
+    ck_assert(S_ISREG(st.st_mode));
+    end_test();
+}
+END_TEST
+
 START_TEST(refused_at_open)
 {
     sl_err err = {0};
@@ -512,6 +539,7 @@ int main(void)
     tcase_add_test(t, the_directory_stays_in_its_limit);
     tcase_add_test(t, files_of_others_stay);
     tcase_add_test(t, what_is_not_whole_is_not_offered);
+    tcase_add_test(t, links_and_pipes_are_no_pages);
     tcase_add_test(t, refused_at_open);
     tcase_add_test(t, the_owner_makes_no_calls_of_the_file_system);
     tcase_add_test(t, transfers_that_never_end_do_not_hold_close);
