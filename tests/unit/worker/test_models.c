@@ -90,18 +90,17 @@ static void drop(rig *g)
  * in the middle of its stream when the test kills the worker, however late the test is. */
 static struct {
     void *impl;
-    sl_status (*step)(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err);
+    sl_status (*submit)(void *impl, sl_step_item *items, int32_t n, sl_err *err);
     int left;
     _Atomic bool closed;
 } gate;
 
-static sl_status gated_step(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks,
-                            sl_err *err)
+static sl_status gated_submit(void *impl, sl_step_item *items, int32_t n, sl_err *err)
 {
     if (impl == gate.impl && gate.left-- <= 0)
         while (atomic_load(&gate.closed))
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    return gate.step(impl, items, n, hooks, err);
+    return gate.submit(impl, items, n, err);
 }
 
 static void gate_runner(cworker *w)
@@ -109,8 +108,8 @@ static void gate_runner(cworker *w)
     if (w->role != SL_ROLE_DECODE || w->index || !atomic_load(&gate.closed))
         return;
     gate.impl = w->runner.impl;
-    gate.step = w->runner.step;
-    w->runner.step = gated_step;
+    gate.submit = w->runner.submit;
+    w->runner.submit = gated_submit;
 }
 
 static bool make_runner(cworker *w)
@@ -122,6 +121,7 @@ static bool make_runner(cworker *w)
     sl_engine_opts o = engine_opts(g, prefill, tokens, w->c->o.max_context);
     build(g, w->arena, &o);
     w->runner = sl_runner_for_engine(g->engine, sl_model_get_config(g->model), &o);
+    w->runner.overlaps = true; /* as on a GPU; the CPU's own loop is that of tests/e2e */
     gate_runner(w);
     return true;
 }
