@@ -186,7 +186,7 @@ static void run_disk(const uint8_t *d, size_t size)
     sl_tier_opts o = disk_opts();
     if (sl_tier_open(&sl_tier_disk_ops, &o, &tier, &err) == SL_OK) {
         read_all(tier, compare);
-        ask(tier, SL_TIER_SET, 0, KEYS); /* and it goes on */
+        ask(tier, SL_TIER_SET, 0, KEYS); /* and it still works */
         read_all(tier, compare);
         sl_tier_close(tier);
     } else if (!err.text[0]) {
