@@ -67,6 +67,7 @@ def http(path="/v1/completions", **body):
         answer = cluster.post(data(), path)
         assert answer.status_code in (200, 400, 413, 429, 503), answer.text[:500]
         return answer.status_code, len(answer.content)
+    run.data = data
     return run
 
 
@@ -91,7 +92,11 @@ def rpc(top=0, n=1, tokens=4, text=None, ids=(5, 6, 7), extra=b"", stream=False)
         else:
             q.tokenized.input_ids.extend(ids)
         return q.SerializeToString() + extra
-    return lambda cluster: call(cluster, data())
+
+    def run(cluster):
+        return call(cluster, data())
+    run.data = data
+    return run
 
 
 def wide_struct(n):
