@@ -112,7 +112,7 @@ GROWS = {  # what is small when it is sent and large when it is worked on
     "spaces": lambda: body(" " * 7500000),
     "word": lambda: body("a" * 7500000),
     "brackets": lambda: body("x", metadata=[[]] * 2000000),
-    "user": lambda: body("x", user={f"{i}": i for i in range(700000)}),
+    "user": lambda: body("x").replace(b"{", b'{"user":{%s},' % b",".join(b'"%d":0' % i for i in range(700000)), 1),
     "arguments": lambda: json.dumps({"model": "tiny-v32", "max_tokens": 1, "messages": [
         {"role": "assistant", "tool_calls": [CALL]}, {"role": "user", "content": "x"}]}).encode(),
     "bias": lambda: body(["x"] * 8, n=128, logit_bias={str(i): 1 for i in range(300)}, stop=["s" * 1000] * 4),
