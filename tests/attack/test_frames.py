@@ -42,10 +42,6 @@ def longest(before, after):
     return max((k for k in after if after[k] > before[k]), default=0)
 
 
-def closed_for(r, reason):
-    return real.metric(r.get("/metrics").text, "sluice_connections_closed_total", 'protocol="grpc"', f'reason="{reason}"') or 0
-
-
 def frame(kind, flags, stream, payload):
     return wire.H2.frame(kind, flags, stream, payload)
 
@@ -129,7 +125,6 @@ def test_frames(router, kind):
 
 def test_a_client_may_give_back_window_twice_for_each_frame(router):
     """What clients do whose library acknowledges each frame: no rate is exceeded while answers arrive."""
-    before = closed_for(router, "rate")
     h2 = wire.H2(router.grpc)
     for i in range(150):
         stream = h2.open(CHECK)
@@ -138,7 +133,7 @@ def test_a_client_may_give_back_window_twice_for_each_frame(router):
             h2.send(frame(wire.WINDOW, 0, where, b"\0\0\0\x10"))
         h2.send(frame(wire.PING, 0, 0, b"abcdefgh"))
         real.until("the answer", lambda stream=stream: stream in h2.trailers, every=0.001)
-    assert not h2.gone and closed_for(router, "rate") == before
+    assert not h2.gone  # every call was answered, so the connection was not closed between two of them
     h2.close()
 
 
