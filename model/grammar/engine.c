@@ -413,9 +413,11 @@ static sl_status first_state(sl_grammars *g, sl_grammar_kind kind, const char *t
     const sl_key key = sl_hash_chain((sl_key){(uint64_t)kind, 0}, text, len);
     if ((*out = copy_kept(g, key)))
         return SL_OK;
-    char *copy = strndup(len ? text : "", len);
+    char *copy = malloc(len + 1);
     if (!copy)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a grammar");
+    memcpy(copy, len ? text : "", len); /* the text may have no end of its own */
+    copy[len] = 0;
     LlgMatcher *made = NULL;
     const uint64_t begin = sl_now_ns();
     sl_status st = compile_aside(g, kind, copy, &made, err);

@@ -440,23 +440,3 @@ bool h2_feed_session(h2_conn *c, const uint8_t *p, size_t n)
     h2_mark(c);
     return used == (ssize_t)n && !c->abusive;
 }
-
-void h2_feed(const h2_callbacks *cb, const uint8_t *bytes, size_t n)
-{
-    h2_server sv = {.o = {.max_streams = 16, .max_buffered = 1 << 20, .cb = *cb}};
-    h2_conn c = {.server = &sv};
-    if (h2_open_session(&c))
-        return;
-    c.is_dirty = true; /* stays out of the list: there is no server that flushes */
-    const uint8_t *p;
-    for (size_t at = 0; at < n;) {
-        size_t k = n - at < 1024 ? n - at : 1024;
-        if (!h2_feed_session(&c, bytes + at, k))
-            break;
-        while (nghttp2_session_mem_send(c.session, &p) > 0)
-            ;
-        at += k;
-    }
-    h2_drop_streams(&c);
-    nghttp2_session_del(c.session);
-}

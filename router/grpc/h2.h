@@ -91,7 +91,4 @@ void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_me
                       const char *pushback_ms);
 bool h2_stream_finished(const h2_stream *s);
 
-/* For the fuzzer, without sockets: feeds the bytes of one connection and drops the output. */
-void h2_feed(const h2_callbacks *cb, const uint8_t *bytes, size_t n);
-
 #endif
