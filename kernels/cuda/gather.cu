@@ -14,7 +14,7 @@
  * arrived.
  *
  * Rows with checksums (kernels/rowsum.h) are compared while they are in registers: each lane adds the values of its 16 bytes,
- * a warp has the sum after one reduction, and the wanted checksum is on its way together with the row. The kernels without
+ * one reduction gives a warp the sum, and the wanted checksum is loaded together with the row. The kernels without
  * checksums are compiled apart and do not differ from what they would be if there were none.
  */
 #include "kernels/cuda/rows.cuh"

@@ -3,19 +3,14 @@
  * without workers. The first byte chooses: even: the rest is what a client sends after its preface; odd: the second byte
  * chooses a method, and the rest is the body of a well-formed call. Whatever comes, nothing is left when the connection is gone.
  */
-#include <arpa/inet.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "bench/mock/mock.h"
-#include "router/core/core_impl.h"
-#include "router/front.h"
 #include "router/grpc/rpc.h"
+#include "tests/fuzz/front.h"
 
 enum { MAX_BODY = 256 << 10, FRAME_BYTES = 16000, TURNS = 20000, ANSWER_TURNS = 40, QUIET_MS = 10000 };
 
@@ -69,40 +64,6 @@ static void well_formed(sl_strbuf *b, uint8_t method, const uint8_t *data, size_
     }
 }
 
-static void open_front(void)
-{
-    static sl_tokenizer *tok;
-    sl_router_opts o;
-    sl_err err = {""};
-    sl_log_init(SL_LOG_ERROR, false, "fuzz");
-    sl_router_opts_default(&o);
-    o.transport = "loopback";
-    o.grpc_host = "127.0.0.1";
-    o.grpc_port = 0;
-    o.http_port = -1;
-    o.served_name = "m";
-    o.max_context = 4096;
-    o.handshake_timeout_ms = o.receive_timeout_ms = o.idle_timeout_ms = 100; /* a body that stays away */
-    if (sl_mock_tokenizer(&tok, NULL))
-        abort();
-    o.tokenizer = tok;
-    if (sl_router_create_opts(&o, &router, &err)) {
-        fprintf(stderr, "%s\n", err.text);
-        abort();
-    }
-    front = router->fronts[1];
-}
-
-static int connect_front(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)front->c->port(front))};
-    inet_pton(AF_INET, "127.0.0.1", &a.sin_addr);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a))
-        abort();
-    return fd;
-}
-
 /* False: the router has closed the connection. */
 static bool turn(int fd)
 {
@@ -136,7 +97,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     if (!router)
-        open_front();
+        front = fuzz_front_open(FUZZ_GRPC, &router);
     if (n < 2)
         return 0;
     sl_strbuf b = {0};
@@ -145,7 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         well_formed(&b, data[1], data + 2, n - 2);
     else
         put(&b, data + 1, n - 1);
-    int fd = connect_front();
+    int fd = fuzz_front_connect(front);
     send_all(fd, b.data, b.len);
     close(fd);
     sl_sb_free(&b);

@@ -1,0 +1,57 @@
+/*
+ * A router without workers for the fuzzers of its ports: one front on a free port of 127.0.0.1, a tokenizer of the mock cluster,
+ * and limits of time that are short, because a body may stay away.
+ */
+#ifndef SL_TESTS_FUZZ_FRONT_H
+#define SL_TESTS_FUZZ_FRONT_H
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "base/log.h"
+#include "bench/mock/mock.h"
+#include "router/core/core_impl.h"
+#include "router/front.h"
+
+/* Indices of the fronts of a router. */
+enum { FUZZ_HTTP, FUZZ_GRPC };
+
+/* Opens *router with the front `which` alone; returns that front. Aborts when it cannot. */
+static inline sl_front *fuzz_front_open(int which, sl_router **router)
+{
+    static sl_tokenizer *tok;
+    sl_router_opts o;
+    sl_err err = {""};
+    sl_log_init(SL_LOG_ERROR, false, "fuzz");
+    sl_router_opts_default(&o);
+    o.transport = "loopback";
+    o.http_host = o.grpc_host = "127.0.0.1";
+    o.http_port = which == FUZZ_HTTP ? 0 : -1;
+    o.grpc_port = which == FUZZ_GRPC ? 0 : -1;
+    o.served_name = "m";
+    o.max_context = 4096;
+    o.handshake_timeout_ms = o.receive_timeout_ms = o.idle_timeout_ms = 100;
+    if (sl_mock_tokenizer(&tok, NULL))
+        abort();
+    o.tokenizer = tok;
+    if (sl_router_create_opts(&o, router, &err)) {
+        fprintf(stderr, "%s\n", err.text);
+        abort();
+    }
+    return (*router)->fronts[which];
+}
+
+/* A socket that is connected to the front. Aborts when there is none. */
+static inline int fuzz_front_connect(const sl_front *front)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)front->c->port(front))};
+    inet_pton(AF_INET, "127.0.0.1", &a.sin_addr);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a))
+        abort();
+    return fd;
+}
+
+#endif
