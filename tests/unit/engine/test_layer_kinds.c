@@ -17,8 +17,6 @@
 
 enum { CONTEXT = TOY_CONTEXT, PROMPT = 150, LENGTH = 300, SEQS = TOY_SEQS };
 
-static char dir[256];
-
 static void spill(fix *f, fix_run *r)
 {
     sl_err err = {0};
@@ -31,7 +29,7 @@ START_TEST(prefill_and_decode)
     fix f;
     fix_run r = {0};
     toy_text t;
-    fix_opts o = toy_opts(dir);
+    fix_opts o = toy_opts();
     o.graphs = _i % 2 ? SL_GRAPHS_PAD : SL_GRAPHS_OFF;
     toy_make_text(&t, PROMPT, LENGTH, (uint64_t)_i + 1);
     fix_open(&f, &o);
@@ -55,7 +53,7 @@ START_TEST(sequences_in_one_batch)
     fix f;
     fix_run r[SEQS] = {0};
     toy_text t[SEQS + 1];
-    fix_opts o = toy_opts(dir);
+    fix_opts o = toy_opts();
     o.graphs = SL_GRAPHS_PAD;
     fix_open(&f, &o);
     for (int i = 0; i <= SEQS; i++)
@@ -95,7 +93,7 @@ START_TEST(steps_in_flight)
     fix f;
     fix_run r = {0};
     toy_text t;
-    fix_opts o = toy_opts(dir);
+    fix_opts o = toy_opts();
     sl_sampling greedy;
     sl_step_sample chosen[2];
     sl_step_item items[2];
@@ -144,7 +142,7 @@ START_TEST(every_layer_is_reported_once)
     fix f;
     fix_run r = {0};
     toy_text t;
-    fix_opts o = toy_opts(dir);
+    fix_opts o = toy_opts();
     sl_err err = {0};
     const sl_step_hooks hooks = {.layer_done = on_layer};
     toy_make_text(&t, 70, 71, 9);
@@ -196,7 +194,7 @@ START_TEST(states_that_do_not_fit_are_refused)
     fix f;
     fix_run r = {0};
     toy_text t;
-    fix_opts o = toy_opts(dir);
+    fix_opts o = toy_opts();
     sl_err err = {0};
     o.wrap = wrap;
     o.item_tokens = 2, o.hot_rows = 2 * (TOY_SINKS + TOY_RECENT), o.tail_rows = 8;
@@ -232,7 +230,7 @@ END_TEST
 START_TEST(the_plan_counts_states)
 {
     fix f;
-    fix_opts o = toy_opts(dir);
+    fix_opts o = toy_opts();
     sl_err err = {0};
     sl_plan p, without;
     fix_open(&f, &o);
@@ -267,22 +265,11 @@ START_TEST(the_plan_counts_states)
 }
 END_TEST
 
-static void setup(void)
-{
-    ck_assert_int_eq(sl_family_add(&toy_layers), SL_OK);
-    toy_write(dir);
-}
-
-static void teardown(void)
-{
-    toy_remove(dir);
-}
-
 int main(void)
 {
     Suite *s = suite_create("layer_kinds");
     TCase *t = tcase_create("layer_kinds");
-    tcase_add_unchecked_fixture(t, setup, teardown);
+    tcase_add_unchecked_fixture(t, toy_setup, toy_teardown);
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, prefill_and_decode, 0, 5);
     tcase_add_test(t, sequences_in_one_batch);

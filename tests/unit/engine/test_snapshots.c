@@ -24,12 +24,11 @@
 
 enum { PAGE = SL_PAGE_TOKENS, PAGES = 24, LENGTH = 300, SNAPSHOT = 2, MOST = TOY_CONTEXT / PAGE + SNAPSHOT };
 
-static char dir[256];
 static const sl_key seed = {11, 12};
 
 static void open_fix(fix *f, sl_layout layout)
 {
-    fix_opts o = toy_opts(dir);
+    fix_opts o = toy_opts();
     o.layout = layout, o.host_pages = PAGES;
     fix_open(f, &o);
     ck_assert_int_eq(sl_snapshot_pages(sl_arena_geometry(f->arena)), SNAPSHOT);
@@ -354,22 +353,11 @@ START_TEST(snapshots_are_stored_with_pages)
 }
 END_TEST
 
-static void setup(void)
-{
-    ck_assert_int_eq(sl_family_add(&toy_layers), SL_OK);
-    toy_write(dir);
-}
-
-static void teardown(void)
-{
-    toy_remove(dir);
-}
-
 int main(void)
 {
     Suite *s = suite_create("snapshots");
     TCase *t = tcase_create("snapshots");
-    tcase_add_unchecked_fixture(t, setup, teardown);
+    tcase_add_unchecked_fixture(t, toy_setup, toy_teardown);
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, prefixes_end_at_snapshots, 0, 3);
     tcase_add_loop_test(t, damaged_snapshots_are_computed_again, 0, 3);

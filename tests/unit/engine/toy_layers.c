@@ -8,12 +8,14 @@
 #include <string.h>
 
 #include "model/config_read.h"
+#include "model/family.h"
 #include "model/steps.h"
 #include "tests/unit/model/checkpoint_tools.h"
 
 enum { TOKENS, BLOCKS, STATE, RING, MOD = 9973 };
 
 static const char kinds[TOY_LAYERS + 1] = "stbrtsb";
+static char dir[256]; /* of the checkpoint */
 
 static int kind_of(char c)
 {
@@ -254,7 +256,7 @@ static const sl_layer_step steps[] = {{"ids", NULL, step_ids},
                                       {"memory", NULL, step_memory},
                                       {"result", NULL, step_result}};
 
-const sl_family toy_layers = {
+static const sl_family toy_layers = {
     .model_type = "toy_layers",
     .architecture = "ToyLayersForCausalLM",
     .read_config = read_config,
@@ -269,7 +271,7 @@ const sl_family toy_layers = {
     .n_steps = SL_COUNT(steps),
 };
 
-void toy_write(char dir[256])
+static void write_checkpoint(void)
 {
     static const char config[] =
         "{\"architectures\":[\"ToyLayersForCausalLM\"],\"model_type\":\"toy_layers\",\"vocab_size\":64,"
@@ -291,7 +293,13 @@ void toy_write(char dir[256])
     free(list);
 }
 
-void toy_remove(const char *dir)
+void toy_setup(void)
+{
+    ck_assert_int_eq(sl_family_add(&toy_layers), SL_OK);
+    write_checkpoint();
+}
+
+void toy_teardown(void)
 {
     ct_rmdir(dir);
 }
@@ -371,7 +379,7 @@ void toy_make_text(toy_text *t, int32_t prompt, int32_t n, uint64_t seed)
     toy_make_like(t, NULL, 0, prompt, n, seed);
 }
 
-fix_opts toy_opts(const char *dir)
+fix_opts toy_opts(void)
 {
     return (fix_opts){.dir = dir,
                       .rows = SL_ROW_GQA_F32,

@@ -13,7 +13,6 @@
 #define SL_TEST_TOY_LAYERS_H
 
 #include "fix.h"
-#include "model/family.h"
 
 enum {
     TOY_VOCAB = 64,
@@ -30,11 +29,9 @@ enum {
     TOY_SEQS = 3,
 };
 
-extern const sl_family toy_layers;
-
-/* Writes a checkpoint of the family into a new directory; a test fails when it cannot. toy_remove() removes it. */
-void toy_write(char dir[256]);
-void toy_remove(const char *dir);
+/* Unchecked fixtures of a test case: they add the family and write its checkpoint into a new directory, and remove that. */
+void toy_setup(void);
+void toy_teardown(void);
 
 /* What the family computes, restated from the text of the classes: next[p] is the token that follows ids[0..p]. Of the tokens
  * from n_prompt on, ids are what the model generates: ids[p + 1] = next[p]. */
@@ -49,8 +46,8 @@ typedef struct toy_text {
  * others are what the model generates. */
 void toy_make_like(toy_text *t, const toy_text *like, int32_t same, int32_t prompt, int32_t n, uint64_t seed);
 void toy_make_text(toy_text *t, int32_t prompt, int32_t n, uint64_t seed);
-/* An engine for TOY_SEQS sequences, all of which may be hierarchical. */
-fix_opts toy_opts(const char *dir);
+/* An engine of that checkpoint for TOY_SEQS sequences, all of which may be hierarchical. */
+fix_opts toy_opts(void);
 /* Steps until the sequence has `to` tokens. A test fails unless each step's result is what the restatement says. */
 void toy_feed(fix *f, fix_run *r, const toy_text *t, int32_t to, int32_t chunk);
 
