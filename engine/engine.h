@@ -221,6 +221,11 @@ typedef struct sl_step_item {
     /* The token that follows the last one is chosen on the device, as sl_sample() would choose it, bit by bit; NULL: none
      * is. Without want_logits no logits leave the device. Borrowed during the step. */
     sl_step_sample *sample;
+    /*
+     * Several tokens are chosen: those that follow the last n_samples tokens of the item, sample[n_samples], each with a
+     * history up to its place; at most max_item_tokens. 0: one. The next step of the sequence cannot follow such an item.
+     */
+    int32_t n_samples;
 } sl_step_item;
 
 /*

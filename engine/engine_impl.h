@@ -160,10 +160,17 @@ void sl_seqs_fini(sl_engine *e);
 /* Brings the device's tables up to date for one sequence, by way of `stage`, if that has tables. */
 sl_status sl_seq_upload(sl_seq *s, sl_tables *stage, sl_err *err);
 
+/* Tokens that are chosen for an item. */
+static inline int32_t sl_item_samples(const sl_step_item *it)
+{
+    return !it->sample ? 0 : it->n_samples > 1 ? it->n_samples : 1;
+}
+
 /* The last tokens of an item for which rows of logits are computed. */
 static inline int32_t sl_item_rows(const sl_step_item *it)
 {
-    return it->sample && it->want_logits == 0 ? 1 : it->want_logits;
+    int32_t samples = sl_item_samples(it);
+    return samples > it->want_logits ? samples : it->want_logits;
 }
 
 /* sampling.c: the tokens that a step chooses. prepare before the step is uploaded: with `per`, the rows of logits of item i
@@ -171,7 +178,8 @@ static inline int32_t sl_item_rows(const sl_step_item *it)
  * pass; submitted when the sequences have their new lengths; then finish, when the device is done, or abort. */
 sl_status sl_choices_init(sl_engine *e, sl_err *err);
 void sl_choices_fini(sl_engine *e);
-sl_status sl_choices_check(const sl_step_item *it, sl_err *err); /* of an item whose sequence is open */
+sl_status sl_choices_check(const sl_engine *e, const sl_step_item *it,
+                           sl_err *err); /* its sequence is open */
 sl_status sl_choices_prepare(sl_engine *e, sl_flight *f, int32_t per, sl_err *err);
 sl_status sl_choices_enqueue(sl_engine *e, sl_flight *f, sl_err *err);
 void sl_choices_submitted(sl_engine *e, sl_flight *f);

@@ -83,21 +83,32 @@ static bool find_place(const sl_engine *e, int64_t bytes, int64_t *at)
     return *at + bytes <= e->choices.pool_bytes;
 }
 
+/* Writes a list to its place. */
+static sl_status write_list(sl_engine *e, int64_t at, const sl_sample_list *from, int32_t room, sl_err *err)
+{
+    sl_sample_list head = {.n = from->n, .room = room};
+    uint8_t *to = e->choices.pool + at;
+    e->stats.sample_lists++;
+    SL_TRY(sl_be_copy(e->be, to, &head, sizeof head, err));
+    return sl_be_copy(e->be, to + sizeof head, from->entry, (size_t)from->n * sizeof from->entry[0], err);
+}
+
+static int64_t list_bytes(int32_t room)
+{
+    return ((int64_t)sl_sample_list_bytes(room) + 63) / 64 * 64;
+}
+
 /* Makes the list of a sequence from its history. SL_ERR_EXHAUSTED: the pool has no room for it. */
 static sl_status make_list(sl_engine *e, sl_seq *s, const sl_sample_list *from, bool grows, sl_err *err)
 {
     sl_seq_list *l = &s->list;
     int32_t room = from->n + (grows ? LIST_GROWS : 0);
-    int64_t bytes = ((int64_t)sl_sample_list_bytes(room) + 63) / 64 * 64, at;
-    sl_sample_list head = {.n = from->n, .room = room};
+    int64_t bytes = list_bytes(room), at;
     l->bytes = 0;
     if (!find_place(e, bytes, &at))
         return SL_ERR_EXHAUSTED;
-    e->stats.sample_lists++;
     *l = (sl_seq_list){.at = at, .bytes = bytes, .n = from->n, .room = room};
-    uint8_t *to = e->choices.pool + at;
-    SL_TRY(sl_be_copy(e->be, to, &head, sizeof head, err));
-    return sl_be_copy(e->be, to + sizeof head, from->entry, (size_t)from->n * sizeof from->entry[0], err);
+    return write_list(e, at, from, room, err);
 }
 
 static bool has_changes(const sl_engine *e, const sl_sampling *s, const sl_history *h)
@@ -145,18 +156,74 @@ static sl_status current_list(sl_engine *e, const sl_step_item *it, sl_sample_li
     return SL_OK;
 }
 
+/* The list of the k-th of several tokens of an item, which follows those of the tokens before it; *list NULL: it has none. Each token
+ * adds an entry at most, and the op one for the token that it chooses. */
+static sl_status list_of_several(sl_engine *e, const sl_step_item *it, int32_t k, sl_sample_list **list,
+                                 sl_err *err)
+{
+    const sl_step_sample *w = &it->sample[k];
+    sl_seq_list *l = &it->seq->list;
+    *list = NULL;
+    if (k == 0)
+        l->bytes = 0;
+    if (!has_changes(e, w->sampling, &w->history))
+        return SL_OK;
+    const sl_sample_list *from = sl_sampler_list(e->choices.host, w->sampling, &w->history);
+    if (k == 0) {
+        int64_t bytes = list_bytes(from->n + it->n_samples), at;
+        if (find_place(e, bytes * it->n_samples, &at))
+            *l = (sl_seq_list){.at = at, .bytes = bytes * it->n_samples};
+    }
+    if (l->bytes == 0)
+        return SL_ERR_EXHAUSTED;
+    int64_t at = l->at + l->bytes / it->n_samples * k;
+    SL_TRY(write_list(e, at, from, from->n + 1, err));
+    *list = (sl_sample_list *)(void *)(e->choices.pool + at);
+    return SL_OK;
+}
+
 /* ---- a step ---- */
 
-sl_status sl_choices_check(const sl_step_item *it, sl_err *err)
+sl_status sl_choices_check(const sl_engine *e, const sl_step_item *it, sl_err *err)
 {
-    const sl_step_sample *w = it->sample;
-    int32_t length = it->seq->len + it->n_tokens;
-    if (w && !w->sampling)
-        return sl_fail(err, SL_ERR_INVALID, "step: an item to sample has no parameters");
-    if (w && w->history.n_prompt + w->history.n_output != (size_t)length)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "step: a history of %zu and %zu tokens, the sequence will have %d",
-                       w->history.n_prompt, w->history.n_output, length);
+    const int32_t n = sl_item_samples(it);
+    if (it->n_samples < 0 || n > it->n_tokens || n > e->item_tokens)
+        return sl_fail(err, SL_ERR_INVALID, "step: %d tokens to choose after %d, at most %d", it->n_samples,
+                       it->n_tokens, e->item_tokens);
+    for (int32_t k = 0; k < n; k++) {
+        const sl_step_sample *w = &it->sample[k];
+        int32_t length = it->seq->len + it->n_tokens - (n - 1 - k);
+        if (!w->sampling)
+            return sl_fail(err, SL_ERR_INVALID, "step: an item to sample has no parameters");
+        if (w->history.n_prompt + w->history.n_output != (size_t)length)
+            return sl_fail(err, SL_ERR_INVALID,
+                           "step: a history of %zu and %zu tokens, the sequence will have %d",
+                           w->history.n_prompt, w->history.n_output, length);
+    }
+    return SL_OK;
+}
+
+/* The k-th token of an item of which the last row of logits is `last`. */
+static sl_status prepare_choice(sl_engine *e, sl_chosen *c, const sl_step_item *it, int32_t k, int32_t last,
+                                sl_err *err)
+{
+    const int32_t n = sl_item_samples(it);
+    sl_step_sample *w = &it->sample[k];
+    sl_choice *o = &c->of[c->n];
+    *o = (sl_choice){
+        .seq = it->seq, .sample = w, .several = n > 1, .on_host = !e->choices.device, .mask_at = -1};
+    if (w->mask)
+        o->mask_at = c->n_masks++;
+    sl_sample_row *r = &c->rows[c->n++];
+    *r = sl_sampling_row(w->sampling, w->history.n_prompt + w->history.n_output, w->history.n_output);
+    r->row = last - (n - 1 - k);
+    sl_status st = o->on_host ? SL_OK
+                   : n > 1    ? list_of_several(e, it, k, &r->list, err)
+                              : current_list(e, it, &r->list, err);
+    if (st != SL_OK && st != SL_ERR_EXHAUSTED)
+        return st;
+    o->on_host |= st == SL_ERR_EXHAUSTED;
+    c->n_host += o->on_host;
     return SL_OK;
 }
 
@@ -167,22 +234,9 @@ sl_status sl_choices_prepare(sl_engine *e, sl_flight *f, int32_t per, sl_err *er
     c->n = c->n_host = c->n_masks = 0;
     for (int32_t i = 0; i < f->n_items; i++) {
         const sl_step_item *it = &f->items[i];
-        int32_t length = it->seq->len + it->n_tokens;
         row += sl_item_rows(it);
-        if (!it->sample)
-            continue;
-        sl_choice *o = &c->of[c->n];
-        *o = (sl_choice){.seq = it->seq, .sample = it->sample, .on_host = !e->choices.device, .mask_at = -1};
-        if (it->sample->mask)
-            o->mask_at = c->n_masks++;
-        sl_sample_row *r = &c->rows[c->n++];
-        *r = sl_sampling_row(it->sample->sampling, (uint64_t)length, it->sample->history.n_output);
-        r->row = per ? i * per + it->n_tokens - 1 : row - 1;
-        sl_status st = o->on_host ? SL_OK : current_list(e, it, &r->list, err);
-        if (st != SL_OK && st != SL_ERR_EXHAUSTED)
-            return st;
-        o->on_host |= st == SL_ERR_EXHAUSTED;
-        c->n_host += o->on_host;
+        for (int32_t k = 0; k < sl_item_samples(it); k++)
+            SL_TRY(prepare_choice(e, c, it, k, (per ? i * per + it->n_tokens : row) - 1, err));
     }
     return SL_OK;
 }
@@ -255,7 +309,11 @@ void sl_choices_submitted(sl_engine *e, sl_flight *f)
         s->chosen_in = e->submitted;
         bool on_device = !o->on_host && !has_no_mask(o);
         s->chosen_at = on_device ? k++ : -1;
-        if (!on_device)
+        if (o->several) { /* which of them counts is not known yet */
+            s->list = (sl_seq_list){.length = -1};
+            s->chosen_at = -1;
+        }
+        if (!on_device || o->several)
             continue;
         s->list.length = s->len + 1;
         s->list.last = -1;

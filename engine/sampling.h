@@ -18,7 +18,8 @@
 
 struct sl_seq;
 
-/* The list of a sequence in the pool. */
+/* The list of a sequence in the pool. For an item that chooses several tokens there is one for each of them, made anew in every
+ * step and forgotten when it is submitted: what such a step counts may be taken back. */
 typedef struct sl_seq_list {
     int64_t at, bytes; /* bytes 0: none */
     int32_t length;    /* of the sequence whose next token the list is for */
@@ -26,11 +27,12 @@ typedef struct sl_seq_list {
     int32_t n, room;   /* entries at most, and places */
 } sl_seq_list;
 
-/* One item of a step that wants a token. */
+/* One token that is to be chosen. An item with several has as many of these, one after the other. */
 typedef struct sl_choice {
     struct sl_seq *seq;
     struct sl_step_sample *sample;
-    int32_t row; /* of the logits */
+    bool several; /* its item has several */
+    int32_t row;  /* of the logits */
     bool on_host;
     int32_t mask_at; /* number of its mask in the step, or -1 */
     sl_token_mask mask;

@@ -26,7 +26,7 @@ static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *
         if (it->tokens[i] < 0 || it->tokens[i] >= e->cfg->vocab_size)
             return sl_fail(err, SL_ERR_INVALID, "step: token id %d is outside the vocabulary of %d",
                            it->tokens[i], e->cfg->vocab_size);
-    return sl_choices_check(it, err);
+    return sl_choices_check(e, it, err);
 }
 
 sl_status sl_step_measure(sl_engine *e, sl_flight *f, sl_err *err)

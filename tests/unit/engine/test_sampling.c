@@ -1,6 +1,7 @@
 /*
  * Tokens that a step chooses are compared with those of sl_sample() from the same logits: sequences with parameters of every kind, which
- * join, pause, start again and are spilled; masks; lists that stay on the device, grow, are made anew, or have no room there.
+ * join, pause, start again and are spilled; masks; lists that stay on the device, grow, are made anew, or have no room there; and
+ * items that choose several tokens, of which those after a wrong draft are taken back.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@ static sl_sampling how[N];
 static sl_step_sample want[N];
 static sl_sampler *host;
 static uint32_t bits[N][2048];
+static bool no_masks;
 static sl_token_mask mask[N]; /* of the next token; bits NULL: none can be made */
 
 static const fix_opts opts = {.dir = "tests/golden/model/ds-yarn",
@@ -74,7 +76,7 @@ static void make_mask(int i)
 static sl_step_item item_of(int i, int32_t from, bool logits)
 {
     want[i] = (sl_step_sample){.sampling = &how[i], .history = history_of(i)};
-    if (i % 3 == 2) {
+    if (i % 3 == 2 && !no_masks) {
         make_mask(i);
         want[i].mask = mask_of;
         want[i].mask_ctx = &mask[i];
@@ -261,6 +263,139 @@ START_TEST(masks_that_are_missing_or_the_end)
 }
 END_TEST
 
+/* ---- several tokens of an item ---- */
+
+enum { MOST = 4, LONG = 120 };
+
+static sl_sampled stream[N][LONG]; /* what steps of one token choose */
+static uint32_t dice;
+
+static uint32_t roll(uint32_t n)
+{
+    dice = dice * 1664525u + 1013904223u;
+    return (dice >> 8) % n;
+}
+
+/* The streams by steps of one token; masks are left out because they follow the length of the text. */
+static void make_streams(void)
+{
+    for (int i = 0; i < N; i++) {
+        open_seq(i, 0);
+        stream[i][0] = want[i].out;
+    }
+    for (int s = 1; s < LONG; s++)
+        for (int i = 0; i < N; i++) {
+            fix_grow(&f, &run[i], text[i].n);
+            sl_step_item it = item_of(i, text[i].n - 1, false);
+            step(&it, &i, 1);
+            stream[i][s] = want[i].out;
+        }
+    for (int i = 0; i < N; i++) {
+        fix_seq_close(&f, &run[i], false);
+        run[i] = (fix_run){0};
+    }
+}
+
+/* Drafts after the last token of sequence i: right ones of the stream, then perhaps a wrong one and others. */
+static int32_t draft(int i, int32_t done)
+{
+    int32_t n = (int32_t)roll(MOST);
+    for (int32_t k = 0; k < n; k++) {
+        int32_t right = done + k < LONG ? stream[i][done + k].id : 0;
+        text[i].ids[text[i].n + k] = roll(4) ? right : (int32_t)roll((uint32_t)f.cfg->vocab_size);
+    }
+    return n;
+}
+
+/* Drafts that the samples confirm stay, the others are taken back. Returns how many tokens are new. */
+static int32_t confirm(int i, const sl_step_sample *w, int32_t drafts, int32_t done)
+{
+    int32_t kept = 0;
+    for (int32_t k = 0; k <= drafts && done + k < LONG; k++, kept++) {
+        if (memcmp(&w[k].out, &stream[i][done + k], sizeof w[k].out) != 0)
+            ck_abort_msg("sequence %d: token %d at %d, a step of one token chooses %d", i, w[k].out.id,
+                         done + k, stream[i][done + k].id);
+        if (k < drafts && w[k].out.id != text[i].ids[text[i].n + k]) {
+            kept++;
+            break;
+        }
+    }
+    for (int32_t k = 0; k < kept; k++)
+        text[i].ids[text[i].n + k] = w[k].out.id;
+    text[i].n += kept;
+    ck_assert_int_eq(sl_engine_seq_truncate(f.engine, run[i].seq, text[i].n - 1, NULL), SL_OK);
+    return kept;
+}
+
+static void run_drafts(uint32_t seed, bool spill)
+{
+    static sl_step_sample several[N][MOST];
+    int32_t done[N], left = N;
+    dice = seed;
+    for (int i = 0; i < N; i++) {
+        text[i].n = PROMPT;
+        fix_seq_open(&f, &run[i], SL_RESIDENT, 0, PROMPT);
+        sl_step_item it = item_of(i, 0, false);
+        step(&it, &i, 1);
+        done[i] = 1;
+    }
+    for (int s = 0; left > 0; s++) {
+        sl_step_item items[N];
+        int who[N], drafts[N], n = 0;
+        left = 0;
+        for (int i = 0; i < N; i++) {
+            if (done[i] >= LONG || roll(7) == 0) {
+                left += done[i] < LONG;
+                continue;
+            }
+            if (spill && roll(29) == 0)
+                (void)sl_engine_seq_spill(f.engine, run[i].seq, NULL); /* it may be spilled already */
+            drafts[n] = draft(i, done[i]);
+            fix_grow(&f, &run[i], text[i].n + drafts[n]);
+            items[n] = (sl_step_item){.seq = run[i].seq, .tokens = text[i].ids + text[i].n - 1};
+            items[n].n_tokens = items[n].n_samples = 1 + drafts[n];
+            items[n].sample = several[i];
+            for (int32_t k = 0; k <= drafts[n]; k++)
+                several[i][k] = (sl_step_sample){
+                    .sampling = &how[i],
+                    .history = {text[i].ids, PROMPT, text[i].ids + PROMPT, (size_t)(text[i].n + k - PROMPT)}};
+            who[n++] = i;
+            left++;
+        }
+        sl_err err = {0};
+        if (n)
+            ck_assert_msg(sl_engine_step(f.engine, items, n, NULL, &err) == SL_OK, "%s", err.text);
+        for (int k = 0; k < n; k++)
+            done[who[k]] += confirm(who[k], several[who[k]], drafts[k], done[who[k]]);
+    }
+    for (int i = 0; i < N; i++)
+        fix_seq_close(&f, &run[i], false);
+    memset(run, 0, sizeof run);
+}
+
+/* Whatever the drafts are, the streams are those of steps of one token, bit by bit, with their log-probabilities. */
+START_TEST(drafts_change_no_stream)
+{
+    fix_opts o = opts;
+    o.item_tokens = MOST, o.hot_rows = 16 * MOST;
+    if (_i == 1)
+        o.graphs = SL_GRAPHS_OFF;
+    if (_i == 2)
+        o.list_bytes = 10 << 10; /* some lists are the host's */
+    no_masks = true;
+    start(&o);
+    make_streams();
+    run_drafts(5 + (uint32_t)_i, false);
+    run_drafts(50 + (uint32_t)_i, true);
+    sl_engine_stats st;
+    sl_engine_stats_get(f.engine, &st);
+    ck_assert((st.sampled_on_host > 0) == (_i == 2));
+    ck_assert_uint_gt(st.sampled, N * LONG * 3);
+    stop();
+    no_masks = false;
+}
+END_TEST
+
 START_TEST(wrong_items_are_refused)
 {
     start(&opts);
@@ -288,6 +423,7 @@ int main(void)
     tcase_add_test(c, a_list_without_room_is_the_hosts);
     tcase_add_test(c, masks_that_are_missing_or_the_end);
     tcase_add_test(c, wrong_items_are_refused);
+    tcase_add_loop_test(c, drafts_change_no_stream, 0, 3);
     suite_add_tcase(s, c);
     return run_suite(s);
 }
