@@ -41,6 +41,14 @@ class Streams:
     def until_streaming(self, tokens=1, requests_=1, seconds=30):
         real.until("streams in progress", lambda: self.errors or sum(p >= tokens for p in self.progress) >= requests_, seconds, 0.002)
 
+    def until_all_go_on(self, tokens, seconds=60):
+        """Every stream that has not ended receives this many more tokens, or ends."""
+        before = list(self.progress)
+
+        def gone_on():
+            return self.errors or all(p >= b + tokens or not t.is_alive() for p, b, t in zip(self.progress, before, self.threads))
+        real.until("every stream to go on", gone_on, seconds, 0.01)
+
     def running(self):
         return any(t.is_alive() for t in self.threads)
 
