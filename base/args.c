@@ -1,5 +1,6 @@
 /* Parses the flags of subcommands and prints their help; see args.h. */
 #include "base/args.h"
+#include "base/near.h"
 #include "base/options.h"
 
 #include <errno.h>
@@ -85,45 +86,6 @@ static bool parse_value(const sl_arg *a, const char *text)
     return false;
 }
 
-/* The texts of the help begin at column HELP_INDENT; lines have at most HELP_WIDTH columns. */
-enum { HELP_INDENT = 33, HELP_WIDTH = 110 };
-
-static void print_wrapped(const char *text)
-{
-    int column = HELP_INDENT;
-    for (const char *p = text; *p;) {
-        int n = (int)strcspn(p, " ");
-        if (column > HELP_INDENT && column + 1 + n > HELP_WIDTH) {
-            printf("\n%*s", HELP_INDENT, "");
-            column = HELP_INDENT;
-        }
-        column += printf("%s%.*s", column > HELP_INDENT ? " " : "", n, p);
-        p += n + (p[n] == ' ');
-    }
-    printf("\n");
-}
-
-static void print_flag(const sl_arg *a)
-{
-    char left[64], help[1024];
-    snprintf(left, sizeof left, "--%s%s%s", a->name, a->meta ? " " : "", a->meta ? a->meta : "");
-    printf("  %-30s ", left);
-    size_t n =
-        (size_t)snprintf(help, sizeof help, "%s%s", a->help, a->kind == SL_ARG_AUTO ? " One of auto" : "");
-    for (int k = 0; a->choices && a->choices[k] && n < sizeof help; k++)
-        n += (size_t)snprintf(help + n, sizeof help - n, "%s%s%s",
-                              k || a->kind == SL_ARG_AUTO ? ", " : " One of ", a->choices[k],
-                              a->choices[k + 1] ? "" : ".");
-    print_wrapped(help);
-}
-
-static void print_help(const char *command, const char *usage, const sl_arg *args, size_t n)
-{
-    printf("usage: sluice %s %s\n\n", command, usage);
-    for (size_t i = 0; i < n; i++)
-        print_flag(&args[i]);
-}
-
 /* Prints which values a flag accepts, as a part of an error message. */
 static void print_expectation(const sl_arg *a)
 {
@@ -160,6 +122,21 @@ static sl_args_result wrong(const char *command, const char *text, const char *w
     return SL_ARGS_WRONG;
 }
 
+/* word: with its dashes, and perhaps `=` and a value. */
+static sl_args_result unknown_flag(const char *command, const char *word, const sl_arg *args, size_t n)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
+    sl_near near = sl_near_begin(name);
+    for (size_t i = 0; i < n; i++)
+        sl_near_try(&near, args[i].name);
+    if (!near.best)
+        return wrong(command, word, "unknown flag");
+    fprintf(stderr, "sluice %s: unknown flag %s; did you mean --%s?\nTry: sluice %s --help\n", command, word,
+            near.best, command);
+    return SL_ARGS_WRONG;
+}
+
 static const sl_arg *find(const sl_arg *args, size_t n, const char *name, size_t len)
 {
     for (size_t i = 0; i < n; i++)
@@ -172,16 +149,14 @@ sl_args_result sl_args_parse(const char *usage, const sl_arg *args, size_t n, in
 {
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i], *value = NULL;
-        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-            print_help(argv[0], usage, args, n);
+        if (sl_args_document(word, argv[0], usage, args, n))
             return SL_ARGS_HELP;
-        }
         if (strncmp(word, "--", 2) != 0)
             return wrong(argv[0], word, "unexpected argument");
         const char *eq = strchr(word, '=');
         const sl_arg *a = find(args, n, word + 2, eq ? (size_t)(eq - word) - 2 : strlen(word + 2));
         if (!a)
-            return wrong(argv[0], word, "unknown flag");
+            return unknown_flag(argv[0], word, args, n);
         if (a->kind == SL_ARG_FLAG) {
             if (eq)
                 return wrong(argv[0], word, "this flag takes no value:");
@@ -206,6 +181,21 @@ bool sl_args_ready(const char *usage, const sl_arg *args, size_t n, int argc, ch
     sl_args_result result = sl_args_parse(usage, args, n, argc, argv);
     *exit_code = result == SL_ARGS_WRONG ? SL_EXIT_USAGE : SL_EXIT_OK;
     return result == SL_ARGS_RUN;
+}
+
+int sl_args_unknown_action(const char *command, const char *word, const char *what, const char *usage,
+                           const sl_arg_action *actions, size_t n)
+{
+    sl_near near = sl_near_begin(word ? word : "");
+    for (size_t i = 0; i < n; i++)
+        sl_near_try(&near, actions[i].name);
+    if (word)
+        fprintf(stderr, "sluice %s: unknown %s '%s'%s%s%s\n", command, what, word,
+                near.best ? "; did you mean " : "", near.best ? near.best : "", near.best ? "?" : "");
+    fprintf(stderr, "usage: sluice %s %s\n", command, usage);
+    for (size_t i = 0; i < n; i++)
+        fprintf(stderr, "  %-10s %s\n", actions[i].name, actions[i].help);
+    return SL_EXIT_USAGE;
 }
 
 int sl_args_fail(const char *command, sl_status st, const sl_err *err)

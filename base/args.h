@@ -43,6 +43,17 @@ typedef struct sl_arg {
 
 typedef enum { SL_ARGS_RUN, SL_ARGS_HELP, SL_ARGS_WRONG } sl_args_result;
 
+/* One line that shows how the command is used; its --help prints it. Set once before the command runs; not copied. */
+void sl_args_set_example(const char *example);
+
+/*
+ * If word asks for help, prints it to stdout and returns true (sl_args_parse() does it for every word):
+ *   --help, -h     for people
+ *   --help=man     a manual page (roff)
+ *   --help=flags   lines "--NAME<TAB>META<TAB>CHOICE CHOICE...<TAB>HELP", for the completion of shells
+ */
+bool sl_args_document(const char *word, const char *command, const char *usage, const sl_arg *args, size_t n);
+
 /*
  * Parses `--name value`, `--name=value` and `--flag`. HELP: --help was given and the help printed to stdout.
  * WRONG: the message and a hint were printed to stderr. No positional arguments.
@@ -54,6 +65,19 @@ sl_args_result sl_args_parse(const char *usage, const sl_arg *args, size_t n, in
  * given or the command line is wrong.
  */
 bool sl_args_ready(const char *usage, const sl_arg *args, size_t n, int argc, char **argv, int *exit_code);
+
+/* The actions of a command whose first argument names one. */
+typedef struct sl_arg_action {
+    const char *name, *help;
+} sl_arg_action;
+
+/* The help of such a command, if word asks for it: --help, --help=man, or --help=commands for the completion of shells. */
+bool sl_args_actions(const char *word, const char *command, const char *usage, const sl_arg_action *actions,
+                     size_t n);
+
+/* The message when word is none of them, or NULL: there is none. what: what they are called. Returns SL_EXIT_USAGE. */
+int sl_args_unknown_action(const char *command, const char *word, const char *what, const char *usage,
+                           const sl_arg_action *actions, size_t n);
 
 /* Prints "sluice COMMAND: text" to stderr; returns SL_EXIT_FAILED. */
 int sl_args_fail(const char *command, sl_status st, const sl_err *err);

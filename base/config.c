@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/config_impl.h"
+#include "base/near.h"
 
 enum { KEY_MAX = SL_CFG_KEY_MAX };
 
@@ -23,66 +24,29 @@ const sl_cfg_row *sl_cfg_find(const char *key)
     return NULL;
 }
 
-static size_t min3(size_t a, size_t b, size_t c)
-{
-    size_t m = a < b ? a : b;
-    return m < c ? m : c;
-}
-
-/* Edits (insert, delete, replace) between two keys, both shorter than KEY_MAX. */
-static size_t edits(const char *a, const char *b)
-{
-    size_t row[KEY_MAX + 1], nb = strlen(b);
-    for (size_t j = 0; j <= nb; j++)
-        row[j] = j;
-    for (size_t i = 1; a[i - 1]; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= nb; j++) {
-            size_t above = row[j];
-            row[j] = min3(above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = above;
-        }
-    }
-    return row[nb];
-}
-
 /* A section whose name is similar to a key without a dot; NULL: none is. */
 static const char *nearest_section(const char *key)
 {
-    const char *best = NULL;
-    size_t best_cost = strlen(key) / 2 + 1;
-    for (size_t i = 0; i < sl_cfg_nsections; i++) {
-        size_t cost = edits(key, sl_cfg_sections[i].name);
-        if (cost < best_cost) {
-            best_cost = cost;
-            best = sl_cfg_sections[i].name;
-        }
-    }
-    return best;
+    sl_near near = sl_near_begin(key);
+    for (size_t i = 0; i < sl_cfg_nsections; i++)
+        sl_near_try(&near, sl_cfg_sections[i].name);
+    return near.best;
 }
 
 /* The known key that is most similar to a wrong one; NULL: none is similar. */
 static const char *nearest_key(const char *key)
 {
-    const char *best = NULL, *tail = strrchr(key, '.');
+    const char *tail = strrchr(key, '.');
+    sl_near near = sl_near_begin(key);
     tail = tail ? tail + 1 : key;
-    size_t best_cost = strlen(key) / 2 + 1;
     for (size_t i = 0; i < sl_cfg_nrows; i++) {
         const char *known = sl_cfg_rows[i].key;
-        size_t cost, na = strlen(key), nb = strlen(known);
         if (!strcmp(tail, strchr(known, '.') + 1))
-            cost = 1; /* right name, wrong or missing section */
-        else if ((na > nb ? na - nb : nb - na) >= best_cost)
-            continue; /* the difference in length alone is too large */
+            sl_near_rate(&near, known, 1); /* right name, wrong or missing section */
         else
-            cost = edits(key, known);
-        if (cost < best_cost) {
-            best_cost = cost;
-            best = known;
-        }
+            sl_near_try(&near, known);
     }
-    return best;
+    return near.best;
 }
 
 const char *sl_cfg_unknown(const char *key, char *buf, size_t n)

@@ -7,7 +7,7 @@
 #define SL_BENCH_BENCH_H
 
 typedef struct sl_bench {
-    const char *name, *help;
+    const char *name, *help, *example;
     int (*run)(int argc, char **argv); /* argv[0]: the name that its messages begin with */
 } sl_bench;
 

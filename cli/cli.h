@@ -14,6 +14,7 @@
 
 typedef struct sl_command {
     const char *name, *help;
+    const char *example; /* one line that its --help and its manual page show */
     int (*run)(int argc, char **argv);
 } sl_command;
 
@@ -24,6 +25,7 @@ int sl_cmd_serve(int argc, char **argv);
 int sl_cmd_router(int argc, char **argv);
 int sl_cmd_prefill(int argc, char **argv);
 int sl_cmd_decode(int argc, char **argv);
+int sl_cmd_doctor(int argc, char **argv);
 int sl_cmd_both(int argc, char **argv);
 int sl_cmd_bench(int argc, char **argv);
 int sl_cmd_calibrate(int argc, char **argv);

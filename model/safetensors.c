@@ -96,7 +96,12 @@ static sl_status parse_offsets(const json_t *j, const sl_safetensors *st, sl_st_
                        st->label, t->name);
     json_int_t begin = json_integer_value(b), end = json_integer_value(e);
     size_t data_len = st->size - 8 - st->header_len;
-    if (begin < 0 || end < begin || (uint64_t)end > data_len)
+    if (begin >= 0 && end >= begin && (uint64_t)end > data_len)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "%s: truncated: tensor %s ends at byte %lld of the data, but the file has %zu bytes of data",
+            st->label, t->name, (long long)end, data_len);
+    if (begin < 0 || end < begin)
         return sl_fail(err, SL_ERR_INVALID,
                        "%s: tensor %s: data_offsets [%lld, %lld] leave the data of %zu bytes", st->label,
                        t->name, (long long)begin, (long long)end, data_len);
@@ -217,15 +222,18 @@ static sl_status check_tiling(sl_safetensors *st, sl_err *err)
 static sl_status parse_header(sl_safetensors *st, sl_err *err)
 {
     if (st->size < 8)
-        return sl_fail(err, SL_ERR_INVALID, "%s: %zu bytes, too short for a safetensors file", st->label,
-                       st->size);
+        return sl_fail(err, SL_ERR_INVALID, "%s: truncated: %zu bytes, too short for a safetensors file",
+                       st->label, st->size);
     uint64_t len = 0;
     for (int i = 7; i >= 0; i--)
         len = len << 8 | st->bytes[i];
-    if (len > SL_ST_MAX_HEADER || len > st->size - 8)
-        return sl_fail(err, SL_ERR_INVALID, "%s: header length %llu exceeds the %s", st->label,
-                       (unsigned long long)len,
-                       len > SL_ST_MAX_HEADER ? "limit of 100 MiB" : "end of the file");
+    if (len > SL_ST_MAX_HEADER)
+        return sl_fail(err, SL_ERR_INVALID, "%s: header length %llu exceeds the limit of 100 MiB", st->label,
+                       (unsigned long long)len);
+    if (len > st->size - 8)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "%s: truncated: header length %llu exceeds the end of the file, which has %zu bytes",
+                       st->label, (unsigned long long)len, st->size);
     st->header_len = (size_t)len;
     const char *text = (const char *)st->bytes + 8;
     if (len == 0 || text[0] != '{')
@@ -277,7 +285,8 @@ sl_status sl_st_open(const char *path, sl_safetensors **out, sl_err *err)
     }
     if (!S_ISREG(sb.st_mode) || sb.st_size < 8) {
         rc = sl_fail(err, SL_ERR_INVALID, "%s: %s", path,
-                     S_ISREG(sb.st_mode) ? "too short for a safetensors file" : "not a regular file");
+                     S_ISREG(sb.st_mode) ? "truncated: too short for a safetensors file"
+                                         : "not a regular file");
         goto close_fd;
     }
     size_t size = (size_t)sb.st_size;

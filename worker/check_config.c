@@ -6,20 +6,31 @@
 #include "worker/identity.h"
 #include "worker/setup_impl.h"
 
-/* Whether the store holds a request: of model.max_context tokens if it is set, else one page of a prompt and one of an
- * answer. */
+/* Fewer tokens than this are not a context that anybody wants: a store that holds fewer is a mistake in its size. */
+enum { LEAST_TOKENS = 512 };
+
+sl_status sl_setup_check_store(uint64_t bytes, const sl_geometry *g, int32_t max_context, int32_t asked,
+                               sl_err *err)
+{
+    const int64_t pages = (int64_t)(bytes / (uint64_t)g->page_bytes);
+    const int32_t tokens = asked ? asked : max_context < LEAST_TOKENS ? max_context : LEAST_TOKENS;
+    if (pages >= sl_pages_for(tokens))
+        return SL_OK;
+    return sl_fail(
+        err, SL_ERR_INVALID,
+        "kvstore.bytes: %.1f MiB hold %lld pages of %.2f MiB, which is 64 tokens; a request of %s%d tokens "
+        "needs %d",
+        (double)bytes / 1048576, (long long)pages, (double)g->page_bytes / 1048576,
+        asked ? "model.max_context, " : "", tokens, sl_pages_for(tokens));
+}
+
+/* *context is lowered to what the store holds. */
 static sl_status check_store(const sl_config *cfg, const sl_geometry *g, int32_t *context, sl_err *err)
 {
-    const int64_t pages = (int64_t)(cfg->kvstore.bytes / (uint64_t)g->page_bytes);
-    const int32_t least = cfg->model.max_context ? sl_pages_for(cfg->model.max_context) : 2;
-    if (pages < least)
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "kvstore.bytes: %.1f MiB hold %lld pages of %.2f MiB, which is 64 tokens; a request%s needs %d",
-            (double)cfg->kvstore.bytes / 1048576, (long long)pages, (double)g->page_bytes / 1048576,
-            cfg->model.max_context ? " of model.max_context tokens" : "", least);
-    if (pages * SL_PAGE_TOKENS < *context)
-        *context = (int32_t)(pages * SL_PAGE_TOKENS);
+    const int64_t tokens = (int64_t)(cfg->kvstore.bytes / (uint64_t)g->page_bytes) * SL_PAGE_TOKENS;
+    SL_TRY(sl_setup_check_store(cfg->kvstore.bytes, g, *context, cfg->model.max_context ? *context : 0, err));
+    if (tokens < *context)
+        *context = (int32_t)tokens;
     return SL_OK;
 }
 

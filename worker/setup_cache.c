@@ -33,6 +33,7 @@ sl_status sl_setup_pin(sl_setup *s, sl_err *err)
     SL_TRY(sl_engine_geometry(&s->mc, &s->cache, s->p->engine_opts.algorithm, layout, s->mo.fingerprint, &g,
                               err));
     SL_TRY(sl_setup_serves(&g, err));
+    SL_TRY(sl_setup_check_store(c->kvstore.bytes, &g, s->mc.max_context, 0, err));
     sl_arena_opts o = {.bytes = c->kvstore.bytes,
                        .huge_pages = SL_AUTO,
                        .lock = switch_of(c->kvstore.lock),
@@ -193,11 +194,18 @@ sl_status sl_setup_cache(sl_setup *s, sl_err *err)
 /* The length of the longest request that the configuration, the model and the host store allow. */
 static int32_t max_context(const sl_setup *s)
 {
-    int32_t most = s->cfg->model.max_context;
-    int64_t store_tokens = (int64_t)sl_arena_pages(s->p->arena) * SL_PAGE_TOKENS;
-    if (!most || most > s->mc.max_context)
-        most = s->mc.max_context;
-    return most > store_tokens ? (int32_t)store_tokens : most;
+    const int32_t asked = s->cfg->model.max_context, most = s->mc.max_context;
+    const int64_t store = (int64_t)sl_arena_pages(s->p->arena) * SL_PAGE_TOKENS;
+    int32_t context = asked && asked < most ? asked : most;
+    if (context > store)
+        context = (int32_t)store;
+    if (asked > context || (!asked && context < most))
+        sl_log(SL_LOG_WARN, s->comp, "context_lowered",
+               "tokens=%d model.max_context=%d of_checkpoint=%d of_store=%lld reason=\"%s\"", context, asked,
+               most, (long long)store,
+               context == store ? "kvstore.bytes holds no longer request"
+                                : "the checkpoint has no longer context");
+    return context;
 }
 
 /* The key that is named when the requests of this role do not fit. */

@@ -72,6 +72,10 @@ void sl_setup_took(sl_setup *s, sl_start_phase phase, double seconds);
 /* Whether workers can serve models with such a cache: shipments, tickets and reused prefixes carry no snapshots of states.
  * SL_ERR_UNSUPPORTED names the class of layers. */
 sl_status sl_setup_serves(const sl_geometry *g, sl_err *err);
+/* Whether a store of this many bytes holds a request: of `asked` tokens, or if that is 0 one of a few hundred, at most of the
+ * checkpoint's context. SL_ERR_INVALID names kvstore.bytes. */
+sl_status sl_setup_check_store(uint64_t bytes, const sl_geometry *g, int32_t max_context, int32_t asked,
+                               sl_err *err);
 /* Decode workers: reads what tenants may have in the host store and on disk. Sets p->quota and p->has_quota. */
 sl_status sl_setup_quota(sl_setup *s, sl_err *err);
 /* Decode workers: opens the storage tiers of the configuration in their order. Sets p->tiers and p->n_tiers. */

@@ -55,7 +55,7 @@ START_TEST(messages)
     fails("config check configs/one-host.yaml --set sparse_attention.hot_rows=3", 1,
           "sparse_attention.hot_rows is 3");
     fails("config check configs/one-host.yaml --set sparse_attention.algorithm=quest", 1, "KV heads");
-    ck_assert_int_eq(run("config check configs/one-host.yaml", false), 0);
+    ck_assert_int_eq(run("config check configs/one-host.yaml --elsewhere", false), 0);
     fails("inspect --model /nonexistent", 1, "config.json");
     fails("verify", 2, "--model DIR is required");
     fails("verify --model " YARN " --tokens 100000", 1, "context of 4096");
