@@ -41,6 +41,7 @@ typedef struct sl_attn_call {
     sl_attn_kind kind; /* which member of the union is filled */
     int32_t layer;
     bool has_indexer;          /* false: a shared layer, reuse the selection of the last layer that had one */
+    bool rows_only;            /* the new rows and keys are appended, and that is all: there are no queries */
     const sl_seq_tables *seqs; /* as passed to the forward pass */
     union {
         sl_attn_mla mla;

@@ -23,6 +23,8 @@ static sl_status read_config(const char *dir, const sl_model_opts *opts, sl_mode
     if (!c)
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory", dir);
     sl_status rc = sl_model_config_load(dir, c, err);
+    if (rc == SL_OK && opts->draft)
+        rc = sl_model_config_draft(c, err);
     if (rc != SL_OK)
         free(c);
     else

@@ -54,6 +54,22 @@ void sl_model_cache_dims(const sl_model_config *cfg, sl_cache_dims *out)
         f->cache_dims(cfg, out);
 }
 
+sl_status sl_model_config_draft(sl_model_config *c, sl_err *err)
+{
+    const sl_family *f = sl_family_find(c->family);
+    const int32_t last = c->n_layers - 1;
+    if (!f || !f->row_steps || c->n_nextn_layers < 1)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "the model has no MTP layer (num_nextn_predict_layers), so it drafts no tokens");
+    if (c->n_layers >= SL_MAX_LAYERS)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%d layers and an MTP layer are too many", c->n_layers);
+    c->layer_is_moe[last + 1] = c->layer_is_moe[last];
+    c->layer_has_indexer[last + 1] = true;
+    c->layer_class[last + 1] = c->layer_class[last];
+    c->n_layers++, c->n_draft = 1, c->n_nextn_layers--;
+    return SL_OK;
+}
+
 int64_t sl_dim_one(const sl_model_config *c)
 {
     (void)c;
@@ -83,6 +99,16 @@ int64_t sl_dim_shared(const sl_model_config *c)
 int64_t sl_dim_experts(const sl_model_config *c)
 {
     return c->n_routed_experts;
+}
+
+int64_t sl_dim_joined(const sl_model_config *c)
+{
+    return 2 * (int64_t)c->hidden_size;
+}
+
+bool sl_in_draft(const sl_model_config *c, int32_t layer)
+{
+    return layer >= c->n_layers - c->n_draft;
 }
 
 bool sl_in_dense(const sl_model_config *c, int32_t layer)

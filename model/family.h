@@ -31,6 +31,10 @@ enum {
     SL_T_DOWN,
     SL_T_ROUTER,
     SL_T_ROUTER_BIAS,
+    SL_T_TOKEN_NORM, /* MTP layers: of the token's embedding, and of the hidden state before it */
+    SL_T_STATE_NORM,
+    SL_T_JOIN, /* from both to the layer's input */
+    SL_T_HEAD_NORM,
     SL_T_OWN,
     SL_OWN_SLOTS = 24,
     SL_LAYER_SLOTS = SL_T_OWN + SL_OWN_SLOTS,
@@ -44,12 +48,14 @@ int64_t sl_dim_hidden(const sl_model_config *c);
 int64_t sl_dim_dense(const sl_model_config *c);  /* intermediate_size */
 int64_t sl_dim_shared(const sl_model_config *c); /* n_shared_experts * moe_intermediate_size */
 int64_t sl_dim_experts(const sl_model_config *c);
+int64_t sl_dim_joined(const sl_model_config *c); /* 2 * hidden_size */
 
 /* Whether a layer has a tensor or runs a step. NULL stands for "every layer". Families add their own to these. */
 typedef bool (*sl_when)(const sl_model_config *c, int32_t layer);
 bool sl_in_dense(const sl_model_config *c, int32_t layer);
 bool sl_in_moe(const sl_model_config *c, int32_t layer);
 bool sl_in_shared(const sl_model_config *c, int32_t layer); /* MoE layers of models with shared experts */
+bool sl_in_draft(const sl_model_config *c, int32_t layer);
 
 static inline bool sl_when_holds(sl_when w, const sl_model_config *c, int32_t layer)
 {
@@ -120,6 +126,10 @@ typedef struct sl_family {
      * does. What else a layer keeps they get from `memory` of the same seam, which in a dry pass (sl_pass.dry) is NULL. */
     const sl_layer_step *steps;
     size_t n_steps;
+    /* Checkpoints may have an MTP layer, with the tensors SL_T_TOKEN_NORM .. SL_T_HEAD_NORM: the steps that make only its rows and
+     * index keys (sl_pass.rows_only). NULL: they have none. */
+    const sl_layer_step *row_steps;
+    size_t n_row_steps;
     /* An `attend` that runs nothing: asks the backend (ctx) whether it supports the ops that the owner of the cache
      * will run for such a call. */
     sl_attend_fn ask_attend;

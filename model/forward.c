@@ -4,32 +4,45 @@
  */
 #include "model/steps.h"
 
-static sl_status run_layer(sl_pass *p)
+sl_status sl_pass_layer(sl_pass *p)
 {
     const sl_family *f = p->m->family;
+    const sl_layer_step *steps = p->rows_only ? f->row_steps : f->steps;
+    const size_t n = p->rows_only ? f->n_row_steps : f->n_steps;
     p->lw = &p->m->weights.layers[p->layer];
-    for (size_t i = 0; i < f->n_steps; i++) {
-        if (!sl_when_holds(f->steps[i].when, p->c, p->layer))
+    for (size_t i = 0; i < n; i++) {
+        if (!sl_when_holds(steps[i].when, p->c, p->layer))
             continue;
-        sl_status rc = f->steps[i].run(p);
+        sl_status rc = steps[i].run(p);
         if (rc != SL_OK)
-            return sl_fail_in(p->err, rc, "layer %d, %s", p->layer, f->steps[i].name);
+            return sl_fail_in(p->err, rc, "layer %d, %s", p->layer, steps[i].name);
     }
     return SL_OK;
 }
 
 static sl_status run_pass(sl_pass *p)
 {
+    const sl_draft_pass *draft = p->f->draft;
+    const int32_t tokens = p->tokens;
+    if (draft && draft->alone)
+        return sl_pass_draft(p);
+    if (draft)
+        SL_TRY(sl_pass_keep_hidden(p));
     SL_TRY(sl_pass_embed(p));
-    for (p->layer = 0; p->layer < p->c->n_layers; p->layer++)
-        SL_TRY(run_layer(p));
-    return p->f->n_logits > 0 ? sl_pass_head(p) : SL_OK;
+    for (p->layer = 0; p->layer < p->c->n_layers - p->c->n_draft; p->layer++)
+        SL_TRY(sl_pass_layer(p));
+    if (draft)
+        SL_TRY(sl_pass_hidden(p));
+    if (p->f->n_logits > 0)
+        SL_TRY(sl_pass_head(p));
+    p->tokens = tokens;
+    return draft ? sl_pass_draft_rows(p) : SL_OK;
 }
 
 /* A pass of a rank without tokens: the others need its experts. */
 static sl_status run_idle(sl_pass *p)
 {
-    for (p->layer = 0; p->layer < p->c->n_layers; p->layer++) {
+    for (p->layer = 0; p->layer < p->c->n_layers - p->c->n_draft; p->layer++) {
         p->lw = &p->m->weights.layers[p->layer];
         if (!p->c->layer_is_moe[p->layer])
             continue;
@@ -64,6 +77,9 @@ sl_status sl_model_forward(sl_model *m, const sl_forward *f, sl_err *err)
         return sl_fail(err, SL_ERR_PEER, "forward: the group of this rank is not formed");
     if (m->weights.ranks > 1)
         SL_TRY(sl_model_arrivals(m, err));
+    if (f->draft && (!m->config.n_draft || (f->draft->alone && m->weights.ranks > 1)))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "forward: the MTP layer %s",
+                       m->config.n_draft ? "of a group does not draft" : "is not loaded");
     if (f->seqs->n_tokens == 0 && (m->weights.ranks < 2 || f->group_tokens == 0))
         return SL_OK;
     sl_pass p = {.m = m,
@@ -91,5 +107,12 @@ sl_status sl_model_ask(sl_model *m, sl_err *err)
                  .tokens = 1,
                  .dry = true,
                  .err = err};
-    return run_pass(&p);
+    const sl_draft_pass rows = {.n_keep = 1}, alone = {.alone = true};
+    if (!m->config.n_draft)
+        return run_pass(&p);
+    sl_pass q = p;
+    f.draft = &rows;
+    SL_TRY(run_pass(&p));
+    f.draft = &alone;
+    return run_pass(&q);
 }

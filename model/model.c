@@ -123,19 +123,20 @@ sl_status sl_model_finish(sl_model *m, sl_err *err)
     return rc == SL_OK ? SL_OK : sl_fail_in(err, rc, "the %s backend cannot run it", sl_backend_name(m->be));
 }
 
-/* The options that change the config's mathematics. */
-static void apply_opts(sl_model_config *c, const sl_model_opts *o)
+/* The options that change the config. */
+static sl_status apply_opts(sl_model_config *c, const sl_model_opts *o, sl_err *err)
 {
     if (o->fp8_acts == SL_FP8_ACTS_OFF)
         c->fp8_acts = false;
     if (o->max_context && o->max_context < c->max_context)
         c->max_context = o->max_context;
+    return o->draft && !c->n_draft ? sl_model_config_draft(c, err) : SL_OK;
 }
 
 static sl_status load_parts(sl_model *m, const char *dir, sl_err *err)
 {
     SL_TRY(sl_model_config_load(dir, &m->config, err));
-    apply_opts(&m->config, &m->opts);
+    SL_TRY(apply_opts(&m->config, &m->opts, err));
     m->family = sl_family_find(m->config.family);
     SL_TRY(sl_checkpoint_open(dir, &m->ck, err));
     SL_TRY(sl_weights_load(m->be, m->ck, m->family, &m->config, &m->opts, &m->weights, err));
@@ -185,7 +186,9 @@ static sl_status find_tensors(const char *dir, const sl_model_opts *opts, view *
 {
     SL_TRY(sl_model_config_load(dir, v->c, err));
     SL_TRY(sl_checkpoint_open(dir, &v->ck, err));
-    apply_opts(v->c, opts);
+    sl_status st = apply_opts(v->c, opts, err);
+    if (st != SL_OK)
+        return sl_fail_in(err, st, "%s", dir);
     return sl_weights_find(v->ck, sl_family_find(v->c->family), v->c, opts, &v->bytes, err);
 }
 

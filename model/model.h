@@ -33,7 +33,7 @@ typedef struct sl_model_config {
     char family[32];       /* model_type, for instance "deepseek_v32" */
     char architecture[64]; /* "DeepseekV32ForCausalLM"… */
     int32_t vocab_size, hidden_size, intermediate_size, moe_intermediate_size;
-    int32_t n_layers, n_heads;
+    int32_t n_layers, n_heads; /* n_layers: those of the model, then n_draft */
     int32_t n_kv_heads; /* heads with rows of their own in the cache; 0: latent rows, which all heads share */
     /* the part of a query head that is not rotated, and that is */
     int32_t qk_nope_head_dim, qk_rope_head_dim;
@@ -53,6 +53,7 @@ typedef struct sl_model_config {
     float lora_eps;         /* q_a, kv_a layer norms */
     float index_eps;        /* indexer k_norm */
     int32_t n_nextn_layers; /* MTP layers that a checkpoint may carry after the last layer; not loaded */
+    int32_t n_draft;        /* MTP layers that are loaded, the last of n_layers: sl_model_config_draft() */
     int32_t max_context;
     double rope_theta, rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
     /* llama3: bounds of the transition, as original context / wavelength */
@@ -94,6 +95,7 @@ typedef struct sl_model_opts {
      * the backend.
      */
     bool dummy;
+    bool draft; /* the MTP layer is loaded: sl_model_config_draft() */
     /* The fingerprint of the whole checkpoint, for a rank of a group that knows it from another rank and so reads only its
      * own tensors; zero: it is computed, for which samples of all tensors are read. */
     sl_key fingerprint;
@@ -103,6 +105,12 @@ typedef struct sl_model sl_model;
 
 /* Reads only config.json (and generation_config.json) of a checkpoint directory: needs no weights and no device. */
 sl_status sl_model_config_load(const char *dir, sl_model_config *out, sl_err *err);
+/*
+ * With the checkpoint's MTP layer (multi-token prediction), which drafts tokens: n_layers then counts it as the last layer, with
+ * rows and index keys like any other, and n_draft is 1. For whoever asks what a model loaded with sl_model_opts.draft is made of.
+ * SL_ERR_UNSUPPORTED: the config has none, or its family cannot run one.
+ */
+sl_status sl_model_config_draft(sl_model_config *c, sl_err *err);
 /*
  * The dimensions of what every token leaves in the cache, as the model's family says: for latent attention latent and
  * rope, for keys and values by head kv_heads and head_dim, and index_* if a layer has an indexer. Everything else in
@@ -160,13 +168,36 @@ sl_status sl_model_identify_ranks(const char *dir, const sl_model_opts *opts, sl
 sl_status sl_model_placed_bytes(const char *dir, const sl_model_opts *opts, uint64_t *out, sl_err *err);
 uint64_t sl_model_weight_bytes(const sl_model *m);
 
+/*
+ * The MTP layer in a forward pass. It takes the token at position p and the hidden state of the model for position p - 1, and
+ * drafts the token at p + 1; its row and index key of position p are in its layer of the cache. These follow from tokens up to p
+ * alone, as those of every layer, so pages can be shared between requests that continue differently. They need only the layer's
+ * input, not its attention: a pass of the model makes them for all of its tokens, and a pass with `alone` runs the whole
+ * layer, for tokens of which the rows may be overwritten by a later pass.
+ */
+typedef struct sl_draft_pass {
+    /* Device, rows of hidden_size values of the activations' dtype: hidden states, after the norm before the head. Row 0 is zero
+     * and stands for a state that is not known. */
+    void *hidden;
+    const int32_t *prev; /* device [T]: the row of the state of the token before each token */
+    int32_t first;       /* the states of this pass's tokens go to the rows from here on */
+    /* Device [n_keep]: before anything else, rows 1 .. n_keep become copies of these rows; by way of `spare`, as large. */
+    const int32_t *keep;
+    int32_t n_keep;
+    void *spare;
+    /* Only the MTP layer runs. `hidden` gets its own output, from which a further token can be drafted, and there are logits of
+     * all tokens; logit_rows and n_logits are not read. */
+    bool alone;
+} sl_draft_pass;
+
 typedef struct sl_forward {
     const int32_t *ids;        /* device [T] token ids */
     const sl_seq_tables *seqs; /* T and everything about the sequences */
     const int32_t *logit_rows; /* device [n_logits] rows (0..T-1) whose logits are wanted */
     int32_t n_logits;
-    float *logits;       /* device [n_logits][vocab_size], caller's */
-    sl_attend_seam seam; /* the owner of the cache: one call per layer */
+    float *logits;              /* device [n_logits][vocab_size], caller's */
+    sl_attend_seam seam;        /* the owner of the cache: one call per layer */
+    const sl_draft_pass *draft; /* NULL: the MTP layer is left out */
     /* Of a model in a group: the most tokens of any rank in this pass, the same on all ranks; 0: no rank has any. */
     int32_t group_tokens;
 } sl_forward;

@@ -19,8 +19,9 @@ typedef struct sl_pass {
     const sl_layer_weights *lw; /* of the current layer */
     sl_dtype act;
     int32_t tokens, layer;
-    bool pending; /* ws->delta is not yet added to ws->x */
-    bool dry;     /* ask whether the ops are supported instead of running them */
+    bool pending;   /* ws->delta is not yet added to ws->x */
+    bool rows_only; /* of the layer, only its rows and index keys are made */
+    bool dry;       /* ask whether the ops are supported instead of running them */
     sl_err *err;
 } sl_pass;
 
@@ -62,6 +63,17 @@ sl_status sl_pass_group_experts(sl_pass *p);
 sl_status sl_model_arrivals(sl_model *m, sl_err *err);
 /* After the last layer: the logits of the wanted rows. Ends the pass: p->tokens is changed. */
 sl_status sl_pass_head(sl_pass *p);
+
+/* The steps of layer p->layer. forward.c */
+sl_status sl_pass_layer(sl_pass *p);
+
+/* draft.c: the MTP layer (sl_draft_pass). Before the pass: hidden states that must outlive it are moved. After the last
+ * layer of the model: the hidden states of the tokens are kept, and when the head has run, the layer's rows are made. */
+sl_status sl_pass_keep_hidden(sl_pass *p);
+sl_status sl_pass_hidden(sl_pass *p);
+sl_status sl_pass_draft_rows(sl_pass *p);
+/* A pass of this layer alone, to its logits. */
+sl_status sl_pass_draft(sl_pass *p);
 
 /* Steps of a layer, for a family's list: */
 sl_status sl_step_input_norm(sl_pass *p); /* x += pending delta; h = rmsnorm(x) with SL_T_INPUT_NORM */

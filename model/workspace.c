@@ -50,6 +50,29 @@ void sl_workspace_exchange(const sl_model_config *c, sl_dtype act, int32_t max_t
         w->ep_counts[i] = sl_carve_take(k, 1, ranks, sizeof(int32_t));
 }
 
+static void carve_draft(const sl_model_config *c, size_t act, sl_carve *k, sl_workspace *w)
+{
+    const int64_t s = SL_DRAFT_SLICE, hidden = c->hidden_size;
+    if (!c->n_draft)
+        return;
+    w->draft_raw = sl_carve_take(k, s, hidden, act);
+    w->draft_parts = sl_carve_take(k, 2 * s, hidden, act);
+    w->draft_joined = sl_carve_take(k, s, 2 * hidden, act);
+    w->draft_order = sl_carve_take(k, 2 * s, 1, sizeof(int32_t));
+}
+
+/* Row t of the embeddings, then row t of the states, for every token t. */
+static sl_status fill_order(sl_backend *be, const sl_workspace *w, sl_err *err)
+{
+    int32_t order[2 * SL_DRAFT_SLICE];
+    if (!w->draft_order)
+        return SL_OK;
+    for (int32_t t = 0; t < SL_DRAFT_SLICE; t++)
+        order[2 * t] = t, order[2 * t + 1] = SL_DRAFT_SLICE + t;
+    SL_TRY(sl_be_copy(be, w->draft_order, order, sizeof order, err));
+    return sl_be_sync(be, err);
+}
+
 static void carve(const sl_family *f, const sl_model_config *c, const sl_model_opts *o, sl_carve *k,
                   sl_workspace *w)
 {
@@ -70,6 +93,7 @@ static void carve(const sl_family *f, const sl_model_config *c, const sl_model_o
     w->moe = sl_carve_take(k, 1, (int64_t)w->moe_bytes, 1);
     w->picked = sl_carve_take(k, picks, hidden, act);
     w->picked_norm = sl_carve_take(k, picks, hidden, act);
+    carve_draft(c, act, k, w);
     sl_workspace_exchange(c, o->act, o->max_tokens, o->ranks > 1 ? o->ranks : 1, k, w);
     if (f->workspace)
         f->workspace(c, o, k, w->own);
@@ -92,7 +116,10 @@ sl_status sl_workspace_create(sl_backend *be, const sl_family *f, const sl_model
     k = (sl_carve){.base = w.block};
     carve(f, c, o, &k, &w);
     *out = w;
-    return SL_OK;
+    rc = fill_order(be, &w, err);
+    if (rc != SL_OK)
+        sl_workspace_free(be, out);
+    return rc;
 }
 
 void sl_workspace_free(sl_backend *be, sl_workspace *ws)

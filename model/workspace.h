@@ -11,6 +11,8 @@
 
 struct sl_family;
 
+enum { SL_DRAFT_SLICE = 512 };
+
 /* Divides a block into aligned buffers. base NULL: only adds up the sizes, and the buffers are NULL. */
 typedef struct sl_carve {
     uint8_t *base;
@@ -41,7 +43,12 @@ typedef struct sl_workspace {
     void *ep_send, *ep_recv, *ep_results, *ep_back;
     int32_t *ep_counts[4];      /* [R] each: rows sent, rows received, results sent, results received */
     void *picked, *picked_norm; /* [max_logit_rows][hidden] act */
-    void *own; /* the family's struct (sl_family.workspace), host memory; NULL when it has none */
+    /* Of a model with an MTP layer, else NULL; S = SL_DRAFT_SLICE tokens, which are joined at a time. */
+    void *draft_raw;      /* [S][hidden] act */
+    void *draft_parts;    /* [2 * S][hidden] act: normalised embeddings, then normalised hidden states */
+    void *draft_joined;   /* [S][2 * hidden] act: both of a token next to each other */
+    int32_t *draft_order; /* [2 * S]: the rows of draft_parts in that order */
+    void *own;            /* the family's struct (sl_family.workspace), host memory; NULL when it has none */
     void *block;
     size_t bytes;
 } sl_workspace;

@@ -111,6 +111,13 @@ void sl_coord_step_abort(sl_coord *c)
     sl_tracker_step_end(&c->tracker, false);
 }
 
+void sl_coord_step_rewind(sl_coord *c, const sl_coord_run *runs, int32_t n_runs)
+{
+    for (int32_t i = 0; i < n_runs; i++)
+        SL_CHECK(runs[i].n < c->z.run, "%d of at most %d tokens are taken back", runs[i].n, c->z.run);
+    sl_tracker_undo(&c->tracker, runs, n_runs);
+}
+
 void sl_coord_step_undo(sl_coord *c, const sl_coord_run *runs, int32_t n_runs)
 {
     forget_rows(c, runs, n_runs);

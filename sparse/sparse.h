@@ -186,6 +186,11 @@ void sl_coord_step_end(sl_coord *c);
 void sl_coord_step_abort(sl_coord *c);
 /* A step that had ended with step_end, and was enqueued, has failed: its runs are taken back, those of a later step first. */
 void sl_coord_step_undo(sl_coord *c, const sl_coord_run *runs, int32_t n_runs);
+/*
+ * Takes back the last runs[i].n tokens of each request, fewer than run_tokens, which steps of one token have appended. As after a
+ * truncation to the same length, but over several steps; a truncation is possible again after the next step. Between steps.
+ */
+void sl_coord_step_rewind(sl_coord *c, const sl_coord_run *runs, int32_t n_runs);
 
 /* Benchmarks: from now on misses are resolved and counted, but no row is copied. */
 void sl_coord_rows_free(sl_coord *c, bool on);

@@ -70,7 +70,8 @@ sl_status sl_dsa_step_attend(sl_pass *p)
     };
     if (call.has_indexer)
         fill_index_call(p, &call);
-    if (sl_pass_is_late(p))
+    call.rows_only = p->rows_only;
+    if (sl_pass_is_late(p) && !p->rows_only)
         call.queries = make_queries, call.queries_ctx = p;
     return p->f->seam.attend(p->f->seam.ctx, &call, p->err);
 }

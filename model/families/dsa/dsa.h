@@ -67,8 +67,8 @@ sl_status sl_dsa_read_config(struct sl_config_reader *x, const sl_family *f);
 /* sl_family.workspace */
 void sl_dsa_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, void *own);
 /* sl_family.steps */
-enum { SL_DSA_N_STEPS = 9 };
-extern const sl_layer_step sl_dsa_steps[SL_DSA_N_STEPS];
+enum { SL_DSA_N_STEPS = 9, SL_DSA_N_ROW_STEPS = 3 };
+extern const sl_layer_step sl_dsa_steps[SL_DSA_N_STEPS], sl_dsa_row_steps[SL_DSA_N_ROW_STEPS];
 /* The step that calls `attend`. */
 sl_status sl_dsa_step_attend(struct sl_pass *p);
 /* sl_family.presets */

@@ -57,6 +57,8 @@ static sl_status step_queries(sl_pass *p)
                      q_a = sl_pass_chain(p, p->ws->h, &w[SL_DSA_Q_A], own->q_a, &kv),
                      iq = sl_pass_chain(p, own->q_r, &w[SL_DSA_INDEX_Q], own->index_q, NULL),
                      q_b = sl_pass_chain(p, own->q_r, &w[SL_DSA_Q_B], own->q, index ? &iq : NULL);
+    if (p->rows_only)
+        return sl_pass_run(p, SL_OP_LINEAR, &kv);
     SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &q_a));
     SL_TRY(sl_pass_norm(p, own->q_a, NULL, &w[SL_DSA_Q_A_NORM], c->lora_eps, p->tokens, own->q_r));
     if (sl_pass_is_late(p))
@@ -116,4 +118,10 @@ const sl_layer_step sl_dsa_steps[SL_DSA_N_STEPS] = {
     {"dense", sl_in_dense, sl_step_mlp},
     {"experts", sl_in_moe, sl_step_experts},
     {"shared experts", sl_in_shared, sl_step_shared},
+};
+
+const sl_layer_step sl_dsa_row_steps[SL_DSA_N_ROW_STEPS] = {
+    {"input norm", NULL, sl_step_input_norm},
+    {"latents and index keys", NULL, step_queries},
+    {"append", NULL, sl_dsa_step_attend},
 };

@@ -80,6 +80,10 @@ static const sl_tensor_spec layer_tensors[] = {
     {"self_attn.indexer.k_norm.bias", SL_DSA_INDEX_NORM_BIAS, SL_K_FLOATS, sl_dsa_in_indexer, dim_index, sl_dim_one, 0},
     {"self_attn.indexer.weights_proj.weight", SL_DSA_INDEX_WEIGHTS, SL_K_LINEAR, sl_dsa_in_indexer, dim_index_heads,
      sl_dim_hidden, SL_SPEC_16BIT},
+    {"enorm.weight", SL_T_TOKEN_NORM, SL_K_VECTOR, sl_in_draft, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},
+    {"hnorm.weight", SL_T_STATE_NORM, SL_K_VECTOR, sl_in_draft, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},
+    {"eh_proj.weight", SL_T_JOIN, SL_K_LINEAR, sl_in_draft, sl_dim_hidden, sl_dim_joined, SL_SPEC_16BIT},
+    {"shared_head.norm.weight", SL_T_HEAD_NORM, SL_K_VECTOR, sl_in_draft, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},
     {"mlp.gate_proj.weight", SL_T_GATE, SL_K_LINEAR, sl_in_dense, sl_dim_dense, sl_dim_hidden, 0},
     {"mlp.up_proj.weight", SL_T_UP, SL_K_LINEAR, sl_in_dense, sl_dim_dense, sl_dim_hidden, 0},
     {"mlp.down_proj.weight", SL_T_DOWN, SL_K_LINEAR, sl_in_dense, sl_dim_hidden, sl_dim_dense, 0},
@@ -91,10 +95,13 @@ static const sl_tensor_spec layer_tensors[] = {
 };
 /* clang-format on */
 
-/* Layers that share a selection may still carry the weights of an indexer. */
+/* Layers that share a selection may still carry the weights of an indexer, and an MTP layer copies of the model's embedding and
+ * head. */
 static bool ignores(const sl_model_config *c, int32_t layer, const char *rest)
 {
     static const char indexer[] = "self_attn.indexer.";
+    if (sl_in_draft(c, layer))
+        return strcmp(rest, "embed_tokens.weight") == 0 || strcmp(rest, "shared_head.head.weight") == 0;
     return !c->layer_has_indexer[layer] && strncmp(rest, indexer, sizeof indexer - 1) == 0;
 }
 
@@ -122,7 +129,8 @@ static const sl_dsa_traits glm_moe_dsa = {
     .layer_tensors = layer_tensors, .n_model_tensors = SL_COUNT(model_tensors),                              \
     .n_layer_tensors = SL_COUNT(layer_tensors), .ignores = ignores,                                          \
     .workspace_size = sizeof(sl_dsa_workspace), .workspace = sl_dsa_carve, .steps = sl_dsa_steps,            \
-    .n_steps = SL_DSA_N_STEPS, .ask_attend = sl_dsa_ask_attend
+    .n_steps = SL_DSA_N_STEPS, .row_steps = sl_dsa_row_steps, .n_row_steps = SL_DSA_N_ROW_STEPS,             \
+    .ask_attend = sl_dsa_ask_attend
 
 const sl_family sl_family_deepseek_v32 = {.model_type = "deepseek_v32",
                                           .architecture = "DeepseekV32ForCausalLM",

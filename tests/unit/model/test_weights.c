@@ -19,6 +19,8 @@
 
 #define DS "tests/golden/model/ds-yarn"
 #define F8 "tests/golden/model/ds-fp8"
+#define MTP "tests/golden/model/ds-mtp"
+#define GLM_MTP "tests/golden/model/glm-mtp"
 #define GLM "tests/golden/model/glm-share"
 #define N_IDS 40
 
@@ -29,6 +31,15 @@ static const sl_model_opts plain = {.index_format = SL_INDEX_PLAIN,
                                     .max_logit_rows = 64,
                                     .max_context = 256,
                                     .fp8_acts = SL_FP8_ACTS_OFF};
+
+static const sl_model_opts with_draft = {.index_format = SL_INDEX_PLAIN,
+                                         .row_format = SL_ROW_MLA_F32,
+                                         .act = SL_F32,
+                                         .max_tokens = 64,
+                                         .max_logit_rows = 64,
+                                         .max_context = 256,
+                                         .draft = true};
+static const sl_model_opts *how = &plain; /* refused() loads */
 
 static ct_list *list;
 static char dir[256];
@@ -91,7 +102,7 @@ static void refused(sl_status status, const char *says, const char *also)
     sl_err err = {0};
     sl_model *m = (void *)&err;
     ct_write(list, 0, list->n, dir, "model.safetensors", 0);
-    sl_status rc = sl_model_load(be, dir, &plain, &m, &err);
+    sl_status rc = sl_model_load(be, dir, how, &m, &err);
     ck_assert_msg(rc == status, "%s: %s", sl_status_name(rc), err.text);
     ck_assert_msg(strstr(err.text, says) && strstr(err.text, also), "\"%s\" does not say \"%s\" and \"%s\"",
                   err.text, says, also);
@@ -103,8 +114,9 @@ static void refused(sl_status status, const char *says, const char *also)
 /* Whichever tensor is missing, it is named. */
 START_TEST(test_missing)
 {
-    static const char *const from[] = {DS, F8};
+    static const char *const from[] = {DS, F8, MTP};
     begin(from[_i]);
+    how = _i == 2 ? &with_draft : &plain;
     size_t n = list->n;
     for (size_t i = 0; i < n; i++) {
         ct_tensor gone = list->t[0]; /* rotate the list, so that each tensor is the first one once */
@@ -114,6 +126,7 @@ START_TEST(test_missing)
         list->t[n - 1] = gone;
         list->n = n;
     }
+    how = &plain;
     end();
 }
 END_TEST
@@ -145,6 +158,40 @@ START_TEST(test_kv_b)
     sl_model_destroy(f8);
     sl_model_destroy(half);
     sl_backend_destroy(be);
+}
+END_TEST
+
+/* A checkpoint with an MTP layer is the same model with and without that layer, of which the other layers' bits do not depend;
+ * but it is another cache, so it has another fingerprint. A model without the layer says so. */
+START_TEST(test_draft)
+{
+    static const char *const from[] = {MTP, GLM_MTP}; /* the second has copies of embedding and head */
+    sl_backend *be = backend();
+    sl_model *m;
+    sl_err err = {0};
+    sl_key with, without;
+    float *a = answer(be, from[_i], &plain, &without), *b = answer(be, from[_i], &with_draft, &with);
+    ck_assert_mem_eq(a, b, sizeof *a * N_IDS * 96);
+    ck_assert(!sl_key_eq(with, without));
+    free(a);
+    free(b);
+    ck_assert_int_eq(sl_model_load(be, from[_i], &with_draft, &m, &err), SL_OK);
+    const sl_model_config *c = sl_model_get_config(m);
+    ck_assert_int_eq(c->n_draft, 1);
+    ck_assert_int_eq(c->n_layers, _i ? 5 : 4);
+    ck_assert_int_eq(c->n_nextn_layers, 0);
+    ck_assert(c->layer_has_indexer[c->n_layers - 1] && c->layer_is_moe[c->n_layers - 1]);
+    sl_model_destroy(m);
+    ck_assert_int_eq(sl_model_load(be, "tests/golden/model/llama-odd", &with_draft, &m, &err),
+                     SL_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(err.text, "num_nextn_predict_layers"));
+    sl_backend_destroy(be);
+    begin(from[_i]);
+    how = &with_draft;
+    ct_add(list, _i ? "model.layers.4.other.weight" : "model.layers.3.other.weight", SL_ST_F32, 4, 4);
+    refused(SL_ERR_INVALID, "other.weight", "");
+    how = &plain;
+    end();
 }
 END_TEST
 
@@ -465,7 +512,8 @@ int main(void)
     TCase *t = tcase_create("weights");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, test_kv_b);
-    tcase_add_loop_test(t, test_missing, 0, 2);
+    tcase_add_loop_test(t, test_missing, 0, 3);
+    tcase_add_loop_test(t, test_draft, 0, 2);
     tcase_add_loop_test(t, test_extra, 0, SL_COUNT(extra));
     tcase_add_loop_test(t, test_replaced, 0, SL_COUNT(replaced));
     tcase_add_loop_test(t, test_storage, 0, 3);
