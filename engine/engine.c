@@ -222,7 +222,8 @@ static sl_status make_tables(sl_engine *e, sl_mem_kind kind, sl_tables *t, sl_er
 
 static sl_status make_step_arrays(sl_engine *e, sl_mem_kind kind, sl_step_arrays *a, sl_err *err)
 {
-    size_t n = (size_t)e->o.max_step_tokens, total = 3 * n + (size_t)e->max_logits;
+    size_t n = (size_t)e->o.max_step_tokens,
+           total = 3 * n + (size_t)e->max_logits + (e->cfg->n_draft ? n + (size_t)e->o.max_seqs : 0);
     int32_t *base;
     SL_TRY(alloc_in(e, kind, total * 4, (void **)&base, err));
     *a = (sl_step_arrays){
@@ -298,6 +299,7 @@ static sl_status make_parts(sl_engine *e, sl_err *err)
     SL_TRY(sl_seqs_init(e, err));
     SL_TRY(make_io(e, err));
     SL_TRY(make_flights(e, err));
+    SL_TRY(sl_drafts_init(e, err));
     SL_TRY(sl_choices_init(e, err));
     SL_TRY(make_events(e, err));
     SL_TRY(make_coord(e, err));
@@ -345,6 +347,7 @@ void sl_engine_destroy(sl_engine *e)
     for (int32_t l = 0; e->events && l < e->cfg->n_layers; l++)
         sl_event_destroy(e->events[l]);
     free(e->events);
+    sl_drafts_fini(e);
     sl_choices_fini(e);
     sl_marks_fini(e);
     if (e->logits_host != e->logits_dev)

@@ -98,6 +98,7 @@ typedef struct sl_engine_stats { /* cumulative */
     uint64_t graph_steps, graph_captures;
     /* Tokens that were chosen; those of them that the host chose, because no memory for a list was free; lists sent to the device. */
     uint64_t sampled, sampled_on_host, sample_lists;
+    uint64_t drafted, draft_ns; /* tokens that were drafted, and the time that this took */
     int64_t index_pages_free, row_pages_free, hot_slots_free;
     uint64_t device_bytes;
     /* Of device_bytes: index pages, row pages and hot slots; and the part of them that sequences hold. */
@@ -267,6 +268,28 @@ typedef struct sl_step_hooks {
  */
 sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
                          sl_err *err);
+
+/* A sequence for which tokens are drafted. */
+typedef struct sl_draft_item {
+    sl_seq *seq;
+    int32_t token;               /* that follows its last one: chosen, and in no step yet */
+    int32_t n;                   /* tokens wanted after that, 1 .. max_item_tokens - 1 */
+    const sl_sampling *sampling; /* of the request */
+    int32_t *out;                /* out: [n] */
+} sl_draft_item;
+
+/*
+ * The model's MTP layer (sl_model_opts.draft) drafts tokens, for a step that will append `token` and them, and choose the
+ * tokens that follow each (sl_step_item.n_samples): those that are equal to what the model chooses stand, the rest is taken back
+ * (sl_engine_seq_truncate()). So drafts decide how many tokens a step gives, and nothing else. Each is chosen with the request's
+ * temperature, cuts and seed at its position, without bias and penalties. The layer runs once for each place in the order of
+ * drafts, over all items that want one. Its rows go to places after the sequence's tokens, for which it must have pages; the
+ * lengths of sequences stay as they are.
+ *
+ * No step is in flight. Afterwards a sequence cannot be truncated before its next step. SL_ERR_UNSUPPORTED: no MTP layer, or in a
+ * group. After an error the sequences are as before.
+ */
+sl_status sl_engine_draft(sl_engine *e, sl_draft_item *items, int32_t n_items, sl_err *err);
 
 /* Whether an item that follows can be submitted now. False: there is no step in flight that chooses a token for its sequence, or
  * the host must know that token first: it chooses itself, has to make the list of changes of the sequence anew, or the item has a

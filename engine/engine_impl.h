@@ -8,6 +8,7 @@
 #ifndef SL_ENGINE_IMPL_H
 #define SL_ENGINE_IMPL_H
 
+#include "engine/draft.h"
 #include "engine/engine.h"
 #include "engine/sampling.h"
 #include "sparse/sparse.h"
@@ -43,9 +44,9 @@ typedef struct sl_tables {
 } sl_tables;
 
 /* A step's small arrays, one allocation: ids, token_seq, token_pos [max_step_tokens], logit_rows
- * [max_logits]. */
+ * [max_logits]; with an MTP layer prev [max_step_tokens] and keep [max_seqs] (sl_draft_pass). */
 typedef struct sl_step_arrays {
-    int32_t *ids, *token_seq, *token_pos, *logit_rows;
+    int32_t *ids, *token_seq, *token_pos, *logit_rows, *prev, *keep;
 } sl_step_arrays;
 
 /* This alone determines the shapes of a decode step's ops. */
@@ -127,6 +128,7 @@ struct sl_engine {
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */
     sl_choices choices;
+    sl_drafts *drafts; /* NULL: no MTP layer */
     sl_marks marks;
     sl_event **events;    /* [n_layers], asynchronous backends */
     int32_t item_tokens;  /* sl_engine_opts.max_item_tokens, at least 1 */
@@ -186,6 +188,9 @@ void sl_choices_submitted(sl_engine *e, sl_flight *f);
 void sl_choices_finish(sl_engine *e, sl_flight *f);
 void sl_choices_abort(sl_flight *f);
 
+/* step.c: the places of a step's arrays, which are contiguous, so that one copy sends them all; how many words that copies. */
+void sl_step_place(sl_engine *e, sl_flight *f);
+int32_t sl_step_words(const sl_engine *e, const sl_flight *f);
 /* step.c: enqueues one forward pass over what was uploaded; captured or not. */
 sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_err *err);
 /* The parts of a step, in this order; f->items are set. measure checks the items. shape decides how it runs, between the

@@ -118,6 +118,7 @@ static void undo_all(sl_engine *e)
         undo(e, flight_at(e, e->n_flights - 1));
         e->n_flights--;
     }
+    sl_drafts_forget(e);
     e->ended_ns = 0;
 }
 
@@ -231,6 +232,7 @@ static sl_status submit(sl_engine *e, sl_step_item *items, int32_t n_items, cons
     return SL_OK;
 abort_step:
     sl_choices_abort(f);
+    sl_drafts_forget(e);
     sl_coord_step_abort(e->coord);
     return st;
 }

@@ -1,6 +1,7 @@
 /* Arithmetic of the memory plan; see plan.h. The sizes come from the same functions that allocate. */
 #include "engine/plan.h"
 
+#include "engine/draft.h"
 #include "engine/sampling.h"
 
 #include "base/strbuf.h"
@@ -74,6 +75,9 @@ static void add_tables(const sl_plan_in *in, int32_t max_seqs, sl_plan *p)
     p->logit_bytes = rows * (uint64_t)in->cfg->vocab_size * sizeof(float);
     p->fixed_bytes += 4 * (seqs * (3 * (uint64_t)sl_pages_for(p->max_context) + 1) + 3 * tokens + rows);
     p->fixed_bytes += p->logit_bytes + sl_choices_bytes(rows, in->cfg->vocab_size);
+    if (in->cfg->n_draft) /* of 16 bits, as activations on a GPU are */
+        p->fixed_bytes +=
+            4 * (tokens + seqs) + 2 * sl_drafts_rows(seqs, tokens) * (uint64_t)in->cfg->hidden_size;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)

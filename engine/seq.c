@@ -242,6 +242,7 @@ sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t
     s->open = true, s->len = n_cached, s->n_pages = s->n_index = s->prompt = 0, s->user = user;
     s->hot_slot = residency == SL_HIERARCHICAL ? list_take(&e->free_hot) : -1;
     s->dirty_from = s->dirty_to = 0;
+    sl_drafts_begin(s);
     append_pages(s, pages, n_pages);
     mark_dirty(s, 0, e->ld); /* the device's row still holds the entries of the sequence before */
     e->host.hot_slot[s->row] = s->hot_slot;

@@ -52,10 +52,23 @@ sl_status sl_step_measure(sl_engine *e, sl_flight *f, sl_err *err)
     return SL_OK;
 }
 
-/* The arrays of a step of n tokens are contiguous, so that one copy sends them all. */
-static void place_arrays(sl_step_arrays *a, int32_t n)
+static void place_arrays(const sl_engine *e, const sl_step_plan *p, sl_step_arrays *a)
 {
+    const int32_t n = p->tokens;
     a->token_seq = a->ids + n, a->token_pos = a->ids + 2 * n, a->logit_rows = a->ids + 3 * n;
+    if (e->drafts)
+        a->prev = a->logit_rows + p->logits, a->keep = a->prev + n;
+}
+
+void sl_step_place(sl_engine *e, sl_flight *f)
+{
+    place_arrays(e, &f->p, &f->in);
+    place_arrays(e, &f->p, &e->in_dev);
+}
+
+int32_t sl_step_words(const sl_engine *e, const sl_flight *f)
+{
+    return 3 * f->p.tokens + f->p.logits + (e->drafts ? f->p.tokens + e->o.max_seqs : 0);
 }
 
 /* Makes p a decode step of n items: it gets the padded sizes of its shape, and if any logits are wanted, it computes
@@ -81,8 +94,7 @@ static void fill_arrays(sl_engine *e, sl_flight *f)
     sl_step_arrays *a = &f->in;
     const sl_step_plan *p = &f->p;
     int32_t t = 0, g = 0;
-    place_arrays(a, p->tokens);
-    place_arrays(&e->in_dev, p->tokens);
+    sl_step_place(e, f);
     for (int32_t i = 0; i < f->n_items; i++) {
         const sl_step_item *it = &f->items[i];
         fill_padding(a, &t, i * p->shape.per);
@@ -97,6 +109,7 @@ static void fill_arrays(sl_engine *e, sl_flight *f)
     fill_padding(a, &t, p->tokens);
     for (; g < p->logits; g++)
         a->logit_rows[g] = g;
+    sl_drafts_fill(e, f);
 }
 
 /* The ids of items that follow come from where the step before has put them: one copy for each stretch that is there in the
@@ -122,8 +135,7 @@ static sl_status copy_ids(sl_engine *e, const sl_flight *f, sl_err *err)
 
 static sl_status upload_step(sl_engine *e, sl_flight *f, sl_err *err)
 {
-    size_t n = 3 * (size_t)f->p.tokens + (size_t)f->p.logits;
-    SL_TRY(sl_be_copy(e->be, e->in_dev.ids, f->in.ids, n * 4, err));
+    SL_TRY(sl_be_copy(e->be, e->in_dev.ids, f->in.ids, (size_t)sl_step_words(e, f) * 4, err));
     SL_TRY(copy_ids(e, f, err));
     for (int32_t i = 0; i < f->n_items; i++)
         SL_TRY(sl_seq_upload(f->items[i].seq, &f->tables, err));
@@ -188,6 +200,7 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
         .n_logits = n_logits,
         .logits = e->logits_dev,
         .seam = seam,
+        .draft = sl_drafts_pass(e),
         .group_tokens = e->group_tokens,
     };
     e->layers_done = e->layers_run = 0;

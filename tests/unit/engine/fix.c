@@ -15,6 +15,7 @@ static void open_model(fix *f)
     sl_model_opts mo = {.index_format = f->o.index,
                         .row_format = f->o.rows,
                         .act = f->o.act,
+                        .draft = f->o.draft,
                         .max_tokens = f->o.max_tokens,
                         .max_logit_rows = f->o.max_seqs * (f->o.item_tokens ? f->o.item_tokens : 1)};
     ck_assert_msg(sl_model_load(f->be, f->o.dir, &mo, &f->model, &err) == SL_OK, "%s", err.text);

@@ -39,6 +39,7 @@ typedef struct fix_opts {
     const sl_algo_desc *desc;       /* a test double, instead of a name of the registry */
     int32_t host_pages;             /* 0: enough for all sequences */
     int64_t index_pages, row_pages; /* 0: enough */
+    bool draft;                     /* the model's MTP layer is loaded */
     bool row_sums;                  /* rows have the checksums that the test makes */
     void (*wrap)(sl_backend *be);   /* called on the new backend; NULL: nothing */
 } fix_opts;

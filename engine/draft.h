@@ -1,0 +1,44 @@
+/*
+ * Drafts by the model's MTP layer, inside the engine: where the hidden states are that its rows need. Internal to the engine;
+ * sl_engine_draft() is in engine.h.
+ *
+ * A row of the MTP layer needs the hidden state of the token before. Within a step that is a token of the same pass, for the first
+ * token of an item one of the step before. So the states of a step stay on the device until the next one, which first moves
+ * the one that each sequence still needs to a row of its own, and then writes over the rest. Which one that is, is known by then: what
+ * was not accepted has been taken back. A state can be unknown: at the beginning of a sequence, and after tokens that others
+ * have computed (a prefix, a shipment). Then zero stands for it, so one row of this layer is poorer and drafts near it
+ * may be; no token of a stream depends on it. That is simpler than to carry the state in COMMIT, and in the pages of each prefix, and
+ * cheaper than to compute a token again; both would gain one draft of a request at most.
+ */
+#ifndef SL_ENGINE_DRAFT_H
+#define SL_ENGINE_DRAFT_H
+
+#include "base/status.h"
+#include "model/model.h"
+
+struct sl_seq;
+struct sl_engine;
+struct sl_flight;
+
+/* Where the hidden states of a sequence are: of its tokens pos .. pos + n - 1 in rows from `row` on, and of token `kept` (-1: of
+ * none) in the row that is its own. */
+typedef struct sl_drafted {
+    int32_t pos, n, row, kept;
+} sl_drafted;
+
+typedef struct sl_drafts sl_drafts;
+
+/* Rows of hidden_size values on the device. */
+uint64_t sl_drafts_rows(uint64_t seqs, uint64_t step_tokens);
+
+/* Does nothing without an MTP layer; so do the others. */
+sl_status sl_drafts_init(struct sl_engine *e, sl_err *err);
+void sl_drafts_fini(struct sl_engine *e);
+void sl_drafts_begin(struct sl_seq *s);     /* it has no states yet */
+void sl_drafts_forget(struct sl_engine *e); /* after a failure: nor has any */
+/* The arrays of a step that is about to be uploaded, when its shape is known. */
+void sl_drafts_fill(struct sl_engine *e, struct sl_flight *f);
+/* Of the pass that is enqueued; NULL: there is no MTP layer. */
+const sl_draft_pass *sl_drafts_pass(struct sl_engine *e);
+
+#endif
