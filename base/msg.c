@@ -280,8 +280,8 @@ static void fields_of_prefill(codec *c, sl_msg_prefill *m)
     f_prompt(c, &m->n_prompt, &m->tokens, &m->n_tokens);
     f_u32(c, "matched_pages", &m->matched_pages);
     f_u32s(c, "pages", &m->pages, &m->n_pages, pages_of(SL_MSG_MAX_TOKENS));
-    require(c, "pages", m->n_pages == pages_of(m->n_tokens));
-    require(c, "matched_pages", m->matched_pages <= m->n_pages);
+    require(c, "pages", m->n_pages >= pages_of(m->n_tokens)); /* and those of snapshots of states */
+    require(c, "matched_pages", m->matched_pages <= pages_of(m->n_tokens));
     f_u32(c, "deadline_ms", &m->deadline_ms);
     f_blob(c, "sampling", &m->sampling);
     f_seed(c, "seed", &m->seed);

@@ -19,6 +19,39 @@ int32_t sl_snapshot_pages(const sl_geometry *g)
     return (int32_t)((SL_SNAPSHOT_HEADER + g->state_bytes + g->page_bytes - 1) / g->page_bytes);
 }
 
+sl_snapshot_places sl_snapshot_place(int32_t snapshot, int32_t n_tokens, int32_t matched)
+{
+    const int32_t pages = (n_tokens + SL_KEY_PAGE_TOKENS - 1) / SL_KEY_PAGE_TOKENS;
+    sl_snapshot_places p = {
+        .pages = pages, .end = -1, .kept = -1, .prefix = -1, .written = pages, .n = pages};
+    if (snapshot == 0)
+        return p;
+    const int32_t full = n_tokens > 0 ? (n_tokens - 1) / SL_KEY_PAGE_TOKENS : 0;
+    p.end = pages;
+    p.written = pages + snapshot;
+    if (full > matched) {
+        p.kept = p.written;
+        p.kept_tokens = full * SL_KEY_PAGE_TOKENS;
+        p.written += snapshot;
+    }
+    p.n = p.written;
+    if (matched > 0) {
+        p.prefix = p.n;
+        p.n += snapshot;
+    }
+    return p;
+}
+
+int32_t sl_snapshot_stop(int32_t snapshot, int32_t n_tokens, int32_t pos)
+{
+    if (snapshot == 0)
+        return n_tokens;
+    const int32_t every = 2 * snapshot * SL_KEY_PAGE_TOKENS;
+    const int32_t full = (n_tokens - 1) / SL_KEY_PAGE_TOKENS * SL_KEY_PAGE_TOKENS;
+    const int32_t next = pos / every * every + every;
+    return pos >= full ? n_tokens : next < full ? next : full;
+}
+
 sl_key sl_snapshot_key(sl_key seed, const int32_t *tokens, int32_t n)
 {
     int32_t i = 0;
@@ -61,6 +94,50 @@ int32_t sl_snapshot_find(const sl_store *s, const sl_geometry *g, sl_key seed, c
             found = end;
     }
     return found;
+}
+
+/* ---- leases ---- */
+
+/* tokens[n], and those of a snapshot of this number of pages. NULL: out of memory. */
+static int32_t *with_snapshot(const int32_t *tokens, int32_t n, int32_t snapshot)
+{
+    int32_t *all = malloc((size_t)(n + snapshot * SL_KEY_PAGE_TOKENS) * sizeof *all);
+    if (!all)
+        return NULL;
+    memcpy(all, tokens, (size_t)n * sizeof *all);
+    sl_snapshot_tokens(snapshot, all + n);
+    return all;
+}
+
+sl_status sl_snapshot_lease(sl_store *s, int32_t snapshot, uint64_t tenant, sl_key seed,
+                            const int32_t *tokens, int32_t n, sl_lease **out)
+{
+    const int32_t pages = n / SL_KEY_PAGE_TOKENS + snapshot;
+    int32_t *all = with_snapshot(tokens, n, snapshot);
+    sl_lease *l = NULL;
+    if (!all)
+        return SL_ERR_NO_MEMORY;
+    const bool here = sl_store_match_pages(s, seed, all, pages) == pages;
+    const sl_status st = here ? sl_store_lease_pages(s, tenant, seed, all, pages, &l) : SL_ERR_NOT_FOUND;
+    free(all);
+    if (st == SL_OK)
+        *out = l;
+    return st;
+}
+
+sl_status sl_snapshot_room(sl_store *s, int32_t snapshot, uint64_t tenant, sl_key seed, sl_lease **out)
+{
+    return sl_store_lease_private(s, tenant, seed, snapshot, out);
+}
+
+void sl_snapshot_publish(sl_lease *l, const sl_lease *of, const int32_t *tokens, int32_t n)
+{
+    const int32_t pages = n / SL_KEY_PAGE_TOKENS, snapshot = sl_lease_n_pages(l);
+    int32_t *all = with_snapshot(tokens, n, snapshot);
+    if (all && sl_lease_follow(l, of, pages) == SL_OK)
+        sl_lease_publish(l, all, n + snapshot * SL_KEY_PAGE_TOKENS);
+    free(all);
+    sl_lease_release(l, true);
 }
 
 /* ---- places ---- */

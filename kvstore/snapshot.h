@@ -31,6 +31,38 @@ enum { SL_SNAPSHOT_HEADER = 64 };
 
 /* Pages of one snapshot; 0: no layer keeps a state. */
 int32_t sl_snapshot_pages(const sl_geometry *g);
+
+/*
+ * Where the snapshots of a request are in the list of pages that a decode worker reserves for it (RESERVED, PREFILL):
+ *
+ *     | pages of the tokens | end: after all tokens | kept: after the last full page | prefix: after the matched pages |
+ *
+ * The writer fills the first three; `end` is where the decode worker continues, and is free after that. `kept` enters the prefix
+ * tree with the page that it follows. `prefix` is what the tree has, for the writer to read. Both sides derive this from the
+ * same three numbers, so it is not in the messages, and without states the list is that of the tokens.
+ */
+typedef struct sl_snapshot_places {
+    int32_t pages;             /* of the tokens */
+    int32_t end, kept, prefix; /* index of the first page; -1: there is none */
+    int32_t kept_tokens;       /* after which `kept` is made */
+    int32_t written;           /* pages [matched, written) are the writer's */
+    int32_t n;                 /* pages in all */
+} sl_snapshot_places;
+
+/* snapshot: sl_snapshot_pages(). matched: full pages, which leave at least one token to compute. */
+sl_snapshot_places sl_snapshot_place(int32_t snapshot, int32_t n_tokens, int32_t matched);
+/* The most pages that a request of n_tokens tokens has in such a list. */
+static inline int64_t sl_snapshot_most_pages(int32_t snapshot, int64_t n_tokens)
+{
+    return (n_tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS + 3 * (int64_t)snapshot;
+}
+/*
+ * The next position, greater than pos, at which a prompt of n_tokens tokens gets a snapshot, so that a chunk ends there: at its end,
+ * after its last full page that leaves a token to compute, and before that at distances at which snapshots take half as much
+ * memory as the pages between them. snapshot 0: the end.
+ */
+int32_t sl_snapshot_stop(int32_t snapshot, int32_t n_tokens, int32_t pos);
+
 /* Names the first n tokens of a request with this seed; n need not be whole pages. */
 sl_key sl_snapshot_key(sl_key seed, const int32_t *tokens, int32_t n);
 /* The tokens under which a snapshot of n pages is kept: out[n * 64], none of which a text can have. */
@@ -42,6 +74,21 @@ void sl_snapshot_tokens(int32_t n, int32_t *out);
  */
 int32_t sl_snapshot_find(const sl_store *s, const sl_geometry *g, sl_key seed, const int32_t *tokens,
                          int32_t n);
+
+/* ---- leases of snapshots. Owner of the store ---- */
+
+/* Pins the pages of the first n tokens, whole pages, and the snapshot after them, which are the last ones of the lease.
+ * SL_ERR_NOT_FOUND: the tree does not have all of them. SL_ERR_NO_MEMORY. */
+sl_status sl_snapshot_lease(sl_store *s, int32_t snapshot, uint64_t tenant, sl_key seed,
+                            const int32_t *tokens, int32_t n, sl_lease **out);
+/* Pages for one snapshot, which no other lease has. SL_ERR_EXHAUSTED, SL_ERR_NO_MEMORY. */
+sl_status sl_snapshot_room(sl_store *s, int32_t snapshot, uint64_t tenant, sl_key seed, sl_lease **out);
+/*
+ * The snapshot in the pages of l, of sl_snapshot_room(), is that after the first n tokens, whole pages, which `of` has published:
+ * it enters the tree. Ends l, of which nothing is pinned any more. Without memory, or when these pages have left the tree, the
+ * snapshot is given up.
+ */
+void sl_snapshot_publish(sl_lease *l, const sl_lease *of, const int32_t *tokens, int32_t n);
 
 /* Byte `at` of the snapshot in these pages of the arena, counted from the beginning of the record; returns how many bytes
  * follow there without a gap. */

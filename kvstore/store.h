@@ -81,6 +81,8 @@ void sl_store_stats_get(const sl_store *s, sl_store_stats *out);
 int32_t sl_store_available(const sl_store *s);
 /* The number of pages that a lease of this seed and these tokens would share with the tree. Changes nothing. */
 int32_t sl_store_match(const sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens);
+/* The same for sl_store_lease_pages(). */
+int32_t sl_store_match_pages(const sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_pages);
 
 /*
  * A lease of the pages for n_tokens, ceil(n_tokens / 64): those of the longest cached prefix are pinned, the others are
@@ -97,6 +99,13 @@ sl_status sl_store_lease_part(sl_store *s, uint64_t tenant, sl_key seed, const i
  * storage tier, so it does not count as a query. */
 sl_status sl_store_lease_pages(sl_store *s, uint64_t tenant, sl_key seed, const int32_t *tokens,
                                int32_t n_pages, sl_lease **out);
+/* A lease of n_pages private pages, for what no prompt's tokens name. */
+sl_status sl_store_lease_private(sl_store *s, uint64_t tenant, sl_key seed, int32_t n_pages, sl_lease **out);
+/*
+ * The pages of l, all private, continue the first n pages of another lease of its seed: these are pinned by l as well and come
+ * before its own. SL_ERR_NOT_FOUND: `of` has not published them, or they have left the tree. SL_ERR_NO_MEMORY.
+ */
+sl_status sl_lease_follow(sl_lease *l, const sl_lease *of, int32_t n);
 /* Adds n private pages at the end, all or nothing. SL_ERR_EXHAUSTED, SL_ERR_NO_MEMORY. */
 sl_status sl_lease_grow(sl_lease *l, int32_t n);
 /*

@@ -45,6 +45,12 @@ int32_t sl_store_match(const sl_store *s, sl_key seed, const int32_t *tokens, in
     return walk_match(s, seed, tokens, matchable(s, n_tokens), NULL, &unpinned);
 }
 
+int32_t sl_store_match_pages(const sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_pages)
+{
+    int32_t unpinned;
+    return walk_match(s, seed, tokens, s->prefix_cache ? n_pages : 0, NULL, &unpinned);
+}
+
 /* ---- making, growing, publishing, releasing ---- */
 
 static bool lease_reserve(sl_lease *l, int32_t n)
@@ -163,6 +169,30 @@ sl_status sl_store_lease_pages(sl_store *s, uint64_t tenant, sl_key seed, const 
 {
     SL_CHECK(n_pages > 0, "%d pages", n_pages);
     return make_lease(s, tenant, seed, tokens, n_pages, s->prefix_cache ? n_pages : 0, out);
+}
+
+sl_status sl_store_lease_private(sl_store *s, uint64_t tenant, sl_key seed, int32_t n_pages, sl_lease **out)
+{
+    SL_CHECK(n_pages > 0, "%d pages", n_pages);
+    return make_lease(s, tenant, seed, NULL, n_pages, 0, out);
+}
+
+sl_status sl_lease_follow(sl_lease *l, const sl_lease *of, int32_t n)
+{
+    sl_store *s = l->store;
+    SL_CHECK(l->n_path == 0 && sl_key_eq(l->seed, of->seed), "a lease that has published pages");
+    if (n > of->n_path || (n > 0 && s->nodes[of->path[n - 1]].state != PAGE_TREE))
+        return SL_ERR_NOT_FOUND;
+    if (!lease_reserve(l, l->n_pages + n))
+        return SL_ERR_NO_MEMORY;
+    memmove(l->pages + n, l->pages, (size_t)l->n_pages * sizeof *l->pages);
+    for (int32_t i = 0; i < n; i++) {
+        sl_store_pin(s, of->path[i]);
+        l->pages[i] = l->path[i] = of->path[i];
+    }
+    l->n_pages += n;
+    l->n_path = n;
+    return SL_OK;
 }
 
 sl_status sl_lease_grow(sl_lease *l, int32_t n)

@@ -14,11 +14,13 @@
 enum { PAGE = SL_PAGE_TOKENS };
 
 /* All chunks have come and were compared: the request computes the rest. */
-static void end_pull(sl_prefill_job *j)
+static void end_pull(const sl_prefill *p, sl_prefill_job *j)
 {
     if (j->engine.state != JOB_PULLING || !j->engine.all_here || j->engine.comparing)
         return;
     j->engine.prompt.start = j->engine.prompt.pos = j->engine.have * PAGE;
+    j->engine.prompt.stop = sl_prefill_states_stop(p, j);
+    sl_prefill_states_pulled(p, j);
     j->engine.state = JOB_READY;
 }
 
@@ -29,7 +31,8 @@ static void usable(sl_prefill *p, sl_prefill_job *j, int32_t end)
     j->engine.have = end;
     p->pulled += tokens;
     sl_counter_add(p->c.reused_remote, tokens);
-    if (sl_schedule_publish(p, j, end * PAGE))
+    if (!sl_prefill_snapshot(p) &&
+        sl_schedule_publish(p, j, end * PAGE)) /* else they may be computed again, into the same pages */
         sl_prefill_move_early(p, j, end);
 }
 
@@ -52,6 +55,11 @@ void sl_prefill_chunk(sl_prefill *p, sl_pull_chunk *c)
 {
     sl_prefill_job *j = c->job;
     bool wanted = j->engine.state == JOB_PULLING;
+    if (!j->prefetch && c->first >= j->at.pages) { /* a snapshot, which has a checksum of its own */
+        j->engine.states.pulled = true;
+        free(c);
+        return;
+    }
     if (wanted && !j->prefetch && !p->o.role.verify_checksums)
         usable(p, j, c->end);
     else if (wanted && compare(p, c))
@@ -92,13 +100,12 @@ void sl_prefill_chunk_checked(sl_prefill *p, sl_check *k)
         sl_prefill_prefetch_let_go(p, j);
         return;
     }
-    end_pull(j);
+    end_pull(p, j);
     sl_schedule_check_back(p, j);
 }
 
 void sl_prefill_pulled(sl_prefill *p, sl_prefill_job *j)
 {
-    (void)p;
     j->engine.all_here = true;
-    end_pull(j);
+    end_pull(p, j);
 }

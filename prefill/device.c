@@ -49,6 +49,12 @@ static int32_t moved(const sl_prefill *p, const sl_prefill_job *j)
     return j->engine.seq ? p->o.role.runner->len(j->engine.seq) : 0;
 }
 
+/* With states the sequence is opened where its snapshot is, which is known last. */
+static bool moves_early(const sl_prefill *p)
+{
+    return p->o.role.runner->load && !sl_prefill_snapshot(p);
+}
+
 static void extend_early(sl_prefill *p, sl_prefill_job *j, int32_t n_pages, int32_t end)
 {
     int32_t before = moved(p, j);
@@ -58,8 +64,8 @@ static void extend_early(sl_prefill *p, sl_prefill_job *j, int32_t n_pages, int3
 
 void sl_prefill_open_early(sl_prefill *p, sl_prefill_job *j)
 {
-    if (p->o.role.runner->load && !(j->engine.seq && j->engine.seq_pages == (int32_t)j->msg->n_pages))
-        extend_early(p, j, (int32_t)j->msg->n_pages, j->engine.have);
+    if (moves_early(p) && !(j->engine.seq && j->engine.seq_pages == j->at.pages))
+        extend_early(p, j, j->at.pages, j->engine.have);
 }
 
 static bool request_waits(const sl_prefill *p)
@@ -72,20 +78,31 @@ static bool request_waits(const sl_prefill *p)
 
 void sl_prefill_move_early(sl_prefill *p, sl_prefill_job *j, int32_t end)
 {
-    if (!p->o.role.runner->load || (j->prefetch ? request_waits(p) : !j->engine.seq))
+    if (!moves_early(p) || (j->prefetch ? request_waits(p) : !j->engine.seq))
         return;
     extend_early(p, j, j->prefetch ? end : j->engine.seq_pages, end);
 }
 
-sl_status sl_prefill_open(sl_prefill *p, sl_prefill_job *j, sl_err *err)
+static sl_status open_seq(sl_prefill *p, sl_prefill_job *j, sl_err *err)
 {
     int32_t before = moved(p, j);
-    SL_TRY(extend(p, j, (int32_t)j->msg->n_pages, j->engine.prompt.pos, err));
+    SL_TRY(extend(p, j, j->at.pages, j->engine.prompt.pos, err));
     sl_status st = sl_runner_prompt(p->o.role.runner, j->engine.seq, (int32_t)j->msg->n_prompt, err);
+    if (st == SL_OK)
+        st = sl_prefill_states_restore(p, j, err);
     if (st != SL_OK) {
         sl_prefill_close_seq(p, j);
         return st;
     }
     sl_counter_add(p->c.moved_late, (uint64_t)(j->engine.prompt.pos - before));
     return SL_OK;
+}
+
+sl_status sl_prefill_open(sl_prefill *p, sl_prefill_job *j, sl_err *err)
+{
+    sl_status st = open_seq(p, j, err);
+    if (st != SL_ERR_CORRUPT || !j->engine.states.pulled)
+        return st;
+    sl_prefill_states_own(p, j);
+    return open_seq(p, j, err);
 }

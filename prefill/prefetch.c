@@ -17,6 +17,8 @@
  * STOP (an abort, a failure, the end of its time, the loss of its router or of the decode worker) ends it in every state. The
  * request waits in the queue while its own prefetch is PULLING, so that no page is fetched twice; other requests do not.
  *
+ * With states there are none: pages without a snapshot are of no use.
+ *
  * Bounds: as many as prefill.max_requests, and none begins while a request waits for its pages or its place.
  */
 #include <inttypes.h>
@@ -44,7 +46,7 @@ static bool place_left(const sl_prefill *p)
     for (const sl_prefill_job *j = p->jobs; j; j = j->engine.next)
         if (j->engine.state == JOB_QUEUED)
             return false;
-    return n <= p->o.max_requests && !p->role.draining && p->o.role.prefix_cache;
+    return n <= p->o.max_requests && !sl_prefill_snapshot(p) && !p->role.draining && p->o.role.prefix_cache;
 }
 
 /* Leases the pages; false: there is nothing to fetch, or no room. */

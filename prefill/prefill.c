@@ -213,6 +213,7 @@ static void drop_jobs(sl_prefill *p)
     while (p->ships) {
         sl_prefill_job *j = p->ships;
         sl_prefill_close_seq(p, j);
+        sl_prefill_states_release(j);
         sl_lease_release(j->engine.lease, true);
         sl_constraint_close(j->engine.constraint);
         sl_sampling_free(&j->engine.sampling);

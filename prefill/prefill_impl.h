@@ -21,6 +21,7 @@
 #define SL_PREFILL_PREFILL_IMPL_H
 
 #include "base/log.h"
+#include "kvstore/snapshot.h"
 #include "prefill/copier.h"
 #include "worker/constraint.h"
 #include "worker/page_read.h"
@@ -76,6 +77,21 @@ struct sl_pull_chunk {
         []; /* [end - first][layers], which the decode worker keeps for them; set before the mail is posted */
 };
 
+/* A snapshot that this worker makes. */
+typedef struct sl_prefill_saved {
+    int32_t tokens; /* after which */
+    bool made;
+    sl_lease *lease; /* its pages */
+} sl_prefill_saved;
+
+typedef struct sl_prefill_states {
+    sl_lease *prefix; /* of the snapshot after which the prompt begins, if it is one of this worker's; NULL */
+    sl_prefill_saved *list; /* [n] */
+    int32_t n;
+    bool pulled;   /* the snapshot of the decode worker is here */
+    bool verified; /* the prompt was verified: others may use its snapshots */
+} sl_prefill_states;
+
 struct sl_prefill_job {
     /* constant */
     bool prefetch; /* its message was PREFETCH, and is changed to a PREFILL of these pages without a ticket */
@@ -83,11 +99,12 @@ struct sl_prefill_job {
     const sl_msg_prefill *msg;
     uint64_t rid, arrived_ns, deadline_ns;
     uint32_t attempt;
-    uint32_t router; /* the session in which PREFILL came; rid is that router's */
+    uint32_t router;       /* the session in which PREFILL came; rid is that router's */
+    sl_snapshot_places at; /* what is where in the lists of pages */
     sl_job_mail m_new, m_pulled, m_stop, m_end, m_start, m_finish, m_fail, m_release;
 
     /* set by the engine; read by the transport thread after START */
-    int32_t *own_pages;
+    int32_t *own_pages;            /* [at.n] */
     int32_t *dev_rows, *dev_index; /* device pages, set before the first LAYER; NULL: not known */
     int32_t own_matched, pull_end; /* pages [own_matched, pull_end) are to be pulled (none if equal) */
     sl_key *keys;                  /* of a prefetch: [pull_end] */
@@ -118,6 +135,7 @@ struct sl_prefill_job {
         int32_t have;   /* PULLING: number of pages, from the first on, that are here and were compared */
         int comparing;  /* chunks that the checker compares */
         bool all_here;  /* PULLED has come */
+        sl_prefill_states states;
     } engine;
 
     /* set by the transport thread; read by the engine after PULLED */
@@ -208,6 +226,33 @@ void sl_prefill_move_early(sl_prefill *p, sl_prefill_job *j, int32_t end);
  * SL_ERR_EXHAUSTED: the device has no room; the request then holds no sequence. */
 sl_status sl_prefill_open(sl_prefill *p, sl_prefill_job *j, sl_err *err);
 void sl_prefill_close_seq(sl_prefill *p, sl_prefill_job *j);
+
+/* Pages of a snapshot; 0: no layer keeps a state. */
+static inline int32_t sl_prefill_snapshot(const sl_prefill *p)
+{
+    return sl_snapshot_pages(p->geo);
+}
+
+/* states.c, engine thread. Without states they do nothing. */
+/* Before the pages of the tokens are leased: pins the snapshot after which the prompt can begin, takes pages for those that it makes,
+ * and says how many tokens may match (n_match of sl_store_lease_part()), of those that may be shared. SL_ERR_EXHAUSTED,
+ * SL_ERR_NO_MEMORY: nothing is held. */
+sl_status sl_prefill_states_lease(sl_prefill *p, sl_prefill_job *j, int32_t shared, int32_t *n_match);
+/* Puts the pages of snapshots into own_pages. */
+void sl_prefill_states_place(const sl_prefill *p, sl_prefill_job *j);
+/* Where the next chunk ends at the latest. */
+int32_t sl_prefill_states_stop(const sl_prefill *p, const sl_prefill_job *j);
+/* All that is pulled is here: the prompt begins after it if a snapshot has come with it, else as sl_prefill_states_own() says. */
+void sl_prefill_states_pulled(const sl_prefill *p, sl_prefill_job *j);
+/* What was pulled is not used: the prompt begins after the own pages. */
+void sl_prefill_states_own(const sl_prefill *p, sl_prefill_job *j);
+/* The sequence was opened with prompt.pos tokens. SL_ERR_CORRUPT: the snapshot is damaged; an own one has left the tree. */
+sl_status sl_prefill_states_restore(sl_prefill *p, sl_prefill_job *j, sl_err *err);
+/* A step has ended, after which the sequence has prompt.pos tokens: makes a snapshot if one is due. */
+sl_status sl_prefill_states_save(sl_prefill *p, sl_prefill_job *j, sl_err *err);
+/* Nothing reads the job's pages any more: its snapshots enter the tree, if the prompt was verified, and its leases of them end. */
+void sl_prefill_states_end(sl_prefill *p, sl_prefill_job *j);
+void sl_prefill_states_release(sl_prefill_job *j);
 
 /* schedule.c, engine thread */
 /* Opens the queue of prompts. SL_ERR_NO_MEMORY. */

@@ -73,7 +73,7 @@ static sl_status check_request(sl_prefill *p, sl_prefill_job *j, sl_err *err)
     if ((int64_t)r->n_tokens > p->o.role.runner->max_context)
         return sl_fail(err, SL_ERR_TOO_LARGE, "%zu tokens exceed the context of %d", r->n_tokens,
                        p->o.role.runner->max_context);
-    if ((int64_t)r->n_pages > sl_arena_pages(p->o.role.arena))
+    if (j->at.n > sl_arena_pages(p->o.role.arena))
         return sl_fail(err, SL_ERR_TOO_LARGE,
                        "%zu pages exceed this worker's host store of %d (kvstore.bytes)", r->n_pages,
                        sl_arena_pages(p->o.role.arena));
@@ -116,6 +116,7 @@ static void on_end(sl_prefill *p, sl_prefill_job *j)
     if (j->engine.checks) /* the last check that comes back calls this again */
         return;
     sl_prefill_prefetch_end(p, j);
+    sl_prefill_states_end(p, j);
     sl_lease_release(j->engine.lease, true);
     sl_constraint_close(j->engine.constraint);
     sl_sampling_free(&j->engine.sampling);
@@ -180,6 +181,7 @@ bool sl_schedule_publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
 static void release_rows(sl_prefill *p, sl_prefill_job *j)
 {
     publish(p, j, j->engine.prompt.pos);
+    j->engine.states.verified = true;
     post(p, &j->m_finish);
 }
 
@@ -294,24 +296,28 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     int32_t fetched, fetched_end;
     sl_prefill_prefetch_use(p, j, &fetched, &fetched_end);
     const int32_t n = (int32_t)r->n_tokens;
+    int32_t n_match;
     sl_status st =
-        sl_store_lease_part(p->role.store, 0, r->seed, r->tokens, n,
-                            sl_runner_shared(p->o.role.runner, (int32_t)r->n_prompt, n), &j->engine.lease);
-    if (st != SL_OK)
+        sl_prefill_states_lease(p, j, sl_runner_shared(p->o.role.runner, (int32_t)r->n_prompt, n), &n_match);
+    if (st == SL_OK)
+        st = sl_store_lease_part(p->role.store, 0, r->seed, r->tokens, n, n_match, &j->engine.lease);
+    if (st != SL_OK) {
+        sl_prefill_states_release(j);
         sl_prefill_prefetch_give_seq(p, j); /* closes it: its pages are not held any more */
+    }
     if (st == SL_ERR_EXHAUSTED)
         return false; /* pages become free when other requests end */
     if (st != SL_OK) {
         sl_schedule_fail(p, j, st, true, "cannot lease %zu pages", r->n_pages);
         return true;
     }
-    size_t bytes = r->n_pages * sizeof *j->own_pages;
-    j->own_pages = malloc(bytes);
+    j->own_pages = malloc((size_t)j->at.n * sizeof *j->own_pages);
     if (!j->own_pages) {
         sl_schedule_fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
         return true;
     }
-    memcpy(j->own_pages, sl_lease_pages(j->engine.lease), bytes);
+    memcpy(j->own_pages, sl_lease_pages(j->engine.lease), (size_t)j->at.pages * sizeof *j->own_pages);
+    sl_prefill_states_place(p, j);
     int32_t own = sl_lease_matched(j->engine.lease), theirs = (int32_t)r->matched_pages;
     /* Pages that were fetched for this request have just been compared, and were pinned since then. */
     int32_t verify = own <= fetched_end && fetched < own ? fetched : own;
@@ -320,6 +326,7 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     sl_prefill_prefetch_end(p, j);
     j->pull_end = theirs > own ? theirs : own;
     j->engine.prompt.start = j->engine.prompt.pos = own * PAGE;
+    j->engine.prompt.stop = sl_prefill_states_stop(p, j);
     j->engine.state = j->pull_end > own ? JOB_PULLING : JOB_READY;
     j->engine.started_ns = sl_now_ns();
     j->engine.sealed = j->engine.have = own;
@@ -340,7 +347,7 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
 /* Finds the device pages of the rows. Without memory for their numbers, the rows are read from the own arena. */
 static void find_on_device(sl_prefill *p, sl_prefill_job *j)
 {
-    size_t n = j->msg->n_pages;
+    size_t n = (size_t)j->at.pages;
     if (!p->dev_layers)
         return;
     int32_t *pages = malloc(2 * n * sizeof *pages);
@@ -477,9 +484,15 @@ static void advance(sl_prefill *p, sl_prefill_step *s)
 {
     for (int32_t i = 0; i < s->n; i++) {
         sl_prefill_job *j = s->item[i].job;
+        sl_err err = {0};
         j->engine.prompt.pos = s->item[i].end;
         if (!seal(p, j, j->engine.prompt.pos))
             continue;
+        sl_status st = sl_prefill_states_save(p, j, &err);
+        if (st != SL_OK) {
+            sl_schedule_fail(p, j, st, true, "snapshot: %.200s", err.text);
+            continue;
+        }
         if (!sl_checker_seals(&p->role.checker))
             publish(p, j, j->engine.prompt.pos);
         if (j->engine.prompt.pos == (int32_t)j->msg->n_tokens)

@@ -120,10 +120,10 @@ static void init_mails(sl_prefill_job *j)
 }
 
 /* Takes ownership of m if it succeeds. */
-static sl_prefill_job *make_job(sl_prefill *p, sl_wmsg *m, sl_err *err)
+static sl_prefill_job *make_job(sl_prefill *p, sl_wmsg *m, const sl_snapshot_places *at, sl_err *err)
 {
     const sl_msg_prefill *r = &m->msg.prefill;
-    size_t n_crc = (r->n_pages - r->matched_pages) * (size_t)p->geo->n_layers;
+    size_t n_crc = ((size_t)at->written - r->matched_pages) * (size_t)p->geo->n_layers;
     sl_prefill_job *j = calloc(1, sizeof *j);
     uint32_t *crc = calloc(n_crc + 1, sizeof *crc);
     if (!j || !crc)
@@ -138,6 +138,7 @@ static sl_prefill_job *make_job(sl_prefill *p, sl_wmsg *m, sl_err *err)
     j->msg = r;
     j->rid = r->rid;
     j->attempt = r->attempt;
+    j->at = *at;
     j->router = m->router;
     j->arrived_ns = sl_now_ns();
     j->deadline_ns = r->deadline_ms ? j->arrived_ns + r->deadline_ms * MS : UINT64_MAX;
@@ -161,7 +162,11 @@ static void new_prefetch(sl_prefill *p, sl_wmsg *m)
     sl_err err = {0};
     bool known = find(p, m->router, r->rid, r->attempt) || is_past(p, m->router, r->rid, r->attempt) ||
                  find_kind(p, true, m->router, r->rid, r->attempt);
-    sl_prefill_job *j = !known && sl_ship_prefetch_msg(p, m) ? make_job(p, m, &err) : NULL;
+    sl_prefill_job *j = NULL;
+    if (!known && sl_ship_prefetch_msg(p, m)) {
+        int32_t n = (int32_t)m->msg.prefill.n_pages;
+        j = make_job(p, m, &(sl_snapshot_places){.pages = n, .written = n, .n = n}, &err);
+    }
     if (!j) {
         sl_wmsg_free(m);
         return;
@@ -189,7 +194,15 @@ void sl_ship_new(sl_prefill *p, sl_wmsg *m)
         sl_wmsg_free(m);
         return;
     }
-    sl_prefill_job *j = make_job(p, m, &err);
+    const sl_snapshot_places at =
+        sl_snapshot_place(sl_prefill_snapshot(p), (int32_t)r->n_tokens, (int32_t)r->matched_pages);
+    if (r->n_pages != (size_t)at.n) {
+        reject(p, m, SL_ERR_INVALID,
+               "the number of pages does not fit the tokens and the states of the model");
+        sl_wmsg_free(m);
+        return;
+    }
+    sl_prefill_job *j = make_job(p, m, &at, &err);
     if (!j) {
         reject(p, m, SL_ERR_PEER, err.text);
         sl_wmsg_free(m);
@@ -346,6 +359,17 @@ static void on_layer(sl_prefill *p, const sl_layer_mail *m)
     }
 }
 
+/* The prompt is computed, and its snapshots are made. */
+static void on_finish(sl_prefill *p, sl_prefill_job *j)
+{
+    j->ship.finish_ns = sl_now_ns();
+    if (j->at.end >= 0 && !sl_ship_ends(j))
+        push(p, j,
+             (sl_piece){
+                 .end_layer = p->geo->n_layers, .first = j->at.end * PAGE, .end = j->at.written * PAGE});
+    sl_ship_runnable(p, j);
+}
+
 void sl_ship_mail(sl_prefill *p, sl_wmail *m)
 {
     if (m->kind == PM_COPIED) {
@@ -369,8 +393,7 @@ void sl_ship_mail(sl_prefill *p, sl_wmail *m)
             end_prefetch(p, j);
             break;
         }
-        j->ship.finish_ns = sl_now_ns();
-        sl_ship_runnable(p, j);
+        on_finish(p, j);
         break;
     case PM_FAIL:
         sl_ship_fail(p, j, j->fail_status, j->fail_retryable, "%s", j->fail_reason);

@@ -98,7 +98,8 @@ typedef struct sl_shipment {
     bool unflushed;     /* puts were posted that no completed flush covers */
     uint64_t bytes;     /* number of bytes shipped */
     /* PULLING */
-    int32_t at; /* of a prefetch: pages before it are here; else: gets of pages before it are posted */
+    int32_t
+        at; /* of a prefetch: pages before it are here; else: gets of pages before it are posted, then those of a snapshot */
     sl_pull_chunk *chunk; /* whose gets are being posted; of a prefetch: what the lease covers */
     sl_pull_chunk *arriving,
         **last_arriving; /* in order: their gets are posted; the engine was not told of them yet */

@@ -60,7 +60,7 @@ static void send_commit(sl_prefill *p, sl_prefill_job *j)
     m.commit.n_tokens = (uint32_t)j->msg->n_tokens;
     m.commit.first_page = j->msg->matched_pages;
     m.commit.crc = j->ship.crc;
-    m.commit.n_crc = (j->msg->n_pages - j->msg->matched_pages) * (size_t)p->geo->n_layers;
+    m.commit.n_crc = ((size_t)j->at.written - j->msg->matched_pages) * (size_t)p->geo->n_layers;
     m.commit.first = j->first;
     m.commit.cached_tokens = j->cached_tokens;
     sl_wep_send(j->ship.peer->remote.ep, &m);

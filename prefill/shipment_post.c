@@ -19,7 +19,8 @@ static void checksum_layer(sl_prefill *p, sl_prefill_job *j)
     const sl_ship_cursor *c = &j->ship.cursor;
     int32_t n_tokens = (int32_t)j->msg->n_tokens, from = (int32_t)j->msg->matched_pages;
     for (int32_t page = c->piece.first / PAGE; page <= (c->piece.end - 1) / PAGE; page++) {
-        int32_t page_end = (page + 1) * PAGE < n_tokens ? (page + 1) * PAGE : n_tokens;
+        bool partial = page < j->at.pages && (page + 1) * PAGE > n_tokens;
+        int32_t page_end = partial ? n_tokens : (page + 1) * PAGE;
         if (page < from || page_end > c->piece.end)
             continue;
         j->ship.crc[(size_t)(page - from) * (size_t)p->geo->n_layers + (size_t)c->layer] =

@@ -69,8 +69,9 @@ static void hand_over(sl_prefill *p, sl_prefill_job *j)
     size_t layers = (size_t)p->geo->n_layers;
     for (sl_pull_chunk *c; j->ship.sums && (c = j->ship.arriving) && !c->in_flight;) {
         j->ship.arriving = c->next;
-        memcpy(c->crc, j->ship.sums + (size_t)(c->first - j->own_matched) * layers,
-               (size_t)(c->end - c->first) * layers * sizeof c->crc[0]);
+        if (c->first < j->pull_end)
+            memcpy(c->crc, j->ship.sums + (size_t)(c->first - j->own_matched) * layers,
+                   (size_t)(c->end - c->first) * layers * sizeof c->crc[0]);
         sl_mailbox_post(p->role.inbox, &c->mail.link);
     }
 }
@@ -85,13 +86,24 @@ static void all_posted(sl_prefill_job *j)
     j->ship.chunk = NULL;
 }
 
+/* Pages are left to get: those of the prefix, and after them those of the snapshot that follows it. */
+static bool more(const sl_prefill_job *j)
+{
+    return j->ship.at < j->pull_end || (j->ship.at == j->pull_end && !j->prefetch && j->at.prefix >= 0);
+}
+
 /* Begins the next chunk. False: the shipment has failed. */
 static bool begin_chunk(sl_prefill *p, sl_prefill_job *j)
 {
     uint64_t bytes = p->o.pull_chunk_bytes ? p->o.pull_chunk_bytes : DEFAULT_CHUNK;
     uint64_t pages = bytes / (uint64_t)p->geo->page_bytes, left = (uint64_t)(j->pull_end - j->ship.at);
     int32_t first = j->ship.at, n = (int32_t)(pages < 1 ? 1 : pages < left ? pages : left);
-    j->ship.chunk = sl_pull_chunk_new(p, j, first, first + n);
+    if (first == j->pull_end) {
+        j->ship.chunk = sl_pull_chunk_new(p, j, j->at.prefix, j->at.n);
+        n = 1;
+    } else {
+        j->ship.chunk = sl_pull_chunk_new(p, j, first, first + n);
+    }
     j->ship.at = first + n;
     if (j->ship.chunk)
         return true;
@@ -137,7 +149,7 @@ sl_ship_turn sl_ship_pull(sl_prefill *p, sl_prefill_job *j)
             sl_page_read_stop(&j->ship.chunk->read);
         return end_pull(p, j);
     }
-    if (!j->ship.chunk && j->ship.at < j->pull_end && !begin_chunk(p, j))
+    if (!j->ship.chunk && more(j) && !begin_chunk(p, j))
         return SHIP_IDLE;
     sl_status st = post_get(p, j);
     if (st != SL_INPROGRESS)

@@ -60,7 +60,6 @@ static sl_status check_model(const sl_config *cfg, sl_model_config *mc, int32_t 
     in.cache.select = selected.select;
     SL_TRY(sl_algo_serves(selected.algorithm, &in.cache, err));
     SL_TRY(sl_engine_geometry(mc, &in.cache, selected.algorithm, SL_LAYOUT_PAGE_FIRST, (sl_key){0}, &g, err));
-    SL_TRY(sl_setup_serves(&g, err));
     SL_TRY(check_store(cfg, &g, context, err));
     return cfg->sparse_attention.mode == SL_CFG_MODE_RESIDENT ? SL_OK : sl_setup_check_hot(cfg, mc, &in, err);
 }

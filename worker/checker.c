@@ -48,18 +48,19 @@ static void keep(sl_checker *c, sl_check *k)
 {
     const sl_arena *arena = k->arena ? k->arena : c->arena;
     int32_t layers = sl_arena_geometry(arena)->n_layers;
-    int32_t full = k->n_pages - (k->last_tokens < SL_PAGE_TOKENS);
-    make_row_sums(c, k, full);
+    int32_t part = k->last_tokens < SL_PAGE_TOKENS ? k->n_pages - 1 - k->whole : k->n_pages;
+    make_row_sums(c, k, part);
     for (int32_t i = 0; k->compare && i < k->n_pages; i++) {
-        int32_t n = i == k->n_pages - 1 ? k->last_tokens : SL_PAGE_TOKENS;
+        int32_t n = i == part ? k->last_tokens : SL_PAGE_TOKENS;
         size_t before = k->bad;
         for (int32_t l = 0; l < layers; l++)
             k->bad += sl_arena_page_crc(arena, k->pages[i], l, n) != k->expect[i * layers + l];
         if (k->bad > before)
             k->damaged[k->n_damaged++] = k->pages[i];
     }
-    for (int32_t i = 0; c->seals && !k->arena && !k->bad && i < full; i++)
-        sl_seals_keep(c->seals, k->pages[i], k->expect + i * layers);
+    for (int32_t i = 0; c->seals && !k->arena && !k->bad && i < k->n_pages; i++)
+        if (i != part)
+            sl_seals_keep(c->seals, k->pages[i], k->expect + i * layers);
 }
 
 static void seal(sl_checker *c, const sl_check *k)

@@ -44,7 +44,8 @@ typedef struct sl_check {
     /* KEEP */
     const sl_arena *arena;  /* of the pages; NULL: that of the store */
     const uint32_t *expect; /* [n_pages][layers], inside m */
-    int32_t last_tokens;    /* tokens in the last page; it is kept only when it is full */
+    int32_t last_tokens;    /* tokens in the last page but `whole`; it is kept only when it is full */
+    int32_t whole;          /* pages after that one, which are full */
     bool compare;
     size_t bad; /* out: number of checksums that differ; if any differs, none is kept */
     /* VERIFY */

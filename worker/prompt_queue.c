@@ -89,6 +89,10 @@ int32_t sl_prompt_queue_share(sl_prompt_queue *q, double max_ns)
             continue;
         p->passed = q->turn[n].passed;
         p->take = q->turn[n++].take;
+        if (p->stop && p->pos + p->take > p->stop) {
+            tokens -= p->pos + p->take - p->stop;
+            p->take = p->stop - p->pos;
+        }
     }
     return tokens;
 }

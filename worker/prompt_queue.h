@@ -19,6 +19,7 @@ typedef struct sl_queued_prompt {
     /* the owner's */
     uint64_t arrived;   /* its place among others: smaller numbers are older */
     int32_t tokens;     /* of the whole prompt */
+    int32_t stop;       /* no step goes beyond this token; 0: all */
     int32_t start, pos; /* tokens [start, pos) are computed; those before were there when it began */
     bool ready;         /* its next tokens can be computed now */
     void *owner;

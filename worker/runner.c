@@ -32,6 +32,16 @@ static sl_status e_spill(void *impl, void *seq, sl_err *err)
     return sl_engine_seq_spill(impl, seq, err);
 }
 
+static sl_status e_save(void *impl, const void *seq, sl_key key, const int32_t *pages, sl_err *err)
+{
+    return sl_engine_seq_save(impl, seq, key, pages, err);
+}
+
+static sl_status e_restore(void *impl, void *seq, sl_key key, const int32_t *pages, sl_err *err)
+{
+    return sl_engine_seq_restore(impl, seq, key, pages, err);
+}
+
 static void e_close(void *impl, void *seq)
 {
     sl_engine_seq_close(impl, seq);
@@ -142,6 +152,8 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .add_pages = e_add_pages,
                        .load = e_load,
                        .spill = e_spill,
+                       .save = e_save,
+                       .restore = e_restore,
                        .close = e_close,
                        .len = e_len,
                        .seq_stats = e_seq_stats,

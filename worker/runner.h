@@ -22,6 +22,9 @@ typedef struct sl_runner {
     /* NULL: sequences are opened when all their cached pages are there. */
     sl_status (*load)(void *impl, void *seq, int32_t n_cached, sl_err *err);
     sl_status (*spill)(void *impl, void *seq, sl_err *err);
+    /* Of models with states (engine/engine.h); NULL: the runner has none. */
+    sl_status (*save)(void *impl, const void *seq, sl_key key, const int32_t *pages, sl_err *err);
+    sl_status (*restore)(void *impl, void *seq, sl_key key, const int32_t *pages, sl_err *err);
     void (*close)(void *impl, void *seq);
     int32_t (*len)(const void *seq);
     void (*seq_stats)(const void *impl, const void *seq, sl_layer_stats *out);

@@ -13,17 +13,6 @@ static sl_switch switch_of(sl_cfg_tristate t)
     return of[t];
 }
 
-sl_status sl_setup_serves(const sl_geometry *g, sl_err *err)
-{
-    for (int32_t c = 0; c < g->n_classes; c++)
-        if (g->classes[c].state.bytes > 0)
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "layers of class %s keep a state of each request, which workers cannot move to "
-                           "each other yet; sluice generate runs this model",
-                           g->classes[c].name);
-    return SL_OK;
-}
-
 sl_status sl_setup_pin(sl_setup *s, sl_err *err)
 {
     const sl_config *c = s->cfg;
@@ -32,7 +21,6 @@ sl_status sl_setup_pin(sl_setup *s, sl_err *err)
     SL_TRY(sl_choose_layout(c->kvstore.layout, sl_backend_caps(s->p->backend), &layout, err));
     SL_TRY(sl_engine_geometry(&s->mc, &s->cache, s->p->engine_opts.algorithm, layout, s->mo.fingerprint, &g,
                               err));
-    SL_TRY(sl_setup_serves(&g, err));
     SL_TRY(sl_setup_check_store(c->kvstore.bytes, &g, s->mc.max_context, 0, err));
     sl_arena_opts o = {.bytes = c->kvstore.bytes,
                        .huge_pages = SL_AUTO,

@@ -69,9 +69,6 @@ sl_status sl_setup_pin(sl_setup *s, sl_err *err);
 sl_status sl_setup_arena(sl_setup *s, sl_err *err);
 /* The time of a phase: for sluice_start_seconds, and the line of the log at the end. */
 void sl_setup_took(sl_setup *s, sl_start_phase phase, double seconds);
-/* Whether workers can serve models with such a cache: shipments, tickets and reused prefixes carry no snapshots of states.
- * SL_ERR_UNSUPPORTED names the class of layers. */
-sl_status sl_setup_serves(const sl_geometry *g, sl_err *err);
 /* Whether a store of this many bytes holds a request: of `asked` tokens, or if that is 0 one of a few hundred, at most of the
  * checkpoint's context. SL_ERR_INVALID names kvstore.bytes. */
 sl_status sl_setup_check_store(uint64_t bytes, const sl_geometry *g, int32_t max_context, int32_t asked,

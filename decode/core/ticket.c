@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "decode/core/ticket_step.h"
 #include "kernels/params.h"
+#include "kvstore/snapshot.h"
 
 enum {
     PAGE = SL_PAGE_TOKENS,
@@ -172,14 +173,19 @@ static bool on_refused(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
 
 /* ---- the writer ---- */
 
+/* Pages that the writer writes: those of the tokens that are not matched, and of snapshots. */
+static int32_t shipped(const sl_ticket_env *env, const sl_ticket *t)
+{
+    return sl_snapshot_place(env->snapshot, t->n_tokens, t->matched).written - t->matched;
+}
+
 static const char *check_commit(const sl_ticket_env *env, const sl_ticket *t, const sl_msg_commit *c)
 {
-    size_t shipped = (size_t)(t->n_pages - t->matched);
     if (c->n_tokens != (uint32_t)t->n_tokens)
         return "COMMIT: number of tokens differs";
     if (c->first_page != (uint32_t)t->matched)
         return "COMMIT: first shipped page differs";
-    if (c->n_crc != shipped * (size_t)env->layers)
+    if (c->n_crc != (size_t)shipped(env, t) * (size_t)env->layers)
         return "COMMIT: number of checksums differs";
     if (c->first.id < 0 || c->first.id >= env->vocab)
         return "COMMIT: first token is outside the vocabulary";
@@ -210,7 +216,7 @@ static bool on_commit(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_ev
         arrived(env, t, ev->now_ns, out);
         return true;
     }
-    sl_ticket_add_check(out, t, SL_JOB_COMPARE, t->matched, t->n_pages - t->matched);
+    sl_ticket_add_check(out, t, SL_JOB_COMPARE, t->matched, shipped(env, t));
     out->list[out->n - 1].check.commit = c;
     return true;
 }

@@ -115,10 +115,11 @@ typedef struct sl_ticket {
     int32_t *own;          /* NULL: tokens are borrowed */
     int32_t n_tokens, cap;
 
-    bool leased;              /* it holds pages */
-    bool begun;               /* PROMPT: its sequence is open */
-    int32_t n_pages, matched; /* that RESERVE was granted, and how many of them the prefix tree had */
-    int32_t rows;             /* tokens whose rows are in the pages */
+    bool leased; /* it holds pages */
+    bool begun;  /* PROMPT: its sequence is open */
+    int32_t n_pages,
+        matched;  /* of its tokens, that RESERVE was granted, and how many of them the prefix tree had */
+    int32_t rows; /* tokens whose rows are in the pages */
 
     uint32_t jobs;  /* of the checker, which read the pages */
     uint32_t steps; /* that compute its sequence */
@@ -288,7 +289,8 @@ typedef struct sl_ticket_effects {
 
 /* What a step may know about its worker. Constant. */
 typedef struct sl_ticket_env {
-    int32_t layers; /* of checksums in COMMIT, per page */
+    int32_t layers;   /* of checksums in COMMIT, per page */
+    int32_t snapshot; /* pages of a snapshot of states (kvstore/snapshot.h); 0: the model has none */
     int32_t vocab, max_context;
     bool compare; /* pages that arrive are compared with the checksums of COMMIT, or these are kept */
     bool seals;   /* checksums of full pages are kept */

@@ -35,6 +35,7 @@ static bool join(sl_run *r, sl_ticket *t)
     sl_status st = x->seq ? sl_residency_adopt(r, t, &err) : sl_residency_open(r, t, &err);
     if (st == SL_OK) {
         x->seq_pages = sl_lease_n_pages(x->lease);
+        sl_run_states_release(t);
         sl_core_signal(&r->core, t, SL_ON_JOINED, sl_now_ns());
         return true;
     }
@@ -310,6 +311,7 @@ static sl_status end(sl_run *r, sl_err *err)
     r->first_flight = (r->first_flight + 1) % SL_STEPS_IN_FLIGHT;
     r->n_flights--;
     measure(r, f);
+    sl_prompts_save(r, f);
     tell_stepped(r, f, true, SL_OK, NULL);
     sl_run_fetched(r);
     results(r, f);

@@ -30,15 +30,25 @@ void sl_run_forget_sums(sl_run *r, const sl_lease *l, int32_t first)
         sl_row_sums_forget(sums, sl_lease_pages(l) + first, sl_lease_n_pages(l) - first);
 }
 
+/* Whether the page is of the snapshot after which t begins. */
+static bool drop_prefix(const sl_ticket *t, int32_t page, int32_t *dropped)
+{
+    sl_lease *prefix = sl_run_of(t)->states.prefix;
+    const int32_t i = prefix ? sl_lease_index_of(prefix, page) : -1;
+    if (i >= 0)
+        *dropped += sl_lease_drop(prefix, i);
+    return i >= 0;
+}
+
 void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped)
 {
     uint64_t now = sl_now_ns();
     for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, ~0u));) {
         sl_lease *lease = sl_run_of(t)->lease;
-        int32_t i = lease ? sl_lease_index_of(lease, page) : -1;
-        if (i < 0)
+        const int32_t i = lease ? sl_lease_index_of(lease, page) : -1;
+        if (i < 0 && !drop_prefix(t, page, &dropped))
             continue;
-        dropped += sl_lease_drop(lease, i);
+        dropped += i < 0 ? 0 : sl_lease_drop(lease, i);
         sl_core_signal(&r->core, t, SL_ON_DAMAGED, now);
     }
     sl_log(SL_LOG_WARN, "decode", "page_damaged", "page=%d dropped=%d", page, dropped);

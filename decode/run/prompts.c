@@ -81,7 +81,7 @@ static bool match_again(sl_run *r, sl_ticket *t)
     const sl_world *w = &r->core.world;
     int32_t had = t->matched;
     sl_grant g;
-    if (t->jobs || t->n_pages - w->missing(w->ctx, t) <= had)
+    if (t->jobs || sl_run_match(r, t) <= had)
         return true;
     w->release(w->ctx, t);
     sl_run_of(t)->filled = false;
@@ -107,13 +107,15 @@ static bool begin(sl_run *r, sl_ticket *t)
     sl_status st;
     if (!match_again(r, t))
         return true;
-    int32_t rows = r->o.prompts.declared ? declare(r, t) : t->rows;
+    int32_t rows = r->o.prompts.declared && !r->snapshot ? declare(r, t) : t->rows;
     do {
         st = sl_runner_open(r->runner, SL_RESIDENT, sl_lease_pages(x->lease), t->n_pages, rows, t->n_prompt,
                             &x->seq, &err);
     } while (st == SL_ERR_EXHAUSTED && sl_residency_give(r));
     if (st == SL_ERR_EXHAUSTED && (r->core.tickets.count[SL_TICKET_RUNNING] || r->prompts.n || r->n_flights))
         return false;
+    if (st == SL_OK)
+        st = sl_run_states_begin(r, t, &err);
     if (st != SL_OK) {
         sl_run_fail(r, t, st, "cannot open the sequence: ", err.text);
         return true;
@@ -123,6 +125,7 @@ static bool begin(sl_run *r, sl_ticket *t)
     r->st.prompt_reused += (uint64_t)t->rows;
     x->prompt = (sl_queued_prompt){
         .arrived = t->number, .tokens = t->n_tokens, .start = rows, .pos = rows, .ready = true, .owner = t};
+    x->prompt.stop = sl_run_states_stop(r, t, rows);
     sl_prompt_queue_begin(&r->prompts, &x->prompt);
     sl_core_signal(&r->core, t, SL_ON_JOINED, x->started_ns);
     if (rows > t->rows)
@@ -166,7 +169,23 @@ void sl_prompts_begun(sl_run *r, const sl_run_flight *f)
         const sl_ticket *t = sl_tickets_number(&r->core.tickets, f->parts[i].number);
         sl_queued_prompt *p = &sl_run_of(t)->prompt;
         p->pos = f->parts[i].end;
+        p->ready = p->pos < p->tokens && p->pos < p->stop; /* there a snapshot is made first */
+    }
+}
+
+void sl_prompts_save(sl_run *r, const sl_run_flight *f)
+{
+    for (int32_t i = f->decoding; r->snapshot && i < f->decoding + f->prompts; i++) {
+        sl_ticket *t = sl_tickets_number(&r->core.tickets, f->parts[i].number);
+        sl_queued_prompt *p = t ? &sl_run_of(t)->prompt : NULL;
+        sl_err err = {0};
+        if (!t || t->state != SL_TICKET_PROMPT || f->parts[i].end != p->stop)
+            continue;
+        sl_status st = sl_run_states_save(r, t, p->stop, &err);
+        p->stop = sl_run_states_stop(r, t, p->pos);
         p->ready = p->pos < p->tokens;
+        if (st != SL_OK)
+            sl_run_fail(r, t, st, "snapshot: ", err.text);
     }
 }
 

@@ -8,7 +8,6 @@
 #include "decode/run/run_impl.h"
 
 static const uint64_t MS = 1000000;
-enum { PAGE = SL_PAGE_TOKENS };
 
 void sl_run_stale(sl_run *r, const char *what, uint64_t rid, uint32_t attempt)
 {
@@ -21,7 +20,7 @@ void sl_run_stale(sl_run *r, const char *what, uint64_t rid, uint32_t attempt)
 
 static sl_status check_reserve(sl_run *r, const sl_msg_reserve *m, sl_err *err)
 {
-    int64_t pages = ((int64_t)m->n_tokens + PAGE - 1) / PAGE;
+    int64_t pages = sl_snapshot_place(r->snapshot, (int32_t)m->n_tokens, 0).n;
     if (!m->prefill_worker && !r->o.prompts.chunk_tokens)
         return sl_fail(err, SL_ERR_INVALID,
                        "no prefill worker is named, and this worker computes no prompts");
@@ -327,11 +326,13 @@ sl_status sl_run_create(const sl_run_opts *o, const sl_run_worker *w, sl_run **o
                   .runner = w->opts->runner,
                   .arena = w->opts->arena,
                   .geo = sl_arena_geometry(w->opts->arena),
+                  .snapshot = sl_snapshot_pages(sl_arena_geometry(w->opts->arena)),
                   .verify_checksums = w->opts->verify_checksums,
                   .pages = w->pages};
     r->depth = r->runner->overlaps && !r->runner->group ? SL_STEPS_IN_FLIGHT : 1;
     sl_run_patrol_rate(r, w->opts->patrol_rate);
     r->core.env = (sl_ticket_env){.layers = r->geo->n_layers,
+                                  .snapshot = r->snapshot,
                                   .vocab = r->runner->vocab,
                                   .max_context = r->runner->max_context,
                                   .compare = seals || r->verify_checksums,

@@ -79,6 +79,11 @@ sl_status sl_residency_open(sl_run *r, sl_ticket *t, sl_err *err)
         mode = SL_HIERARCHICAL;
         st = open_as(r, t, mode, err);
     }
+    if (st == SL_OK) {
+        st = sl_run_states_resume(r, t, err);
+        if (st != SL_OK)
+            sl_run_close_seq(r, t);
+    }
     sl_run_of(t)->resident = st == SL_OK && hot && mode == SL_RESIDENT;
     return st;
 }

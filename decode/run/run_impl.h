@@ -7,17 +7,26 @@
 #include "decode/run/run.h"
 #include "decode/run/stall.h"
 #include "engine/random_pages.h"
+#include "kvstore/snapshot.h"
 #include "worker/constraint.h"
 #include "worker/prompt_queue.h"
 #include "worker/token.h"
 
 enum { SL_RUN_WRITERS = 1024 };
 
+/* Snapshots (states.c); NULL: the request has none, or not any more. */
+typedef struct sl_run_states {
+    sl_lease *prefix, *end, *kept;
+    int32_t kept_tokens;
+    bool kept_made; /* here; that of a writer is made when its pages are right */
+} sl_run_states;
+
 /* A ticket with what the worker has for it. */
 typedef struct sl_run_ticket {
-    sl_ticket t; /* first member */
-    sl_wmsg *m;  /* RESERVE */
-    sl_lease *lease;
+    sl_ticket t;     /* first member */
+    sl_wmsg *m;      /* RESERVE */
+    sl_lease *lease; /* of its tokens */
+    sl_run_states states;
     void *seq; /* NULL: none is open */
     int32_t seq_pages;
     sl_layer_stats stats;      /* of the sequence that was closed last */
@@ -56,6 +65,7 @@ struct sl_run {
     const sl_runner *runner;
     sl_arena *arena;
     const sl_geometry *geo;
+    int32_t snapshot; /* pages of a snapshot; 0: the model has no states */
     bool verify_checksums;
     sl_worker *worker; /* NULL: the threads have not begun, or have ended */
     sl_pages *pages;
@@ -131,12 +141,37 @@ void sl_prompts_close(sl_run *r);
 void sl_prompts_admit(sl_run *r);
 /* Puts the parts of the next step after those of the requests of the batch. */
 void sl_prompts_collect(sl_run *r, sl_run_flight *f);
+/* A step has ended, and its tickets were not told yet: makes the snapshots that are due. */
+void sl_prompts_save(sl_run *r, const sl_run_flight *f);
 /* The step begins: the next one may be submitted before it has ended. */
 void sl_prompts_begun(sl_run *r, const sl_run_flight *f);
 /* The step took `ns`; with parts of prompts or without. */
 void sl_prompts_measure(sl_run *r, const sl_run_flight *f, uint64_t ns);
 /* A part is computed. */
 void sl_prompts_computed(sl_run *r, const sl_run_part *part, const sl_step_item *it);
+
+/* states.c. Without states the first two and the two about lists are about the pages of the tokens, the others do nothing. */
+/* Leading pages that t would share with the tree: those after which it can begin. */
+int32_t sl_run_match(const sl_run *r, const sl_ticket *t);
+/* Pages that t would be granted besides those. */
+int32_t sl_run_missing(const sl_run *r, const sl_ticket *t);
+/* Before the pages of the tokens are leased; n_match: as in sl_store_lease_part(). SL_ERR_EXHAUSTED, SL_ERR_NO_MEMORY: nothing is
+ * held. */
+sl_status sl_run_states_lease(sl_run *r, sl_ticket *t, int32_t *n_match);
+void sl_run_states_release(sl_ticket *t);
+/* The pages of t as RESERVED says them (sl_snapshot_places), the caller's to free. NULL: out of memory. */
+int32_t *sl_run_states_list(const sl_run *r, const sl_ticket *t, int32_t *n);
+/* A check of pages [first, first + n) of t, with the pages of snapshots that belong to them. NULL: out of memory. */
+sl_check *sl_run_states_check(const sl_run *r, const sl_ticket *t, sl_ticket_job job, sl_check_what what,
+                              int32_t first, int32_t n);
+/* The pages of the first `rows` tokens have entered the tree. */
+void sl_run_states_publish(sl_run *r, sl_ticket *t, int32_t rows);
+/* A prompt that is computed here: where its next part ends at the latest, and a snapshot when it has come to n tokens. */
+int32_t sl_run_states_stop(const sl_run *r, const sl_ticket *t, int32_t pos);
+sl_status sl_run_states_save(sl_run *r, sl_ticket *t, int32_t n, sl_err *err);
+/* The sequence was opened, with the matched pages of a prompt; to decode. SL_ERR_CORRUPT. */
+sl_status sl_run_states_begin(sl_run *r, sl_ticket *t, sl_err *err);
+sl_status sl_run_states_resume(sl_run *r, sl_ticket *t, sl_err *err);
 
 /* residency.c */
 /* t has its prompt's sequence, which is resident: it stays so while there is room, else it is spilled. Errors

@@ -39,16 +39,22 @@ void sl_run_tell_drained(sl_run *r, uint32_t router, uint64_t rid, uint32_t atte
 static void tell_reserved(void *ctx, sl_ticket *t)
 {
     sl_run *r = ctx;
-    const sl_lease *lease = sl_run_of(t)->lease;
+    int32_t n;
+    int32_t *pages = sl_run_states_list(r, t, &n);
     sl_msg m = {.type = SL_MSG_RESERVED};
+    if (!pages) {
+        sl_run_fail(r, t, SL_ERR_NO_MEMORY, "out of memory", "");
+        return;
+    }
     _Static_assert(sizeof(int32_t) == sizeof(uint32_t), "page numbers");
     m.reserved = (sl_msg_reserved){.rid = t->rid,
                                    .attempt = t->attempt,
                                    .ticket = t->number,
                                    .matched_pages = (uint32_t)t->matched,
-                                   .pages = (uint32_t *)(uintptr_t)sl_lease_pages(lease),
-                                   .n_pages = (size_t)t->n_pages};
+                                   .pages = (uint32_t *)pages,
+                                   .n_pages = (size_t)n};
     sl_worker_tell_router(r->worker, t->router, &m);
+    free(pages);
     sl_log(SL_LOG_DEBUG, "decode", "reserved",
            "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d pages=%d matched=%d", t->rid,
            t->attempt, t->number, t->n_tokens, t->n_pages, t->matched);
@@ -150,8 +156,7 @@ static bool check(void *ctx, sl_ticket *t, sl_ticket_job job, int32_t first, int
         [SL_JOB_PATROL] = SL_CHECK_VERIFY, [SL_JOB_CONFIRM] = SL_CHECK_VERIFY,
         [SL_JOB_READ] = SL_CHECK_READ,     [SL_JOB_SEAL] = SL_CHECK_SEAL};
     sl_run *r = ctx;
-    sl_check *k =
-        sl_check_new(what[job], sl_lease_pages(sl_run_of(t)->lease) + first, n, (void *)(uintptr_t)t->number);
+    sl_check *k = sl_run_states_check(r, t, job, what[job], first, n);
     if (!k && job == SL_JOB_READ)
         sl_run_answer_pages(r, r->m, NULL, 0);
     if (!k)
@@ -174,17 +179,9 @@ static bool check(void *ctx, sl_ticket *t, sl_ticket_job job, int32_t first, int
 
 /* ---- pages ---- */
 
-static int32_t shared_tokens(const sl_run *r, const sl_ticket *t)
-{
-    return sl_runner_shared(r->runner, t->n_prompt, t->n_tokens);
-}
-
 static int32_t missing(void *ctx, const sl_ticket *t)
 {
-    const sl_run *r = ctx;
-    int32_t n = (t->n_tokens + PAGE - 1) / PAGE;
-    return n -
-           sl_store_match(r->role->store, sl_run_of(t)->m->msg.reserve.seed, t->tokens, shared_tokens(r, t));
+    return sl_run_missing(ctx, t);
 }
 
 static int32_t available(void *ctx)
@@ -196,6 +193,8 @@ static int32_t available(void *ctx)
 static bool load(void *ctx, sl_ticket *t)
 {
     sl_run *r = ctx;
+    if (r->snapshot)
+        return false;
     return sl_pages_wait(r->pages, t->number, t->router, &sl_run_of(t)->m->msg.reserve);
 }
 
@@ -210,8 +209,14 @@ static sl_status lease(void *ctx, sl_ticket *t, sl_grant *out)
     sl_run *r = ctx;
     const sl_msg_reserve *m = &sl_run_of(t)->m->msg.reserve;
     sl_lease *l = NULL;
-    SL_TRY(sl_store_lease_part(r->role->store, m->tenant, m->seed, t->tokens, t->n_tokens,
-                               shared_tokens(r, t), &l));
+    int32_t n_match;
+    SL_TRY(sl_run_states_lease(r, t, &n_match));
+    sl_status st =
+        sl_store_lease_part(r->role->store, m->tenant, m->seed, t->tokens, t->n_tokens, n_match, &l);
+    if (st != SL_OK) {
+        sl_run_states_release(t);
+        return st;
+    }
     sl_run_of(t)->lease = l;
     sl_run_forget_sums(r, l, sl_lease_matched(l));
     *out = (sl_grant){.n_pages = sl_lease_n_pages(l), .matched = sl_lease_matched(l)};
@@ -223,6 +228,7 @@ static void publish(void *ctx, sl_ticket *t, int32_t rows)
 {
     sl_run *r = ctx;
     sl_lease_publish(sl_run_of(t)->lease, t->tokens, sl_runner_public(r->runner, t->n_prompt, rows));
+    sl_run_states_publish(r, t, rows);
 }
 
 static void accepted(void *ctx, const sl_ticket *t)
@@ -237,6 +243,7 @@ static void accepted(void *ctx, const sl_ticket *t)
 static void release(void *ctx, sl_ticket *t)
 {
     (void)ctx;
+    sl_run_states_release(t);
     sl_lease_release(sl_run_of(t)->lease, true);
     sl_run_of(t)->lease = NULL;
 }

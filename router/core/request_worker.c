@@ -23,7 +23,7 @@ void sl_step_reserved(const sl_request_env *env, sl_request *q, const sl_request
 {
     const sl_msg_reserved *m = ev->reserved;
     size_t pages = (q->n_tokens + SL_KEY_PAGE_TOKENS - 1) / SL_KEY_PAGE_TOKENS;
-    if (m->n_pages != pages || m->matched_pages > pages) {
+    if (m->n_pages < pages || m->matched_pages > pages) { /* more: snapshots of states */
         sl_step_retry(env, q, SL_ERR_CORRUPT, "decode worker reserved a wrong number of pages", TELL_BOTH,
                       ev->now_ns, out);
         return;

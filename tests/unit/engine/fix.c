@@ -36,6 +36,9 @@ static void open_arena(fix *f)
 {
     sl_err err = {0};
     sl_geometry g;
+    f->arena = f->o.arena;
+    if (f->arena)
+        return;
     sl_cache_dims cache = sl_engine_cache_dims(f->cfg, f->o.rows, f->o.index);
     cache.select = options_of(&f->o);
     ck_assert_msg(sl_engine_geometry(f->cfg, &cache, algorithm_of(&f->o), f->o.layout,
@@ -102,7 +105,8 @@ void fix_close(fix *f)
 {
     sl_engine_destroy(f->engine);
     sl_row_sums_destroy(f->row_sums);
-    sl_arena_destroy(f->arena);
+    if (!f->o.arena)
+        sl_arena_destroy(f->arena);
     sl_model_destroy(f->model);
     sl_backend_destroy(f->be);
     free(f->free_pages);

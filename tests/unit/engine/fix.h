@@ -37,6 +37,7 @@ typedef struct fix_opts {
     const sl_select_options *options; /* not NULL: instead of select */
     sl_gates gates;
     const sl_algo_desc *desc;       /* a test double, instead of a name of the registry */
+    sl_arena *arena;                /* borrowed; NULL: one is made */
     int32_t host_pages;             /* 0: enough for all sequences */
     int64_t index_pages, row_pages; /* 0: enough */
     bool draft;                     /* the model's MTP layer is loaded */

@@ -12,7 +12,6 @@
 #include "tests/unit/run_suite.h"
 #include "toy_layers.h"
 #include "worker/pieces.h"
-#include "worker/setup_impl.h"
 
 enum { PAGE = SL_PAGE_TOKENS, PAGES = 24, LENGTH = 300, SNAPSHOT = 2, MOST = TOY_CONTEXT / PAGE + SNAPSHOT };
 
@@ -136,22 +135,6 @@ START_TEST(shipment)
 }
 END_TEST
 
-/* Until shipments carry snapshots, workers refuse such a model by the name of the class; others they take. */
-START_TEST(workers_refuse_states)
-{
-    fix f;
-    sl_err err = {0};
-    open_fix(&f, SL_LAYOUT_PAGE_FIRST);
-    sl_geometry g = *sl_arena_geometry(f.arena);
-    ck_assert_int_eq(sl_setup_serves(&g, &err), SL_ERR_UNSUPPORTED);
-    ck_assert_msg(strstr(err.text, "layers of class state keep a state") != NULL, "%s", err.text);
-    for (int32_t c = 0; c < g.n_classes; c++)
-        g.classes[c].state.bytes = 0;
-    ck_assert_int_eq(sl_setup_serves(&g, &err), SL_OK);
-    fix_close(&f);
-}
-END_TEST
-
 int main(void)
 {
     Suite *s = suite_create("state_shipment");
@@ -159,7 +142,6 @@ int main(void)
     tcase_add_unchecked_fixture(t, toy_setup, toy_teardown);
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, shipment, 0, 12);
-    tcase_add_test(t, workers_refuse_states);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
