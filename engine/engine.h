@@ -125,9 +125,12 @@ sl_status sl_engine_geometry(const sl_model_config *cfg, const sl_cache_dims *ca
 sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, const sl_engine_opts *opts,
                            sl_engine **out, sl_err *err);
 void sl_engine_destroy(sl_engine *e);
+/* Waits for the device, except _peek, whose counters and times of the swap-in are those of a moment ago (a step or two): steps in
+ * flight go on. Layers: out[n_layers]. */
 void sl_engine_stats_get(const sl_engine *e, sl_engine_stats *out);
-/* out[n_layers] */
+void sl_engine_stats_peek(const sl_engine *e, sl_engine_stats *out);
 void sl_engine_layer_stats_get(const sl_engine *e, sl_layer_stats *out);
+void sl_engine_layer_stats_peek(const sl_engine *e, sl_layer_stats *out);
 
 /*
  * Opens a sequence of n_cached tokens whose rows and index keys are already in the host pages (0 for a new

@@ -3,11 +3,13 @@
 
 #include <string.h>
 
-void sl_engine_layer_stats_get(const sl_engine *e, sl_layer_stats *out)
+static void layer_stats(const sl_engine *e, bool wait, sl_layer_stats *out)
 {
     sl_coord_counters c[SL_MAX_LAYERS];
     memset(out, 0, (size_t)e->cfg->n_layers * sizeof *out);
-    if (sl_coord_counters_get(e->coord, c, -1, NULL, NULL) != SL_OK)
+    sl_status st =
+        wait ? sl_coord_counters_get(e->coord, c, -1, NULL, NULL) : sl_coord_counters_peek(e->coord, c, NULL);
+    if (st != SL_OK)
         return;
     for (int32_t l = 0; l < e->cfg->n_layers; l++)
         out[l] = (sl_layer_stats){.hits = c[l].hits,
@@ -15,6 +17,16 @@ void sl_engine_layer_stats_get(const sl_engine *e, sl_layer_stats *out)
                                   .tail_hits = c[l].tail_hits,
                                   .evictions = c[l].evictions,
                                   .swap_bytes = c[l].misses * (uint64_t)sl_geometry_row_bytes(&e->geo)};
+}
+
+void sl_engine_layer_stats_get(const sl_engine *e, sl_layer_stats *out)
+{
+    layer_stats(e, true, out);
+}
+
+void sl_engine_layer_stats_peek(const sl_engine *e, sl_layer_stats *out)
+{
+    layer_stats(e, false, out);
 }
 
 static void kv_bytes(const sl_engine *e, sl_engine_stats *s)
@@ -37,11 +49,11 @@ static void kv_bytes(const sl_engine *e, sl_engine_stats *s)
                        (uint64_t)s->row_pages_free * row_page - (uint64_t)s->hot_slots_free * hot_slot;
 }
 
-void sl_engine_stats_get(const sl_engine *e, sl_engine_stats *out)
+static void all_stats(const sl_engine *e, bool wait, sl_engine_stats *out)
 {
     sl_layer_stats layers[SL_MAX_LAYERS];
     sl_engine_stats s = e->stats;
-    sl_engine_layer_stats_get(e, layers);
+    layer_stats(e, wait, layers);
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
         s.hits += layers[l].hits;
         s.misses += layers[l].misses;
@@ -61,4 +73,14 @@ void sl_engine_stats_get(const sl_engine *e, sl_engine_stats *out)
     s.device_bytes = e->device_bytes + sl_coord_device_bytes(e->coord);
     kv_bytes(e, &s);
     *out = s;
+}
+
+void sl_engine_stats_get(const sl_engine *e, sl_engine_stats *out)
+{
+    all_stats(e, true, out);
+}
+
+void sl_engine_stats_peek(const sl_engine *e, sl_engine_stats *out)
+{
+    all_stats(e, false, out);
 }

@@ -159,6 +159,11 @@ sl_status sl_coord_counters_get(sl_coord *c, sl_coord_counters *layers, int32_t 
     return sl_swapin_counters(c->swapin, layers, slot, seq, err);
 }
 
+sl_status sl_coord_counters_peek(sl_coord *c, sl_coord_counters *layers, sl_err *err)
+{
+    return sl_swapin_peek(c->swapin, layers, err);
+}
+
 sl_status sl_coord_tiles(sl_coord *c, uint64_t out[2], sl_err *err)
 {
     out[0] = out[1] = 0;

@@ -12,7 +12,7 @@
  * sl_coord_attend for every layer in order, step_end (or step_abort, which forgets the hot rows of the step's
  * requests).
  *
- * Nothing waits for the device except sl_coord_counters_get() and, for testing, poisoning. Threads: one owner.
+ * Nothing waits for the device except sl_coord_counters_get(), sl_coord_tiles() and, for testing, poisoning. Threads: one owner.
  */
 #ifndef SL_SPARSE_SPARSE_H
 #define SL_SPARSE_SPARSE_H
@@ -207,8 +207,10 @@ typedef struct sl_coord_counters {
  * since request_begin. */
 sl_status sl_coord_counters_get(sl_coord *c, sl_coord_counters *layers, int32_t seq_row,
                                 sl_coord_counters *seq, sl_err *err);
+/* The layers' counters of a moment ago, for metrics: waits for nothing, and starts the reading that the next call finds. */
+sl_status sl_coord_counters_peek(sl_coord *c, sl_coord_counters *layers, sl_err *err);
 /* Sums since create, of an algorithm that leaves out tiles of attention: the tiles of queries to which that applies, and
- * those that were left out (waits for the device). Both 0 for other algorithms. */
+ * those that were left out (waits for the device where there is such an algorithm). Both 0 for other algorithms. */
 sl_status sl_coord_tiles(sl_coord *c, uint64_t out[2], sl_err *err);
 /*
  * Sums since create, in nanoseconds: in attend, fetching rows (swap), and the part of the latter during which nothing
@@ -219,7 +221,7 @@ sl_status sl_coord_tiles(sl_coord *c, uint64_t out[2], sl_err *err);
  *   asynchronous                     0                    the device's time in gathers      from when the main stream
  *                                                                                           waits for a gather
  *
- * The device's times are as of the last sl_coord_counters_get(). Attention that waits for single blocks counts as
+ * The device's times are as of the last sl_coord_counters_get() or sl_coord_counters_peek(). Attention that waits for single blocks counts as
  * waiting for the whole gather.
  */
 typedef struct sl_coord_clock {

@@ -2,15 +2,16 @@
  * Residency of hot slots, and the copies of missing rows; see swapin.h.
  *
  * All layers' state is one allocation, carved per layer; the counters of all layers are adjacent so that one
- * copy reads them. The device counts in 32 bits; the host adds up differences in 64 bits whenever it reads.
+ * copy reads them (swap_counts.h).
  */
 #include "sparse/swapin.h"
 
 #include <stdlib.h>
-#include <string.h>
+
+#include "sparse/swap_counts.h"
 
 enum {
-    COUNTERS = 4,
+    COUNTERS = SL_SWAP_COUNTERS,
     ALIGN = 256,
     STEP_WORD = 32, /* after the groups' miss counts */
     STEP_COPIES = 4 /* more than the steps in flight, and a power of two */
@@ -26,12 +27,9 @@ struct sl_swapin {
     sl_hot_state *hot;  /* [n_layers] */
     uint8_t *state;     /* device: all layers' maps and lists */
     uint32_t *counters; /* device [n_layers][slots][lists][4]; followed by, and read together with: */
-    sl_swap_clock *clock; /* device [n_layers][groups] */
-    uint64_t *reached;    /* device [n_layers][groups] */
-    uint32_t *read;       /* host, the copy of counters and clocks */
-    uint32_t *seen;       /* [n_layers][slots][lists][4] at the last read */
-    uint64_t *layer_sum;  /* [n_layers][4] */
-    uint64_t *slot_sum;   /* [slots][4] since reset */
+    sl_swap_clock *clock;   /* device [n_layers][groups] */
+    uint64_t *reached;      /* device [n_layers][groups] */
+    sl_swap_counts *counts; /* NULL without slots */
     int64_t *miss_src;
     int32_t *miss_dst, *miss_count, miss_cap; /* of every group, contiguous; caps of one */
     int32_t groups, group;
@@ -159,20 +157,13 @@ static sl_status alloc_counters(sl_swapin *s, sl_err *err)
     SL_TRY(device_alloc(s, bytes, (void **)&s->counters, err));
     s->clock = (sl_swap_clock *)(void *)((uint8_t *)s->counters + counter_bytes(&s->o));
     s->reached = (uint64_t *)(void *)(s->clock + clocks_of(&s->o));
-    return sl_be_fill(s->be, s->counters, 0, bytes, err); /* resident layers are never reset */
-}
-
-static sl_status alloc_sums(sl_swapin *s, sl_err *err)
-{
-    const uint64_t L = (uint64_t)s->o.n_layers, n = (uint64_t)s->slots;
-    const uint64_t cells = L * n * (uint64_t)s->lists * COUNTERS;
-    s->hot = calloc(L, sizeof *s->hot);
-    s->seen = calloc(cells + 1, 4);
-    s->layer_sum = calloc(L * COUNTERS, 8);
-    s->slot_sum = calloc(n * COUNTERS + 1, 8);
-    if (!s->hot || !s->seen || !s->layer_sum || !s->slot_sum)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "swap-in manager: out of memory");
-    return SL_OK;
+    SL_TRY(sl_be_fill(s->be, s->counters, 0, bytes, err)); /* resident layers are never reset */
+    sl_swap_counts_opts o = {.device = s->counters,
+                             .layers = s->o.n_layers,
+                             .slots = s->slots,
+                             .lists = s->lists,
+                             .clocks = (int64_t)clocks_of(&s->o)};
+    return sl_swap_counts_create(s->be, &o, &s->counts, err);
 }
 
 /* Memory for the hot slots: residency state, counters, miss lists. */
@@ -186,8 +177,7 @@ static sl_status alloc_slots(sl_swapin *s, sl_err *err)
     SL_TRY(alloc_counters(s, err));
     SL_TRY(device_alloc(s, misses * 8 + 8, (void **)&s->miss_src, err));
     SL_TRY(device_alloc(s, misses * 4 + 4, (void **)&s->miss_dst, err));
-    SL_TRY(alloc_blocks(s, err));
-    return sl_be_alloc(s->be, SL_MEM_HOST, read_bytes(&s->o), (void **)&s->read, err);
+    return alloc_blocks(s, err);
 }
 
 static sl_status alloc_poison(sl_swapin *s, sl_err *err)
@@ -202,7 +192,9 @@ static sl_status alloc_poison(sl_swapin *s, sl_err *err)
 
 static sl_status alloc_all(sl_swapin *s, sl_err *err)
 {
-    SL_TRY(alloc_sums(s, err));
+    s->hot = calloc((size_t)s->o.n_layers, sizeof *s->hot);
+    if (!s->hot)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "swap-in manager: out of memory");
     SL_TRY(device_alloc(s, ALIGN, (void **)&s->miss_count, err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_HOST, 4 * STEP_COPIES, (void **)&s->step_host, err));
     s->step_dev = (uint32_t *)s->miss_count + STEP_WORD;
@@ -294,7 +286,7 @@ void sl_swapin_destroy(sl_swapin *s)
     free(s->arrived);
     sl_event_destroy(s->forked);
     sl_be_free(s->be, SL_MEM_HOST, s->step_host);
-    sl_be_free(s->be, SL_MEM_HOST, s->read);
+    sl_swap_counts_destroy(s->counts);
     sl_be_free(s->be, SL_MEM_DEVICE, s->poison_page);
     sl_be_free(s->be, SL_MEM_DEVICE, s->miss_count);
     sl_be_free(s->be, SL_MEM_DEVICE, s->block_need);
@@ -303,9 +295,6 @@ void sl_swapin_destroy(sl_swapin *s)
     sl_be_free(s->be, SL_MEM_DEVICE, s->miss_src);
     sl_be_free(s->be, SL_MEM_DEVICE, s->counters);
     sl_be_free(s->be, SL_MEM_DEVICE, s->state);
-    free(s->slot_sum);
-    free(s->layer_sum);
-    free(s->seen);
     free(s->hot);
     free(s);
 }
@@ -320,45 +309,22 @@ const sl_hot_state *sl_swapin_state(const sl_swapin *s, int32_t layer)
     return &s->hot[layer];
 }
 
-/* Adds what the device counted since the last read. */
-static sl_status pull_counters(sl_swapin *s, sl_err *err)
-{
-    if (s->slots == 0)
-        return SL_OK;
-    const size_t slots = (size_t)s->slots, lists = (size_t)s->lists;
-    const size_t cells = (size_t)s->o.n_layers * slots * lists * COUNTERS;
-    SL_TRY(sl_be_copy(s->be, s->read, s->counters, read_bytes(&s->o), err));
-    SL_TRY(sl_be_sync(s->be, err));
-    for (size_t i = 0; i < cells; i++) {
-        uint32_t d = s->read[i] - s->seen[i];
-        s->seen[i] = s->read[i];
-        s->layer_sum[i / (slots * lists * COUNTERS) * COUNTERS + i % COUNTERS] += d;
-        s->slot_sum[i / (lists * COUNTERS) % slots * COUNTERS + i % COUNTERS] += d;
-    }
-    return SL_OK;
-}
-
 sl_status sl_swapin_reset(sl_swapin *s, int32_t slot, bool tail, sl_err *err)
 {
     SL_CHECK(slot >= 0 && slot < s->o.hot_slots, "hot slot %d", slot);
-    const size_t of_slot = (size_t)s->lists * COUNTERS;
-    sl_status st = pull_counters(s, err); /* the reset makes the device's counters of the slot 0 */
-    for (int32_t l = 0; l < s->o.n_layers && st == SL_OK; l++) {
-        st = reset_layer(s, l, slot, tail, err);
-        memset(s->seen + ((size_t)l * (size_t)s->slots + (size_t)slot) * of_slot, 0, of_slot * 4);
-    }
-    memset(s->slot_sum + slot * COUNTERS, 0, COUNTERS * 8);
-    return st;
+    SL_TRY(sl_swap_counts_mark(s->counts, slot, err));
+    for (int32_t l = 0; l < s->o.n_layers; l++)
+        SL_TRY(reset_layer(s, l, slot, tail, err));
+    return SL_OK;
 }
 
 /* Stamps restart from the beginning, so all hot rows are forgotten. */
 static sl_status restart_stamps(sl_swapin *s, sl_err *err)
 {
     s->step = 0;
-    SL_TRY(pull_counters(s, err));
     if (s->slots == 0)
         return SL_OK;
-    memset(s->seen, 0, (size_t)s->o.n_layers * (size_t)s->slots * (size_t)s->lists * COUNTERS * 4);
+    SL_TRY(sl_swap_counts_mark(s->counts, SL_SWAP_ALL, err));
     return reset_all(s, false, err);
 }
 
@@ -513,24 +479,33 @@ void sl_swapin_rows_free(sl_swapin *s, bool on)
 
 void sl_swapin_times(const sl_swapin *s, uint64_t *taken_ns, uint64_t *waited_ns)
 {
-    const sl_swap_clock *c = s->read ? (const void *)((const uint8_t *)s->read + counter_bytes(&s->o)) : NULL;
     *taken_ns = *waited_ns = 0;
-    for (uint64_t i = 0; c && i < clocks_of(&s->o); i++)
-        *taken_ns += c[i].taken, *waited_ns += c[i].waited;
+    if (s->counts)
+        sl_swap_counts_times(s->counts, taken_ns, waited_ns);
 }
 
-static sl_coord_counters counters_of(const uint64_t *c)
+static void sums_of_layers(const sl_swapin *s, sl_coord_counters *layers)
 {
-    return (sl_coord_counters){.hits = c[0], .misses = c[1], .evictions = c[2], .tail_hits = c[3]};
+    for (int32_t l = 0; l < s->o.n_layers; l++)
+        layers[l] = s->counts ? sl_swap_counts_layer(s->counts, l) : (sl_coord_counters){0};
 }
 
 sl_status sl_swapin_counters(sl_swapin *s, sl_coord_counters *layers, int32_t slot,
                              sl_coord_counters *of_slot, sl_err *err)
 {
-    SL_TRY(pull_counters(s, err));
-    for (int32_t l = 0; layers && l < s->o.n_layers; l++)
-        layers[l] = counters_of(s->layer_sum + l * COUNTERS);
+    if (s->counts)
+        SL_TRY(sl_swap_counts_settle(s->counts, err));
+    if (layers)
+        sums_of_layers(s, layers);
     if (of_slot)
-        *of_slot = slot < 0 ? (sl_coord_counters){0} : counters_of(s->slot_sum + slot * COUNTERS);
+        *of_slot = s->counts && slot >= 0 ? sl_swap_counts_slot(s->counts, slot) : (sl_coord_counters){0};
+    return SL_OK;
+}
+
+sl_status sl_swapin_peek(sl_swapin *s, sl_coord_counters *layers, sl_err *err)
+{
+    if (s->counts)
+        SL_TRY(sl_swap_counts_peek(s->counts, err));
+    sums_of_layers(s, layers);
     return SL_OK;
 }

@@ -84,8 +84,10 @@ const sl_hot_state *sl_swapin_state(const sl_swapin *s, int32_t layer);
  * none). Waits. */
 sl_status sl_swapin_counters(sl_swapin *s, sl_coord_counters *layers, int32_t slot,
                              sl_coord_counters *of_slot, sl_err *err);
+/* The layers' counters of a moment ago, those of the step before or so; waits for nothing. */
+sl_status sl_swapin_peek(sl_swapin *s, sl_coord_counters *layers, sl_err *err);
 /* The time that gathers took, and the part during which the main stream waited, by the device's clock, as of
- * the last sl_swapin_counters(). */
+ * the last sl_swapin_counters() or what the last sl_swapin_peek() found. */
 void sl_swapin_times(const sl_swapin *s, uint64_t *taken_ns, uint64_t *waited_ns);
 
 #endif

@@ -101,12 +101,12 @@ static bool overlaps(const sl_engine *e)
 
 static void e_stats(const void *impl, sl_engine_stats *out)
 {
-    sl_engine_stats_get(impl, out);
+    sl_engine_stats_peek(impl, out);
 }
 
 static void e_layer_stats(const void *impl, sl_layer_stats *out)
 {
-    sl_engine_layer_stats_get(impl, out);
+    sl_engine_layer_stats_peek(impl, out);
 }
 
 static void e_device_layers(const void *impl, sl_device_layer *out)
