@@ -1,7 +1,8 @@
 /*
- * `sluice eval`: the accuracy of a model's answers about generated documents (eval/eval.h), for several algorithms and
- * budgets on a checkpoint in this process, or for servers of the OpenAI HTTP API. The first SIGINT ends the run after the
- * present document, and what was measured until then is printed; a second one ends the process at once.
+ * `sluice eval`: the accuracy of a model's answers about generated documents or those of a file (eval/eval.h), for several
+ * algorithms and budgets on a checkpoint in this process, or for servers of the OpenAI HTTP API. The first SIGINT or SIGTERM ends
+ * the run after the present document, and what was measured until then is printed; a second one ends the process at once.
+ * Lines of the CSV are written as soon as they are complete.
  */
 #include <errno.h>
 #include <signal.h>
@@ -21,12 +22,13 @@ enum { FACTS_NEW = 64, PLAIN_NEW = 192, KEY_BYTES = 4096 };
 
 typedef struct flags {
     sl_local_opts local;
-    const char *indexer, *row_format, *csv, *svg, *style, *key_file;
+    const char *indexer, *row_format, *csv, *svg, *style, *key_file, *chat, *too_long;
     sl_cli_eval_flags lists;
     sl_arg_list urls;
     sl_cli_config_args config;
-    int32_t documents, max_new, chunk;
+    int32_t documents, max_new, chunk, measured;
     uint64_t seed;
+    bool no_bounds;
 } flags;
 
 /* What the flags say, and what belongs to the run. */
@@ -53,6 +55,8 @@ static void on_interrupt(int sig)
     interrupted = 1;
 }
 
+static const char *const chat_names[] = {"auto", "none", NULL};
+
 static bool parse(int argc, char **argv, flags *f, int *exit_code)
 {
     const sl_arg args[] = {
@@ -64,10 +68,34 @@ static bool parse(int argc, char **argv, flags *f, int *exit_code)
          0, 0, NULL},
         {"key-file", SL_ARG_TEXT, &f->key_file, "FILE", "With --url: file with the API key.", 0, 0, NULL},
         {"tasks", SL_ARG_LIST, &f->lists.tasks, "LIST",
-         "needle, several, multikey, persons, chain, early (the question before the text). Default: all.", 0,
-         0, NULL},
-        {"lengths", SL_ARG_LIST, &f->lists.lengths, "LIST", "Tokens of prompt and answer. Default 1024.", 0,
-         0, NULL},
+         "Tasks that are made from a seed: needle, several, multikey, persons, chain, early (the question before the text). "
+         "Default: all. Or files with questions, FILE.jsonl: lines with prompt, answers and scorer, or those of LongBench or "
+         "RULER; or folders of such files.",
+         0, 0, NULL},
+        {"text", SL_ARG_LIST, &f->lists.texts, "FILE",
+         "Instead of --tasks: any text, in windows of a length. Measures how often the next token is that of dense attention, "
+         "KL divergence and perplexity.",
+         0, 0, NULL},
+        {"measured", SL_ARG_INT, &f->measured, "N",
+         "With --text: tokens at the end of each window that are predicted. Default 64.", 1, 1 << 20, NULL},
+        {"scorer", SL_ARG_CHOICE, &f->lists.files.scorer, "NAME",
+         "With files: of lines that name no scorer: exact, contains, contains_all, f1, rouge_l, choice, rouge_words, classes, "
+         "numbers or code.",
+         0, 0, sl_eval_scorer_names},
+        {"longbench-prompts", SL_ARG_TEXT, &f->lists.files.prompts, "FILE",
+         "LongBench's dataset2prompt.json. Without it a prompt is the context and the input.", 0, 0, NULL},
+        {"chat", SL_ARG_CHOICE, &f->chat, "NAME",
+         "With files: auto puts questions in the chat format of the model, except those that LongBench puts without; none puts them "
+         "as they are. Default auto.",
+         0, 0, chat_names},
+        {"too-long", SL_ARG_CHOICE, &f->too_long, "NAME",
+         "With files: what becomes of questions that are longer than the length. refuse (default); cut: the middle of the prompt "
+         "is left out, as LongBench does; skip: they are not asked.",
+         0, 0, sl_eval_long_names},
+        {"lengths", SL_ARG_LIST, &f->lists.lengths, "LIST",
+         "Tokens of prompt and answer. Default 1024; with files that of the longest question, as far as the model's context "
+         "reaches.",
+         0, 0, NULL},
         {"budgets", SL_ARG_LIST, &f->lists.budgets, "LIST",
          "Tokens that a query reads, for algorithms that have a budget; those that hold a whole length are left out for "
          "it. Default 64,128,256,512, as far as they are below the largest length.",
@@ -76,8 +104,14 @@ static bool parse(int argc, char **argv, flags *f, int *exit_code)
          "Sparse algorithms, each with keys of sparse_attention as NAME:KEY=VALUE:KEY=VALUE. dense is always there. "
          "Default: all that can serve the model.",
          0, 0, NULL},
-        {"documents", SL_ARG_INT, &f->documents, "N", "Documents for each task and length. Default 10.", 1,
-         100000, NULL},
+        {"no-bounds", SL_ARG_FLAG, &f->no_bounds, NULL,
+         "Without the rows exact_topk and random, between which a strategy with this budget lies.", 0, 0,
+         NULL},
+        {"samples", SL_ARG_INT, &f->documents, "N",
+         "Documents of each task and length, at most: the first ones of a file, windows of a text. Default: all of a file, else "
+         "10.",
+         1, 100000, NULL},
+        {"documents", SL_ARG_INT, &f->documents, "N", "The same as --samples.", 1, 100000, NULL},
         {"seed", SL_ARG_U64, &f->seed, "N", "Seed of the documents. Default 1.", 0, 0, NULL},
         {"documents-style", SL_ARG_AUTO, &f->style, "NAME",
          "facts: as the checkpoints models/facts-* were trained on, answers right word by word. plain: with an "
@@ -114,8 +148,43 @@ static sl_status choose_style(evaluation *e, sl_err *err)
     } else if (strcmp(name, sl_eval_style_names[SL_EVAL_FACTS]) == 0) {
         e->opts.style = SL_EVAL_FACTS;
     }
-    e->opts.max_new = e->f->max_new ? e->f->max_new : e->opts.style == SL_EVAL_FACTS ? FACTS_NEW : PLAIN_NEW;
+    e->opts.max_new_given = e->f->max_new > 0;
+    e->opts.max_new = e->f->max_new                                        ? e->f->max_new
+                      : e->opts.style == SL_EVAL_FACTS || e->lists.n_files ? FACTS_NEW
+                                                                           : PLAIN_NEW;
     return SL_OK;
+}
+
+/* Everything but the weights, which the lengths of questions do not need. */
+static sl_status open_checkpoint(evaluation *e, sl_err *err)
+{
+    const flags *f = e->f;
+    sl_chat_format format;
+    SL_TRY(sl_local_checkpoint_read(f->local.dir, f->indexer, f->row_format, &e->local.checkpoint, err));
+    SL_TRY(sl_tokenizer_load(f->local.dir, &e->tok, err));
+    SL_TRY(sl_cli_eval_lists_load_texts(&f->lists, e->tok, &e->lists, err));
+    format = sl_chat_format_for(e->local.checkpoint.cfg.family, e->tok);
+    if (strcmp(e->cfg.router.chat_template, "auto") != 0)
+        SL_TRY(sl_chat_format_parse(e->cfg.router.chat_template, &format));
+    SL_TRY(choose_style(e, err));
+    return sl_eval_local_create(&e->local, e->tok, format, f->chunk, &e->target, err);
+}
+
+/* The longest question gives the length of files; the model's context bounds it. */
+static sl_status choose_length(evaluation *e, sl_err *err)
+{
+    const int32_t most = e->local.checkpoint.cfg.max_context;
+    if (!e->lists.n_lengths) {
+        SL_TRY(sl_eval_longest(&e->opts, &e->target, &e->lists.length[0], err));
+        if (e->lists.length[0] > most)
+            e->lists.length[0] = most;
+        e->lists.n_lengths = 1;
+        SL_TRY(sl_cli_eval_lists_bound(&e->f->lists, &e->lists, err));
+    }
+    const int32_t longest = e->lists.length[e->lists.n_lengths - 1];
+    return longest <= most ? SL_OK
+                           : sl_fail(err, SL_ERR_TOO_LARGE,
+                                     "--lengths: %d tokens exceed the model's context of %d", longest, most);
 }
 
 static sl_status open_model(evaluation *e, sl_err *err)
@@ -123,11 +192,6 @@ static sl_status open_model(evaluation *e, sl_err *err)
     const flags *f = e->f;
     const int32_t longest = e->lists.length[e->lists.n_lengths - 1];
     sl_local_opts o = f->local;
-    SL_TRY(sl_local_checkpoint_read(o.dir, f->indexer, f->row_format, &e->local.checkpoint, err));
-    if (longest > e->local.checkpoint.cfg.max_context)
-        return sl_fail(err, SL_ERR_TOO_LARGE, "--lengths: %d tokens exceed the model's context of %d",
-                       longest, e->local.checkpoint.cfg.max_context);
-    SL_TRY(sl_tokenizer_load(o.dir, &e->tok, err));
     o.max_tokens = f->chunk < longest ? f->chunk : longest;
     o.max_logit_rows = 1;
     o.max_context = longest;
@@ -144,6 +208,7 @@ static sl_status make_settings(evaluation *e, sl_err *err)
                             .entries = entries,
                             .budgets = e->lists.budget,
                             .n_budgets = e->lists.n_budgets,
+                            .no_bounds = e->f->no_bounds,
                             .possible = !e->f->lists.algorithms.n};
     for (int32_t i = 0; i < e->lists.algorithms.n; i++)
         if (strcmp(e->lists.algorithms.v[i], sl_algo_dense.name) != 0)
@@ -163,7 +228,7 @@ static sl_status try_settings(evaluation *e, sl_err *err)
         sl_status st = e->target.begin(e->target.ctx, &e->settings.v[i], e->lists.length[0], &why);
         if (st == SL_OK)
             i++;
-        else if (e->f->lists.algorithms.n || i == 0)
+        else if ((e->f->lists.algorithms.n && !e->settings.v[i].ideal) || i == 0)
             return sl_fail(err, st, "--algorithms: %s: %s", e->settings.v[i].name, why.text);
         else
             sl_cli_eval_settings_drop(&e->settings, i, &why);
@@ -171,17 +236,33 @@ static sl_status try_settings(evaluation *e, sl_err *err)
     return SL_OK;
 }
 
+static void set_opts(evaluation *e)
+{
+    const flags *f = e->f;
+    e->opts.tasks = e->lists.source;
+    e->opts.lengths = e->lists.length;
+    e->opts.documents = f->documents;
+    e->opts.measured = f->measured;
+    e->opts.no_chat = f->chat && strcmp(f->chat, "none") == 0;
+    for (int i = 0; f->too_long && sl_eval_long_names[i]; i++)
+        if (strcmp(f->too_long, sl_eval_long_names[i]) == 0)
+            e->opts.too_long = (sl_eval_long)i;
+    e->opts.seed = f->seed;
+    e->opts.stop = &interrupted;
+    e->opts.n_tasks = e->lists.n_sources;
+    e->opts.n_lengths = e->lists.n_lengths;
+    e->opts.settings = e->settings.v;
+    e->opts.n_settings = e->settings.n;
+}
+
 static sl_status prepare_local(evaluation *e, sl_err *err)
 {
-    sl_chat_format format;
     SL_TRY(sl_cli_config_load(&e->f->config, &e->cfg, err));
+    SL_TRY(open_checkpoint(e, err));
+    set_opts(e);
+    SL_TRY(choose_length(e, err));
     SL_TRY(open_model(e, err));
-    SL_TRY(choose_style(e, err));
     SL_TRY(make_settings(e, err));
-    format = sl_chat_format_for(e->local.checkpoint.cfg.family, e->tok);
-    if (strcmp(e->cfg.router.chat_template, "auto") != 0)
-        SL_TRY(sl_chat_format_parse(e->cfg.router.chat_template, &format));
-    SL_TRY(sl_eval_local_create(&e->local, e->tok, format, e->f->chunk, &e->target, err));
     return try_settings(e, err);
 }
 
@@ -225,6 +306,12 @@ static sl_status prepare_servers(evaluation *e, sl_err *err)
     e->settings.v = calloc(SL_ARG_LIST_MAX, sizeof *e->settings.v);
     if (!e->settings.v)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    if (!e->lists.n_lengths)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "--lengths: give the tokens of the longest question; only a server can count them");
+    if (e->f->lists.texts.n)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "--text: compares logits, which a server does not give; use --model");
     if (e->f->key_file)
         SL_TRY(read_key(e, err));
     for (int i = 0; i < e->f->urls.n; i++)
@@ -242,23 +329,42 @@ static sl_status open_file(const char *flag, const char *path, FILE **out, sl_er
     return sl_fail(err, SL_ERR_IO, "--%s: %s: %s", flag, path, strerror(errno));
 }
 
-static sl_status write_file(const char *path, FILE **file, void (*write)(const sl_eval_result *, FILE *),
-                            const sl_eval_result *r, sl_err *err)
+static sl_status close_file(const char *path, FILE **file, sl_err *err)
 {
     if (!*file)
         return SL_OK;
-    write(r, *file);
     const bool bad = ferror(*file) | fclose(*file);
     *file = NULL;
     return bad ? sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno)) : SL_OK;
+}
+
+static void write_row(void *ctx, const sl_eval_result *r, const sl_eval_row *row)
+{
+    evaluation *e = ctx;
+    if (!e->csv)
+        return;
+    sl_eval_csv_row(r, row, e->csv);
+    fflush(e->csv);
 }
 
 static sl_status write_all(evaluation *e, const sl_eval_result *r, sl_err *err)
 {
     sl_eval_print(r, stdout);
     fflush(stdout);
-    SL_TRY(write_file(e->f->csv, &e->csv, sl_eval_csv, r, err));
-    return write_file(e->f->svg, &e->svg, sl_eval_svg, r, err);
+    if (e->svg)
+        sl_eval_svg(r, e->svg);
+    SL_TRY(close_file(e->f->csv, &e->csv, err));
+    return close_file(e->f->svg, &e->svg, err);
+}
+
+static sl_status open_files(evaluation *e, sl_err *err)
+{
+    SL_TRY(open_file("csv", e->f->csv, &e->csv, err));
+    if (e->csv) {
+        sl_eval_csv_head(e->csv);
+        fflush(e->csv);
+    }
+    return open_file("svg", e->f->svg, &e->svg, err);
 }
 
 static sl_status evaluate(evaluation *e, sl_err *err)
@@ -266,18 +372,12 @@ static sl_status evaluate(evaluation *e, sl_err *err)
     struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     sl_eval_result result = {0};
     sl_err unwritten = {""};
-    e->opts.tasks = e->lists.task;
-    e->opts.n_tasks = e->lists.n_tasks;
-    e->opts.lengths = e->lists.length;
-    e->opts.n_lengths = e->lists.n_lengths;
-    e->opts.settings = e->settings.v;
-    e->opts.n_settings = e->settings.n;
-    e->opts.documents = e->f->documents;
-    e->opts.seed = e->f->seed;
-    e->opts.stop = &interrupted;
-    SL_TRY(open_file("csv", e->f->csv, &e->csv, err));
-    SL_TRY(open_file("svg", e->f->svg, &e->svg, err));
+    set_opts(e);
+    e->opts.row_done = write_row;
+    e->opts.row_ctx = e;
+    SL_TRY(open_files(e, err));
     sigaction(SIGINT, &act, NULL);
+    sigaction(SIGTERM, &act, NULL);
     sl_status st = sl_eval_run(&e->opts, &e->target, &result, err), written = SL_OK;
     if (result.n_rows)
         written = write_all(e, &result, &unwritten);
@@ -303,7 +403,7 @@ static void close_all(evaluation *e)
 
 int sl_cmd_eval(int argc, char **argv)
 {
-    flags f = {.local = {.backend = "cpu"}, .documents = 10, .chunk = 512, .seed = 1};
+    flags f = {.local = {.backend = "cpu"}, .chunk = 512, .measured = 64, .seed = 1};
     static evaluation e; /* large; this runs once per process */
     sl_err err = {""};
     int exit_code;

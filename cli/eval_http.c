@@ -63,29 +63,39 @@ static sl_status begin(void *ctx, const sl_eval_setting *s, int32_t length, sl_e
     return st;
 }
 
-static char *request_of(const http *h, const char *user, int32_t max_new)
+/* A server cannot be given the beginning of an answer; it ends the message, as RULER's programs do with servers. */
+static json_t *chat_request(const http *h, const sl_eval_question *q)
 {
-    json_t *q = json_pack("{s:s, s:[{s:s, s:s}], s:i, s:i, s:b, s:{s:b, s:b}}", "model", h->model, "messages",
-                          "role", "user", "content", user, "temperature", 0, "max_tokens", max_new, "stream",
-                          0, "chat_template_kwargs", "thinking", 0, "enable_thinking", 0);
-    char *body = q ? json_dumps(q, JSON_COMPACT) : NULL;
-    json_decref(q);
-    return body;
+    return json_pack("{s:s, s:[{s:s, s:s+}], s:i, s:i, s:b, s:{s:b, s:b}}", "model", h->model, "messages",
+                     "role", "user", "content", q->user, q->prefix ? q->prefix : "", "temperature", 0,
+                     "max_tokens", q->max_new, "stream", 0, "chat_template_kwargs", "thinking", 0,
+                     "enable_thinking", 0);
 }
 
-static sl_status answer(void *ctx, const char *user, int32_t max_new, sl_eval_answer *out, sl_err *err)
+/* Without a chat format the answer continues the prompt and what begins the answer. */
+static json_t *text_request(const http *h, const sl_eval_question *q)
+{
+    return json_pack("{s:s, s:s+, s:i, s:i, s:b}", "model", h->model, "prompt", q->user,
+                     q->prefix ? q->prefix : "", "temperature", 0, "max_tokens", q->max_new, "stream", 0);
+}
+
+static sl_status answer(void *ctx, const sl_eval_question *q, sl_eval_answer *out, sl_err *err)
 {
     http *h = ctx;
     json_t *got;
-    char *body = request_of(h, user, max_new);
+    json_t *request = q->chat ? chat_request(h, q) : text_request(h, q);
+    char *body = request ? json_dumps(request, JSON_COMPACT) : NULL;
+    json_decref(request);
     if (!body)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a request");
-    sl_status st = ask(h, "POST", "/v1/chat/completions", body, &got, err);
+    sl_status st = ask(h, "POST", q->chat ? "/v1/chat/completions" : "/v1/completions", body, &got, err);
     free(body);
     if (st != SL_OK)
         return st;
     const json_t *choice = json_array_get(json_object_get(got, "choices"), 0);
-    const char *text = json_string_value(json_object_get(json_object_get(choice, "message"), "content"));
+    const json_t *content = q->chat ? json_object_get(json_object_get(choice, "message"), "content")
+                                    : json_object_get(choice, "text");
+    const char *text = json_string_value(content);
     out->text = strdup(text ? text : "");
     out->prompt_tokens =
         (int32_t)json_integer_value(json_object_get(json_object_get(got, "usage"), "prompt_tokens"));

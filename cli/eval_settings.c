@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eval/ideal.h"
 #include "worker/select.h"
 
 enum { KEY_BYTES = 256 };
@@ -131,9 +132,33 @@ static sl_status add_entry(const sl_cli_eval_choice *c, const char *entry, sl_cl
     return SL_OK;
 }
 
+static bool has_budget(const sl_cli_eval_settings *s, int32_t budget)
+{
+    for (int32_t i = 0; i < s->n; i++)
+        if (s->v[i].budget == budget && !s->v[i].ideal)
+            return true;
+    return false;
+}
+
+/* Rows of the most and the least that a list of that number of tokens can keep. */
+static sl_status add_ideal(const sl_cli_eval_choice *c, const sl_algo_desc *ideal, sl_cli_eval_settings *out,
+                           sl_err *err)
+{
+    for (int32_t i = 0; i < c->n_budgets; i++) {
+        sl_eval_setting s = {.name = ideal->name, .budget = c->budgets[i], .ideal = true};
+        if (!has_budget(out, c->budgets[i]))
+            continue;
+        s.chosen.algorithm = ideal;
+        SL_TRY(sl_eval_ideal_select(ideal, c->budgets[i], &s.chosen.select, err));
+        s.chosen.gates.min_tokens = c->cfg->sparse_attention.min_tokens;
+        out->v[out->n++] = s;
+    }
+    return SL_OK;
+}
+
 sl_status sl_cli_eval_settings_make(const sl_cli_eval_choice *c, sl_cli_eval_settings *out, sl_err *err)
 {
-    *out = (sl_cli_eval_settings){.cap = 1 + c->n_entries * (c->n_budgets > 1 ? c->n_budgets : 1)};
+    *out = (sl_cli_eval_settings){.cap = 1 + (c->n_entries + 2) * (c->n_budgets > 1 ? c->n_budgets : 1)};
     out->v = calloc((size_t)out->cap, sizeof *out->v);
     out->configs = calloc((size_t)out->cap, sizeof *out->configs);
     if (!out->v || !out->configs)
@@ -141,7 +166,10 @@ sl_status sl_cli_eval_settings_make(const sl_cli_eval_choice *c, sl_cli_eval_set
     SL_TRY(add_setting(c, sl_algo_dense.name, &sl_algo_dense, 0, out, err));
     for (int32_t i = 0; i < c->n_entries; i++)
         SL_TRY(add_entry(c, c->entries[i], out, err));
-    return SL_OK;
+    if (c->no_bounds)
+        return SL_OK;
+    SL_TRY(add_ideal(c, &sl_eval_exact_topk, out, err));
+    return add_ideal(c, &sl_eval_random, out, err);
 }
 
 void sl_cli_eval_settings_free(sl_cli_eval_settings *s)

@@ -24,12 +24,14 @@ typedef struct sl_cli_eval_choice {
         *entries; /* [n_entries], exist as long as the settings; without dense, which is always there */
     const int32_t *budgets; /* [n_budgets] */
     int32_t n_entries, n_budgets;
+    bool no_bounds; /* without the rows of the ceiling and the floor */
     bool
         possible; /* leave out what cannot serve the model, with a line on stderr; otherwise it is an error */
 } sl_cli_eval_choice;
 
 /*
- * dense, then every entry with every budget, or once if its algorithm has none. Errors name the entry and the key. The caller
+ * dense, then every entry with every budget, or once if its algorithm has none, then the ceiling and the floor (eval/ideal.h) with
+ * every budget that an entry has. Errors name the entry and the key. The caller
  * frees, also after a failure.
  */
 sl_status sl_cli_eval_settings_make(const sl_cli_eval_choice *c, sl_cli_eval_settings *out, sl_err *err);

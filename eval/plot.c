@@ -1,6 +1,6 @@
 /*
  * Results as an SVG: for each length a row of panels with accuracy over budget, one for the mean of the tasks and one for
- * each task. A name of settings is a line with its own colour and mark; the baseline, and settings without a budget, are
+ * each task, and where bytes are measured one with the mean over the bytes that a new token reads, metadata included. A name of settings is a line with its own colour and mark; the baseline, and settings without a budget, are
  * horizontal lines. Plain SVG 1.1 without scripts or fonts of its own.
  */
 #include <math.h>
@@ -21,6 +21,7 @@ enum {
     LEGEND_H = 22,
     HEADING_H = 26,
     MEAN = -1, /* instead of the number of a task */
+    MEAN_BYTES = -2,
 };
 
 /* Colours that people with colour blindness can tell apart (Okabe and Ito). */
@@ -32,7 +33,8 @@ typedef struct plot {
     const sl_eval_result *r;
     FILE *to;
     double x, y;      /* of the panel's corner */
-    double low, high; /* log2 of the smallest and the largest budget */
+    double low, high; /* log2 of the smallest and the largest value of the axis: budgets, or bytes */
+    bool bytes;       /* of the panel: the axis has bytes */
     int32_t *series;  /* [n_settings]: number of the setting's name, in the order of first use */
     int32_t n_series, panel_rows;
 } plot;
@@ -52,9 +54,9 @@ static void text_xml(FILE *to, const char *s)
             fputc(*s, to);
 }
 
-static double at_x(const plot *p, int32_t budget)
+static double at_x(const plot *p, double value)
 {
-    const double span = p->high > p->low ? (log2(budget) - p->low) / (p->high - p->low) : 0.5;
+    const double span = p->high > p->low ? (log2(value) - p->low) / (p->high - p->low) : 0.5;
     return p->x + LEFT + span * (PANEL_W - LEFT - RIGHT);
 }
 
@@ -118,6 +120,38 @@ static double accuracy(const plot *p, int32_t task, int32_t length, int32_t sett
     return n ? sum / n : -1;
 }
 
+/* Bytes that a new token reads under a setting, over all tasks; 0: not measured. */
+static double read_bytes(const plot *p, int32_t length, int32_t setting)
+{
+    sl_eval_reads all = {0};
+    for (int32_t t = 0; t < p->r->opts->n_tasks; t++) {
+        const sl_eval_row *row = sl_eval_row_of(p->r, t, length, setting);
+        if (row)
+            sl_eval_reads_add(&all, &row->reads);
+    }
+    return all.steps ? (double)(all.row_bytes + all.meta_bytes) / (double)all.steps : 0;
+}
+
+/* The place of a setting on the axis of the panel; 0: it has none. */
+static double value_of(const plot *p, int32_t length, int32_t setting)
+{
+    return p->bytes ? read_bytes(p, length, setting) : p->r->opts->settings[setting].budget;
+}
+
+static void bound(plot *p, int32_t length)
+{
+    p->low = INFINITY, p->high = -INFINITY;
+    for (int32_t s = 0; s < p->r->opts->n_settings; s++) {
+        const double v = value_of(p, length, s);
+        if (v > 0 && !p->r->opts->settings[s].baseline) {
+            p->low = fmin(p->low, log2(v));
+            p->high = fmax(p->high, log2(v));
+        }
+    }
+    if (p->bytes && p->low <= p->high)
+        p->low = floor(p->low), p->high = ceil(p->high);
+}
+
 static bool first_with_budget(const sl_eval_opts *o, int32_t setting)
 {
     for (int32_t s = 0; s < setting; s++)
@@ -126,9 +160,29 @@ static bool first_with_budget(const sl_eval_opts *o, int32_t setting)
     return o->settings[setting].budget > 0 && !o->settings[setting].baseline;
 }
 
-static void axes(const plot *p, const char *title)
+static void tick(const plot *p, double value, const char *text)
+{
+    line(p, at_x(p, value), at_y(p, 0), at_x(p, value), at_y(p, 0) + 4, "stroke=\"#333333\"");
+    label(p, at_x(p, value), at_y(p, 0) + 15, 10, "middle", text);
+}
+
+static void ticks(const plot *p)
 {
     const sl_eval_opts *o = p->r->opts;
+    char text[32];
+    for (int32_t s = 0; s < o->n_settings && !p->bytes; s++)
+        if (first_with_budget(o, s)) {
+            snprintf(text, sizeof text, "%d", o->settings[s].budget);
+            tick(p, o->settings[s].budget, text);
+        }
+    for (double v = p->low; p->bytes && v <= p->high; v++) {
+        snprintf(text, sizeof text, "%g K", exp2(v - 10));
+        tick(p, exp2(v), text);
+    }
+}
+
+static void axes(const plot *p, const char *title)
+{
     char text[16];
     label(p, p->x + LEFT + (PANEL_W - LEFT - RIGHT) / 2.0, p->y + 16, 13, "middle", title);
     for (int i = 0; i <= 4; i++) {
@@ -137,13 +191,7 @@ static void axes(const plot *p, const char *title)
         snprintf(text, sizeof text, "%d%%", 25 * i);
         label(p, p->x + LEFT - 5, at_y(p, i / 4.0) + 4, 10, "end", text);
     }
-    for (int32_t s = 0; s < o->n_settings; s++)
-        if (first_with_budget(o, s)) {
-            line(p, at_x(p, o->settings[s].budget), at_y(p, 0), at_x(p, o->settings[s].budget),
-                 at_y(p, 0) + 4, "stroke=\"#333333\"");
-            snprintf(text, sizeof text, "%d", o->settings[s].budget);
-            label(p, at_x(p, o->settings[s].budget), at_y(p, 0) + 15, 10, "middle", text);
-        }
+    ticks(p);
     line(p, p->x + LEFT, at_y(p, 0), p->x + PANEL_W - RIGHT, at_y(p, 0), "stroke=\"#333333\"");
 }
 
@@ -162,12 +210,14 @@ static void draw_series(const plot *p, int32_t series, int32_t task, int32_t len
         const double a = accuracy(p, task, length, s);
         if (p->series[s] != series || a < 0)
             continue;
-        series_style(series, o->settings[s].budget <= 0, style);
-        if (o->settings[s].budget <= 0) {
-            level(p, a, style);
+        const double value = value_of(p, length, s);
+        series_style(series, value <= 0, style);
+        if (value <= 0) {
+            if (!p->bytes)
+                level(p, a, style);
             continue;
         }
-        const double to_x = at_x(p, o->settings[s].budget), to_y = at_y(p, a);
+        const double to_x = at_x(p, value), to_y = at_y(p, a);
         if (begun)
             line(p, x, y, to_x, to_y, style);
         mark(p, series, to_x, to_y);
@@ -175,12 +225,16 @@ static void draw_series(const plot *p, int32_t series, int32_t task, int32_t len
     }
 }
 
-static void panel(const plot *p, int32_t task, int32_t length)
+static void panel(plot *p, int32_t task, int32_t length)
 {
     const int32_t baseline = sl_eval_baseline(p->r->opts);
     const double dense = baseline < 0 ? -1 : accuracy(p, task, length, baseline);
     char style[64];
-    axes(p, task == MEAN ? "mean of the tasks" : p->r->opts->tasks[task]->name);
+    const char *title = p->bytes       ? "mean, over bytes read"
+                        : task == MEAN ? "mean of the tasks"
+                                       : p->r->opts->tasks[task].name;
+    bound(p, length);
+    axes(p, title);
     snprintf(style, sizeof style, "stroke=\"%s\" stroke-dasharray=\"6 4\"", baseline_colour);
     if (dense >= 0)
         level(p, dense, style);
@@ -222,7 +276,6 @@ static void legend(const plot *p)
 static void name_series(plot *p)
 {
     const sl_eval_opts *o = p->r->opts;
-    p->low = INFINITY, p->high = -INFINITY;
     for (int32_t s = 0; s < o->n_settings; s++) {
         p->series[s] = -1; /* the baseline is none */
         if (o->settings[s].baseline)
@@ -232,26 +285,39 @@ static void name_series(plot *p)
                 p->series[s] = p->series[before];
         if (p->series[s] < 0)
             p->series[s] = p->n_series++;
-        if (o->settings[s].budget > 0) {
-            p->low = fmin(p->low, log2(o->settings[s].budget));
-            p->high = fmax(p->high, log2(o->settings[s].budget));
-        }
     }
+}
+
+/* Whether any setting of any length has its bytes. */
+static bool has_bytes(const plot *p)
+{
+    for (int32_t i = 0; i < p->r->n_rows; i++)
+        if (p->r->rows[i].reads.steps)
+            return true;
+    return false;
+}
+
+static void place_panel(plot *p, int32_t at, double top, int32_t task, int32_t length)
+{
+    p->x = MARGIN + at % COLUMNS * PANEL_W;
+    p->y = top + HEADING_H + at / COLUMNS * PANEL_H;
+    p->bytes = task == MEAN_BYTES;
+    panel(p, task == MEAN_BYTES ? MEAN : task, length);
 }
 
 static void draw_length(plot *p, int32_t length, double top)
 {
     const sl_eval_opts *o = p->r->opts;
     char heading[128];
-    snprintf(heading, sizeof heading,
-             "%d tokens of prompt and answer, %d documents per task: right answers over budget",
-             o->lengths[length], o->documents);
+    snprintf(heading, sizeof heading, "%d tokens of prompt and answer: %s over budget", o->lengths[length],
+             sl_eval_of_texts(o) ? "next tokens of dense attention" : "right answers");
     label(p, MARGIN + 6, top + 18, 14, "start", heading);
-    for (int32_t i = 0; i <= o->n_tasks; i++) {
-        p->x = MARGIN + i % COLUMNS * PANEL_W;
-        p->y = top + HEADING_H + i / COLUMNS * PANEL_H;
-        panel(p, i - 1, length); /* the first one is MEAN */
-    }
+    int32_t at = 0;
+    place_panel(p, at++, top, MEAN, length);
+    if (has_bytes(p))
+        place_panel(p, at++, top, MEAN_BYTES, length);
+    for (int32_t i = 0; i < o->n_tasks; i++)
+        place_panel(p, at++, top, i, length);
 }
 
 void sl_eval_svg(const sl_eval_result *r, FILE *to)
@@ -261,10 +327,11 @@ void sl_eval_svg(const sl_eval_result *r, FILE *to)
     if (!p.series)
         return;
     name_series(&p);
-    p.panel_rows = (o->n_tasks + COLUMNS) / COLUMNS;
+    const int32_t panels = 1 + has_bytes(&p) + o->n_tasks;
+    p.panel_rows = (panels + COLUMNS - 1) / COLUMNS;
     const double legend_h = LEGEND_H * (p.n_series + (sl_eval_baseline(o) >= 0));
     const double block = HEADING_H + p.panel_rows * PANEL_H;
-    const double width = 2 * MARGIN + (o->n_tasks < COLUMNS - 1 ? o->n_tasks + 1 : COLUMNS) * PANEL_W;
+    const double width = 2 * MARGIN + (panels < COLUMNS ? panels : COLUMNS) * PANEL_W;
     const double height = 2 * MARGIN + legend_h + o->n_lengths * block;
     fprintf(
         to,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/formats.h"
+#include "eval/keys.h"
 
 struct sl_eval_meter {
     const sl_algo_desc *algorithm;
@@ -17,68 +17,12 @@ struct sl_eval_meter {
     sl_eval_reads sums;
 };
 
-/* The keys and queries of one layer's attention, of either kind. */
-typedef struct source {
-    const sl_attn_call *call;
-    const sl_coord_layer *layer;
-    int32_t kv_heads, heads, dim; /* heads: query heads of a KV head; dim: of a key */
-    const float *q;               /* [kv_heads][heads][dim], of the step's token */
-    float scale;
-} source;
-
-enum { DIM_MAX = 1024 };
-
-static source source_of(const sl_coord_seen *s)
-{
-    const sl_attn_call *c = s->call;
-    if (c->kind == SL_ATTN_GQA) {
-        const sl_gqa_attn_params *a = &c->gqa.attn;
-        return (source){.call = c,
-                        .layer = s->layer,
-                        .kv_heads = a->kv_heads,
-                        .heads = a->heads / a->kv_heads,
-                        .dim = a->dim,
-                        .q = a->q,
-                        .scale = a->scale};
-    }
-    const sl_sparse_attn_params *a = &c->mla.attn;
-    return (source){.call = c,
-                    .layer = s->layer,
-                    .kv_heads = 1,
-                    .heads = a->heads,
-                    .dim = a->lora + a->rope,
-                    .q = a->ql,
-                    .scale = a->scale};
-}
-
-/* The key of a KV head at a position of the step's only sequence, from its host pages. */
-static void load_key(const source *s, int32_t kv_head, int32_t pos, float *key)
-{
-    const sl_seq_tables *t = s->call->seqs;
-    const sl_row_view *rows = &s->layer->rows;
-    const sl_host_plane *host = &s->layer->host_rows;
-    const int32_t page = t->host_pages[(int64_t)t->token_seq[0] * t->ld + pos / SL_PAGE_TOKENS];
-    const int32_t block = pos % SL_PAGE_TOKENS >> rows->block_log2;
-    const uint8_t *row = host->base + page * host->page_stride + block * host->row_stride;
-    if (s->call->kind == SL_ATTN_MLA) {
-        const sl_sparse_attn_params *a = &s->call->mla.attn;
-        sl_row_decode(a->format, a->lora, a->rope, row, key);
-        return;
-    }
-    const int32_t kv_heads = s->call->gqa.attn.kv_heads, per_row = sl_gqa_row_heads(rows, kv_heads);
-    const int32_t within = (pos & ((1 << rows->block_log2) - 1)) * per_row;
-    if (per_row == 1)
-        row += kv_head * rows->row_bytes;
-    sl_gqa_key_decode(s->call->gqa.attn.format, sl_gqa_row_slots(rows, kv_heads), s->dim, row,
-                      per_row == 1 ? within : within + kv_head, key);
-}
-
 /* scores[head][position], of the query heads that share KV head kv_head. */
-static void score(sl_eval_meter *m, const source *s, int32_t kv_head, int32_t n)
+static void score(sl_eval_meter *m, const sl_eval_keys *s, int32_t kv_head, int32_t n)
 {
-    float key[DIM_MAX];
+    float key[SL_EVAL_KEY_DIM];
     for (int32_t j = 0; j < n; j++) {
-        load_key(s, kv_head, j, key);
+        sl_eval_keys_load(s, 0, kv_head, j, key);
         for (int32_t h = 0; h < s->heads; h++) {
             const float *q = s->q + ((int64_t)kv_head * s->heads + h) * s->dim;
             double sum = 0;
@@ -146,10 +90,10 @@ static uint64_t meta_bytes(const sl_eval_meter *m, const sl_attn_call *call, int
 static void seen(void *ctx, const sl_coord_seen *s)
 {
     sl_eval_meter *m = ctx;
-    const source src = source_of(s);
+    const sl_eval_keys src = sl_eval_keys_of(s->call, s->layer->rows, s->layer->host_rows);
     const sl_seq_tables *t = s->call->seqs;
     if (t->n_tokens != 1 || t->token_seq[0] < 0 || t->token_pos[0] >= m->max_context ||
-        src.heads > m->heads || src.dim > DIM_MAX)
+        src.heads > m->heads || src.dim > SL_EVAL_KEY_DIM)
         return; /* not a decode step of the sequences that this meter was made for */
     const int32_t n = t->token_pos[0] + 1;
     uint64_t entries = 0;

@@ -248,3 +248,18 @@ sl_status sl_local_run_request(sl_local_run *r, const sl_local_run_opts *o, sl_e
     sl_engine_stats_get(r->engine, &r->stats);
     return st;
 }
+
+sl_status sl_local_run_follow(sl_local_run *r, const sl_local_run_opts *o, const int32_t *tokens, int32_t n,
+                              void (*seen)(void *ctx, int32_t i, const float *logits), void *ctx, sl_err *err)
+{
+    const float *logits = NULL;
+    SL_TRY(prefill(r, &logits, err));
+    if (o->hierarchical)
+        SL_TRY(sl_engine_seq_spill(r->engine, r->seq, err));
+    for (int32_t i = 0; i < n; i++) {
+        sl_step_item it = {.seq = r->seq, .tokens = tokens + i, .n_tokens = 1, .want_logits = true};
+        SL_TRY(sl_engine_step(r->engine, &it, 1, NULL, err));
+        seen(ctx, i, it.logits);
+    }
+    return SL_OK;
+}

@@ -66,6 +66,11 @@ typedef struct sl_local_run {
 sl_status sl_local_run_open(sl_local_run *r, const sl_local_run_opts *o, sl_err *err);
 /* Prefills, then decodes until an end token or max_new tokens. Call it once after opening and after each restart. */
 sl_status sl_local_run_request(sl_local_run *r, const sl_local_run_opts *o, sl_err *err);
+/* Instead of a request: prefills the prompt, then feeds these tokens whatever the model would choose; seen gets the logits,
+ * [vocab_size], after each of them. */
+sl_status sl_local_run_follow(sl_local_run *r, const sl_local_run_opts *o, const int32_t *tokens, int32_t n,
+                              void (*seen)(void *ctx, int32_t i, const float *logits), void *ctx,
+                              sl_err *err);
 /* Discards the output and opens an empty sequence for the next prompt, which must have the same length unless
  * max_context is set. */
 sl_status sl_local_run_restart(sl_local_run *r, sl_err *err);

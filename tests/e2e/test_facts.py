@@ -4,6 +4,7 @@ import csv
 import json
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -101,11 +102,15 @@ def test_eval_of_the_trained_checkpoint(tmp_path):
     table, rows = evaluate(tmp_path, "--model", MODEL, "--tasks", "needle,several", "--budgets", "32,128", "--algorithms",
                            "quest,streaming_llm", "--svg", tmp_path / "plot.svg")
     got = {(r["task"], r["algorithm"], r["budget"]): r for r in rows}
-    assert len(got) == 2 * 5 and table.count("streaming_llm") == 2
+    assert len(got) == 2 * 9 and table.count("streaming_llm") == 2
     assert got["needle", "dense", ""]["accuracy"] == got["several", "dense", ""]["accuracy"] == "1.0000"
     assert got["needle", "quest", "128"]["accuracy"] == "1.0000" and got["several", "streaming_llm", "32"]["accuracy"] == "0.0000"
     mass = [float(got["needle", a, b]["mass"]) for a, b in (("quest", "32"), ("quest", "128"), ("dense", ""))]
     assert 0 < mass[0] < mass[1] < mass[2] == 1
+    for budget, quest in (("32", mass[0]), ("128", mass[1])):  # every strategy lies between the best list and one that is drawn
+        best, drawn = (got["needle", a, budget] for a in ("exact_topk", "random"))
+        assert float(drawn["mass"]) < quest < float(best["mass"]) and best["accuracy"] == "1.0000"
+    assert got["needle", "random", "32"]["accuracy"] == "0.0000"
     assert int(got["needle", "quest", "32"]["row_bytes"]) * 4 == int(got["needle", "quest", "128"]["row_bytes"])
     assert (tmp_path / "plot.svg").read_text().count("<circle") > 2
 
@@ -134,10 +139,77 @@ def test_rocket_kv_reads_among_what_the_end_of_the_prompt_asks_for(tmp_path):
     assert got == {("needle", ""): "2", ("early", ""): "2", ("needle", "64"): "2", ("early", "64"): "0"}
 
 
-def test_eval_prints_what_it_has_when_interrupted():
-    p = subprocess.Popen([SLUICE, "eval", "--model", MODEL, "--lengths", "256", "--documents", "100000", "--tasks", "needle", "--algorithms",
-                          "dense"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_eval_prints_what_it_has_when_interrupted(sent, tmp_path):
+    p = subprocess.Popen([SLUICE, "eval", "--model", MODEL, "--lengths", "256", "--samples", "100000", "--tasks", "needle", "--algorithms",
+                          "dense", "--csv", tmp_path / "rows.csv"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "dense" in p.stderr.readline()  # the first line of progress: documents were answered
-    p.send_signal(signal.SIGINT)
+    p.send_signal(sent)
     out, err = p.communicate(timeout=120)
     assert p.returncode == 1 and "interrupted after" in err and "100.0" in out
+    assert [r["accuracy"] for r in csv.DictReader((tmp_path / "rows.csv").read_text().splitlines())] == ["1.0000"]
+
+
+def test_the_csv_of_a_killed_eval_has_every_row_that_was_complete(tmp_path):
+    rows = tmp_path / "rows.csv"
+    p = subprocess.Popen([SLUICE, "eval", "--model", MODEL, "--lengths", "256", "--samples", "1", "--tasks", "needle,several,multikey,persons",
+                          "--algorithms", "quest", "--csv", rows], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while p.poll() is None and (not rows.exists() or rows.read_text().count("\n") < 3):
+        time.sleep(0.01)
+    p.kill()
+    p.wait()
+    text = rows.read_text()
+    got = list(csv.DictReader(text.splitlines()))
+    assert len(got) >= 2 and text.endswith("\n") and [r["task"] for r in got[:2]] == ["needle", "several"]
+
+
+def lines(path, *objects):
+    path.write_text("".join(json.dumps(o) + "\n" for o in objects))
+    return path
+
+
+def test_eval_of_own_documents(tmp_path):
+    """The same question as own line, as RULER's and as LongBench's; a choice; and one that is wrong."""
+    e = EXAMPLES["several"]
+    code = e["answer"].rstrip(".").split(" ")[-1]
+    ruler = tmp_path / "qa_1"
+    ruler.mkdir()
+    own = lines(tmp_path / "own.jsonl", {"prompt": e["user"], "answers": [e["answer"]], "scorer": "exact"},
+                {"prompt": e["user"], "answers": ["nothing"], "scorer": "exact", "color": 1},
+                {"prompt": e["user"], "answers": [code], "scorer": "contains"})
+    lines(ruler / "validation.jsonl", {"index": 0, "input": e["user"], "outputs": [code, "x"], "length": 400, "answer_prefix": ""})
+    lines(tmp_path / "hotpotqa.jsonl", {"input": "", "context": e["user"], "answers": [e["answer"]], "length": 1, "dataset": "hotpotqa",
+                                        "language": "en", "all_classes": None, "_id": "1"})
+    p = subprocess.run([SLUICE, "eval", "--model", MODEL, "--tasks", tmp_path, "--max-new-tokens", "60", "--budgets", "64", "--algorithms", "quest",
+                        "--no-bounds", "--csv", tmp_path / "rows.csv"], capture_output=True, text=True, check=True, timeout=300)
+    got = {(r["task"], r["algorithm"]): r for r in csv.DictReader((tmp_path / "rows.csv").read_text().splitlines())}
+    assert {t for t, _ in got} == {"own", "qa_1", "hotpotqa"} and "fields that are not read: color" in p.stderr
+    assert [got[t, "dense"]["accuracy"] for t in ("own", "qa_1", "hotpotqa")] == ["0.6667", "1.0000", "1.0000"]
+    assert got["own", "dense"]["right"] == "2" and got["own", "dense"]["documents"] == "3"
+    # Cut, skipped and refused where they do not fit.
+    short = [SLUICE, "eval", "--model", MODEL, "--tasks", own, "--max-new-tokens", "60", "--lengths", "200", "--algorithms", "dense"]
+    p = subprocess.run(short, capture_output=True, text=True, timeout=300)
+    assert p.returncode == 1 and "own.jsonl:1: prompt and answer have" in p.stderr and "--too-long" in p.stderr
+    p = subprocess.run([*short, "--too-long", "skip"], capture_output=True, text=True, timeout=300)
+    assert p.returncode == 1 and "every question is longer than 200" in p.stderr
+    subprocess.run([*short, "--too-long", "cut", "--csv", tmp_path / "cut.csv"], check=True, capture_output=True, timeout=300)
+    (cut,) = csv.DictReader((tmp_path / "cut.csv").read_text().splitlines())
+    assert 130 <= int(cut["prompt_tokens"]) <= 140 and cut["documents"] == "3"
+    p = subprocess.run([SLUICE, "eval", "--model", MODEL, "--tasks", lines(tmp_path / "bad.jsonl", {"prompt": "q", "scorer": "exact"})],
+                       capture_output=True, text=True, timeout=300)
+    assert p.returncode == 1 and "bad.jsonl:1: field \"answers\" is missing" in p.stderr
+
+
+def test_eval_of_any_text(tmp_path):
+    """Without questions: with the whole window as budget every next token is that of dense attention; with less, fewer are."""
+    text = tmp_path / "text.txt"
+    text.write_text(" ".join(e["user"] for e in EXAMPLES.values()))
+    p = subprocess.run([SLUICE, "eval", "--model", MODEL, "--text", text, "--lengths", "256", "--measured", "32", "--samples", "2", "--budgets",
+                        "32,240", "--algorithms", "quest", "--csv", tmp_path / "rows.csv"],
+                       capture_output=True, text=True, check=True, timeout=300)
+    got = {(r["algorithm"], r["budget"]): r for r in csv.DictReader((tmp_path / "rows.csv").read_text().splitlines())}
+    assert "perplexity" in p.stdout and all(r["tokens"] == "64" and r["documents"] == "2" and r["right"] == "" for r in got.values())
+    assert got["dense", ""]["accuracy"] == "1.0000" and float(got["dense", ""]["kl"]) == 0
+    kl = [float(got[a, b]["kl"]) for a, b in (("quest", "240"), ("exact_topk", "32"), ("quest", "32"), ("random", "32"))]
+    assert 0 < kl[0] < kl[1] < kl[2] < kl[3]
+    assert float(got["random", "32"]["accuracy"]) < float(got["quest", "240"]["accuracy"])

@@ -19,9 +19,9 @@ START_TEST(lists)
     sl_err err = {""};
     f.algorithms = list("quest:block_tokens=32,dense", NULL);
     ck_assert_msg(sl_cli_eval_lists_read(&f, &l, &err) == SL_OK, "%s", err.text);
-    ck_assert_int_eq(l.n_tasks, 3);
-    ck_assert_str_eq(l.task[0]->name, "chain");
-    ck_assert_str_eq(l.task[2]->name, "early");
+    ck_assert_int_eq(l.n_sources, 3);
+    ck_assert_str_eq(l.source[0].name, "chain");
+    ck_assert_str_eq(l.source[2].name, "early");
     ck_assert_int_eq(l.n_lengths, 2);
     ck_assert_int_eq(l.length[0], 256);
     ck_assert_int_eq(l.n_budgets, 4);
@@ -30,7 +30,7 @@ START_TEST(lists)
     sl_cli_eval_lists_free(&l);
     f = (sl_cli_eval_flags){.lengths = list("200", NULL)};
     ck_assert_int_eq(sl_cli_eval_lists_read(&f, &l, &err), SL_OK);
-    ck_assert_int_eq(l.n_tasks, 6);
+    ck_assert_int_eq(l.n_sources, 6);
     ck_assert_int_eq(l.n_budgets, 2); /* of the usual ones, 256 and 512 hold the whole length */
     sl_cli_eval_lists_free(&l);
 }
@@ -51,7 +51,7 @@ START_TEST(refused_lists)
             "--budgets: \"0\" is not a number of tokens from 1");
     refused((sl_cli_eval_flags){.budgets = list("64", "1x")}, "--budgets: \"1x\"");
     refused((sl_cli_eval_flags){.budgets = list("64,1024", NULL)},
-            "--budgets: 1024 tokens hold the whole of the largest");
+            "--budgets: 1024 tokens hold the whole of the largest length");
     refused((sl_cli_eval_flags){.budgets = list("64,64", NULL)}, "--budgets: 64 is there twice");
     refused((sl_cli_eval_flags){.lengths = list("99999999999999999999", NULL)}, "--lengths: \"9999");
     refused((sl_cli_eval_flags){.lengths = list("256,", NULL)}, "--lengths: an empty item in \"256,\"");
@@ -71,6 +71,8 @@ static sl_local_checkpoint checkpoint_of(const char *dir)
     return c;
 }
 
+static bool no_bounds = true;
+
 static sl_status make(const char *dir, const char *entry, bool possible, sl_cli_eval_settings *out,
                       sl_err *err)
 {
@@ -83,6 +85,7 @@ static sl_status make(const char *dir, const char *entry, bool possible, sl_cli_
                                   .budgets = budgets,
                                   .n_entries = 1,
                                   .n_budgets = 2,
+                                  .no_bounds = no_bounds,
                                   .possible = possible};
     sl_config_init(&cfg);
     return sl_cli_eval_settings_make(&c, out, err);
@@ -119,6 +122,28 @@ START_TEST(budgets_become_keys)
     ck_assert_int_eq(s.n, 2);
     ck_assert_int_eq(s.v[1].budget, 256); /* the model's own */
     sl_cli_eval_settings_free(&s);
+}
+END_TEST
+
+/* A ceiling and a floor stand next to every budget that a strategy has, and next to no other. */
+START_TEST(every_budget_has_its_bounds)
+{
+    sl_cli_eval_settings s;
+    sl_err err = {""};
+    no_bounds = false;
+    ck_assert_msg(make("models/facts-llama", "quest", false, &s, &err) == SL_OK, "%s", err.text);
+    ck_assert_int_eq(s.n, 7);
+    for (int i = 3; i < 7; i++) {
+        ck_assert_str_eq(s.v[i].name, i < 5 ? "exact_topk" : "random");
+        ck_assert_int_eq(s.v[i].budget, i % 2 ? 64 : 128);
+        ck_assert_int_eq(option(&s.v[i], "token_budget"), s.v[i].budget);
+        ck_assert(s.v[i].ideal && !s.v[i].baseline);
+    }
+    sl_cli_eval_settings_free(&s);
+    ck_assert_int_eq(make("models/facts-llama", "skip_softmax", false, &s, &err), SL_OK);
+    ck_assert_int_eq(s.n, 2);
+    sl_cli_eval_settings_free(&s);
+    no_bounds = true;
 }
 END_TEST
 
@@ -172,6 +197,7 @@ int main(void)
     tcase_add_test(t, lists);
     tcase_add_test(t, refused_lists);
     tcase_add_test(t, budgets_become_keys);
+    tcase_add_test(t, every_budget_has_its_bounds);
     tcase_add_test(t, every_budget_key_exists);
     tcase_add_test(t, refused_settings);
     suite_add_tcase(s, t);

@@ -13,9 +13,10 @@ typedef struct fake {
     volatile sig_atomic_t stop;
     int32_t stop_at;
     sl_status fails;
+    int32_t rows_done, documents_done;
 } fake;
 
-static const sl_eval_task *task_list[2];
+static sl_eval_source task_list[2];
 static const int32_t lengths[] = {256, 512};
 static const sl_eval_setting settings[] = {{.name = "dense", .baseline = true},
                                            {.name = "a,<b>&\"c\"", .budget = 64},
@@ -30,12 +31,11 @@ static sl_status begin(void *ctx, const sl_eval_setting *s, int32_t length, sl_e
 }
 
 /* Searches the only code in the text. */
-static sl_status answer(void *ctx, const char *user, int32_t max_new, sl_eval_answer *out, sl_err *err)
+static sl_status answer(void *ctx, const sl_eval_question *q, sl_eval_answer *out, sl_err *err)
 {
     fake *f = ctx;
     char text[256] = "Answer:";
-    const char *at = strstr(user, " The code of the ");
-    (void)max_new;
+    const char *at = strstr(q->user, " The code of the ");
     if (f->fails)
         return sl_fail(err, f->fails, "the target failed");
     if (at && (f->setting->budget == 0 || f->setting->budget >= 100))
@@ -54,9 +54,17 @@ static sl_status answer(void *ctx, const char *user, int32_t max_new, sl_eval_an
     return SL_OK;
 }
 
+static void done(void *ctx, const sl_eval_result *r, const sl_eval_row *row)
+{
+    fake *f = ctx;
+    ck_assert_ptr_eq(row, &r->rows[f->rows_done++]);
+    f->documents_done += row->documents;
+}
+
 static sl_status run(fake *f, sl_eval_result *r, sl_eval_opts *o, sl_err *err)
 {
-    task_list[0] = sl_eval_task_find("needle"), task_list[1] = sl_eval_task_find("chain");
+    task_list[0] = (sl_eval_source){.name = "needle", .made = sl_eval_task_find("needle")};
+    task_list[1] = (sl_eval_source){.name = "chain", .made = sl_eval_task_find("chain")};
     *o = (sl_eval_opts){.tasks = task_list,
                         .lengths = lengths,
                         .settings = settings,
@@ -66,7 +74,9 @@ static sl_status run(fake *f, sl_eval_result *r, sl_eval_opts *o, sl_err *err)
                         .documents = 3,
                         .max_new = 64,
                         .seed = 1,
-                        .stop = &f->stop};
+                        .stop = &f->stop,
+                        .row_done = done,
+                        .row_ctx = f};
     sl_eval_target t = {
         .ctx = f, .begin = begin, .answer = answer, .counter = {.count = sl_eval_count_pieces}};
     return sl_eval_run(o, &t, r, err);
@@ -85,6 +95,14 @@ static char *written(const sl_eval_result *r, writer *write)
     return text;
 }
 
+static void csv_of(const sl_eval_result *r, FILE *to)
+{
+    sl_eval_csv_head(to);
+    for (int32_t i = 0; i < r->n_rows; i++)
+        if (r->rows[i].documents)
+            sl_eval_csv_row(r, &r->rows[i], to);
+}
+
 START_TEST(counts_right_answers)
 {
     fake f = {0};
@@ -95,6 +113,7 @@ START_TEST(counts_right_answers)
     /* Budget 300 holds the whole of length 256. */
     ck_assert_int_eq(r.n_rows, 3 * 2 + 4 * 2);
     ck_assert_int_eq(f.asked, 3 * r.n_rows);
+    ck_assert(f.rows_done == r.n_rows && f.documents_done == f.asked);
     ck_assert_ptr_null(sl_eval_row_of(&r, 0, 0, 2));
     ck_assert_double_eq(sl_eval_accuracy(sl_eval_row_of(&r, 0, 0, 0)), 1);
     ck_assert_double_eq(sl_eval_accuracy(sl_eval_row_of(&r, 0, 1, 1)), 0);
@@ -116,13 +135,14 @@ START_TEST(keeps_what_was_measured_before_the_end)
     ck_assert_msg(strstr(err.text, "7 of 42 documents"), "%s", err.text);
     ck_assert_int_eq(r.n_rows, 3);
     ck_assert_int_eq(r.rows[2].documents, 1);
+    ck_assert(stopped.rows_done == 3 && stopped.documents_done == 7); /* the unfinished row, too */
     char *table = written(&r, sl_eval_print);
     ck_assert_ptr_nonnull(strstr(table, "dense "));
     free(table);
     sl_eval_result_free(&r);
     ck_assert_int_eq(run(&failed, &r, &o, &err), SL_ERR_PEER);
-    char *csv = written(&r, sl_eval_csv);
-    ck_assert_ptr_null(strchr(strchr(csv, '\n') + 1, '\n')); /* the head alone */
+    char *csv = written(&r, csv_of);
+    ck_assert_uint_eq(strcspn(csv, "\n") + 1, strlen(csv)); /* the head alone */
     free(csv);
     sl_eval_result_free(&r);
 }
@@ -135,15 +155,16 @@ START_TEST(writes_csv)
     sl_eval_opts o;
     sl_err err = {""};
     ck_assert_int_eq(run(&f, &r, &o, &err), SL_OK);
-    char *csv = written(&r, sl_eval_csv), *rest = csv;
+    char *csv = written(&r, csv_of), *rest = csv;
     const char *first = strsep(&rest, "\n");
     ck_assert_str_eq(
         first, "task,length,prompt_tokens,algorithm,budget,documents,right,accuracy,dense_accuracy,mass,"
-               "middle_mass,row_bytes,meta_bytes");
-    ck_assert_str_eq(strsep(&rest, "\n"), "needle,256,200,dense,,3,3,1.0000,1.0000,,,,");
+               "middle_mass,row_bytes,meta_bytes,low,high,tokens,kl,perplexity");
+    ck_assert_str_eq(strsep(&rest, "\n"), "needle,256,200,dense,,3,3,1.0000,1.0000,,,,,0.4385,1.0000,,,");
     (void)strsep(&rest, "\n");
-    ck_assert_str_eq(strsep(&rest, "\n"),
-                     "needle,256,200,\"a,<b>&\"\"c\"\"\",64,3,0,0.0000,1.0000,0.5000,0.2500,1024,2");
+    ck_assert_str_eq(
+        strsep(&rest, "\n"),
+        "needle,256,200,\"a,<b>&\"\"c\"\"\",64,3,0,0.0000,1.0000,0.5000,0.2500,1024,2,0.0000,0.5615,,,");
     free(csv);
     sl_eval_result_free(&r);
 }
@@ -201,6 +222,9 @@ START_TEST(draws_well_formed_svg)
     ck_assert_ptr_nonnull(strstr(svg, "a,&lt;b&gt;&amp;&quot;c&quot;"));
     ck_assert_ptr_nonnull(strstr(svg, ">needle<"));
     ck_assert_ptr_nonnull(strstr(svg, ">mean of the tasks<"));
+    ck_assert_ptr_nonnull(strstr(svg, ">mean, over bytes read<"));
+    ck_assert_ptr_nonnull(strstr(svg, ">1 K<")); /* 1,026 bytes a token are between 1 and 2 KiB */
+    ck_assert_ptr_nonnull(strstr(svg, ">2 K<"));
     ck_assert_ptr_null(strstr(svg, "nan"));
     ck_assert_ptr_null(strstr(svg, "inf"));
     free(svg);
