@@ -583,6 +583,7 @@ static bool fields(codec *c, sl_msg *m)
     case SL_MSG_COMMIT:
         return fields_of_commit(c, &m->commit), true;
     case SL_MSG_TOKENS:
+    case SL_MSG_SCORES:
         return fields_of_tokens(c, &m->tokens), true;
     case SL_MSG_DONE:
         return fields_of_done(c, &m->done), true;
@@ -700,6 +701,7 @@ void sl_msg_free(sl_msg *msg)
         msg->pages_crc.crc = NULL;
         break;
     case SL_MSG_TOKENS:
+    case SL_MSG_SCORES:
         free(msg->tokens.tokens);
         msg->tokens.tokens = NULL;
         break;

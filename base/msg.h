@@ -25,7 +25,8 @@
  *   decode   decode   LEASE_DAMAGED        none; pages of a lease arrived damaged, the owner verifies its own
  *   rank     rank 0   GROUP_JOIN           GROUP (welcome, when all ranks have joined) | REFUSE; then PING <-> PONG
  *   rank     rank     GROUP                none: what the ranks of one group tell each other (worker/group.h)
- *   decode   router   TOKENS..., then DONE | RETRACTED | FAILED
+ *   prefill  decode   SCORES...            none; before COMMIT, if the request asks for them; passed on to the router
+ *   decode   router   SCORES..., TOKENS..., then DONE | RETRACTED | FAILED
  *   worker   router   DRAIN                LEAVE, when no request of the router needs the worker any more
  *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
  *   router   decode   DRAINED              none; relayed: the writer of (rid, attempt) writes no more
@@ -86,6 +87,7 @@ typedef enum {
     SL_MSG_CACHE_JOB,
     SL_MSG_LOADING,
     SL_MSG_LEAVE,
+    SL_MSG_SCORES,
     SL_MSG_TYPE_COUNT,
 } sl_msg_type;
 
@@ -293,7 +295,8 @@ typedef struct sl_msg_commit { /* prefill -> decode */
     uint32_t cached_tokens;
 } sl_msg_commit;
 
-typedef struct sl_msg_tokens { /* decode -> router */
+/* TOKENS, decode -> router. SCORES, prefill -> decode -> router: tokens of the prompt, first_index is the place of the first one. */
+typedef struct sl_msg_tokens {
     uint64_t rid;
     uint32_t attempt;
     uint32_t first_index; /* of tokens[0] among all tokens of the request, also those before a restart */

@@ -41,6 +41,7 @@ const char *sl_msg_type_name(sl_msg_type type)
         [SL_MSG_CACHE_JOB] = "cache_job",
         [SL_MSG_LOADING] = "loading",
         [SL_MSG_LEAVE] = "leave",
+        [SL_MSG_SCORES] = "scores",
     };
     return (unsigned)type < SL_MSG_TYPE_COUNT && names[type] ? names[type] : "unknown";
 }

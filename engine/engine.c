@@ -301,6 +301,7 @@ static sl_status make_parts(sl_engine *e, sl_err *err)
     SL_TRY(make_flights(e, err));
     SL_TRY(sl_drafts_init(e, err));
     SL_TRY(sl_choices_init(e, err));
+    SL_TRY(sl_scoring_init(e, err));
     SL_TRY(make_events(e, err));
     SL_TRY(make_coord(e, err));
     SL_TRY(sl_graphs_init(e, err));
@@ -348,6 +349,7 @@ void sl_engine_destroy(sl_engine *e)
         sl_event_destroy(e->events[l]);
     free(e->events);
     sl_drafts_fini(e);
+    sl_scoring_fini(e);
     sl_choices_fini(e);
     sl_marks_fini(e);
     if (e->logits_host != e->logits_dev)

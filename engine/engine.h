@@ -210,6 +210,18 @@ typedef struct sl_step_sample {
     sl_sampled out; /* out; see sl_sample_fault_status() */
 } sl_step_sample;
 
+/*
+ * The log-probabilities of tokens that are known, as a step of a prompt gives them: of the token that follows each of the
+ * item's first n tokens, chosen among the model's logits by the sampling op, which is told which one. A step with these is
+ * computed op by op and waits for the device; its logits take the place of those of one decode step, part after part.
+ */
+typedef struct sl_step_score {
+    int32_t n;           /* 1 .. n_tokens */
+    const int32_t *next; /* [n] */
+    int32_t n_best;      /* 0 .. SL_LOGPROBS_MAX */
+    sl_sampled *out; /* [n] out; a fault is this item's alone. A token whose logit is -inf has logprob -inf */
+} sl_step_score;
+
 /* One sequence's part of a step: these tokens are appended at its end. A hierarchical sequence takes at most
  * max_item_tokens. The bits of every token are those of steps of one token. */
 typedef struct sl_step_item {
@@ -230,6 +242,7 @@ typedef struct sl_step_item {
      * history up to its place; at most max_item_tokens. 0: one. The next step of the sequence cannot follow such an item.
      */
     int32_t n_samples;
+    sl_step_score *score; /* NULL: none. With it no logits are wanted */
 } sl_step_item;
 
 /*

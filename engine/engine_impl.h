@@ -128,7 +128,8 @@ struct sl_engine {
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */
     sl_choices choices;
-    sl_drafts *drafts; /* NULL: no MTP layer */
+    sl_drafts *drafts;          /* NULL: no MTP layer */
+    struct sl_scoring *scoring; /* score.c */
     sl_marks marks;
     sl_event **events;    /* [n_layers], asynchronous backends */
     int32_t item_tokens;  /* sl_engine_opts.max_item_tokens, at least 1 */
@@ -191,6 +192,18 @@ void sl_choices_abort(sl_flight *f);
 /* step.c: the places of a step's arrays, which are contiguous, so that one copy sends them all; how many words that copies. */
 void sl_step_place(sl_engine *e, sl_flight *f);
 int32_t sl_step_words(const sl_engine *e, const sl_flight *f);
+
+/* score.c: the tokens that a step scores. check as sl_choices_check(). of: whether an item of the step has any. rows: for
+ * sl_forward.rows, with the engine as ctx, between begin and end of a step that has some; waits for the device. */
+sl_status sl_scoring_init(sl_engine *e, sl_err *err);
+void sl_scoring_fini(sl_engine *e);
+sl_status sl_scoring_check(const sl_step_item *it, sl_err *err);
+bool sl_scoring_of(const sl_flight *f);
+void sl_scoring_begin(sl_engine *e, const sl_flight *f);
+bool sl_scoring_runs(const sl_engine *e);
+sl_status sl_scoring_rows(void *ctx, sl_pass *p, sl_err *err);
+void sl_scoring_end(sl_engine *e);
+
 /* step.c: enqueues one forward pass over what was uploaded; captured or not. */
 sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_err *err);
 /* The parts of a step, in this order; f->items are set. measure checks the items. shape decides how it runs, between the

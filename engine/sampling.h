@@ -63,11 +63,17 @@ typedef struct sl_choices {
 
 enum { SL_LIST_POOL = 32 << 10 }; /* bytes of the pool for each row of logits */
 
+/* Device bytes of a row that is scored (score.c): the row of logits, its request, its list, its result. */
+static inline uint64_t sl_scoring_bytes(void)
+{
+    return sizeof(int32_t) + sizeof(sl_sample_row) + sl_sample_list_bytes(1) + sizeof(sl_sampled);
+}
+
 /* Device bytes for this number of rows. */
 static inline uint64_t sl_choices_bytes(uint64_t rows, int32_t vocab)
 {
     return rows * (sizeof(sl_sample_row) + sizeof(sl_sampled) + sizeof(int32_t) + SL_LIST_POOL +
-                   sl_sample_mask_words(vocab) * sizeof(uint32_t));
+                   sl_sample_mask_words(vocab) * sizeof(uint32_t) + sl_scoring_bytes());
 }
 
 #endif

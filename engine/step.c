@@ -26,6 +26,7 @@ static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *
         if (it->tokens[i] < 0 || it->tokens[i] >= e->cfg->vocab_size)
             return sl_fail(err, SL_ERR_INVALID, "step: token id %d is outside the vocabulary of %d",
                            it->tokens[i], e->cfg->vocab_size);
+    SL_TRY(sl_scoring_check(it, err));
     return sl_choices_check(e, it, err);
 }
 
@@ -202,6 +203,8 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
         .seam = seam,
         .draft = sl_drafts_pass(e),
         .group_tokens = e->group_tokens,
+        .rows = sl_scoring_runs(e) ? sl_scoring_rows : NULL,
+        .rows_ctx = e,
     };
     e->layers_done = e->layers_run = 0;
     SL_TRY(sl_model_forward(e->model, &f, err));
@@ -245,7 +248,10 @@ sl_status sl_step_run(sl_engine *e, sl_flight *f, bool *fresh, sl_err *err)
     SL_TRY(sl_choices_prepare(e, f, f->p.shape.tokens ? f->p.shape.per : 0, err));
     SL_TRY(stamp(e, f, 0, err));
     SL_TRY(upload_step(e, f, err));
-    SL_TRY(enqueue(e, &f->p, fresh, err));
+    sl_scoring_begin(e, f);
+    sl_status st = enqueue(e, &f->p, fresh, err);
+    sl_scoring_end(e);
+    SL_TRY(st);
     SL_TRY(enqueue_results(e, f, err));
     SL_TRY(report_layers(e, true, err));
     if (e->sync)
@@ -291,7 +297,7 @@ void sl_step_shape_of(sl_engine *e, sl_flight *f, const sl_step_hooks *hooks)
 {
     sl_step_plan *p = &f->p;
     p->rows = p->logits;
-    if (is_decode(e, p, f->n_items, hooks)) {
+    if (is_decode(e, p, f->n_items, hooks) && !sl_scoring_of(f)) {
         shape_step(e, f->n_items, p);
         p->rows = p->logits > 0 ? f->n_items * p->per : 0;
     } else if (f->n_items == 0) {

@@ -23,7 +23,6 @@ sl_status sl_pass_layer(sl_pass *p)
 static sl_status run_pass(sl_pass *p)
 {
     const sl_draft_pass *draft = p->f->draft;
-    const int32_t tokens = p->tokens;
     if (draft && draft->alone)
         return sl_pass_draft(p);
     if (draft)
@@ -33,9 +32,10 @@ static sl_status run_pass(sl_pass *p)
         SL_TRY(sl_pass_layer(p));
     if (draft)
         SL_TRY(sl_pass_hidden(p));
+    if (p->f->rows && !p->dry)
+        SL_TRY(p->f->rows(p->f->rows_ctx, p, p->err));
     if (p->f->n_logits > 0)
-        SL_TRY(sl_pass_head(p));
-    p->tokens = tokens;
+        SL_TRY(sl_pass_logits(p, p->f->logit_rows, p->f->n_logits));
     return draft ? sl_pass_draft_rows(p) : SL_OK;
 }
 

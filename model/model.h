@@ -190,6 +190,9 @@ typedef struct sl_draft_pass {
     bool alone;
 } sl_draft_pass;
 
+/* A forward pass between its last layer and its head. */
+typedef struct sl_pass sl_pass;
+
 typedef struct sl_forward {
     const int32_t *ids;        /* device [T] token ids */
     const sl_seq_tables *seqs; /* T and everything about the sequences */
@@ -200,11 +203,16 @@ typedef struct sl_forward {
     const sl_draft_pass *draft; /* NULL: the MTP layer is left out */
     /* Of a model in a group: the most tokens of any rank in this pass, the same on all ranks; 0: no rank has any. */
     int32_t group_tokens;
+    /* Called between the last layer and the head of logit_rows; it may call sl_pass_logits(). NULL: nothing is. */
+    sl_status (*rows)(void *ctx, sl_pass *p, sl_err *err);
+    void *rows_ctx;
 } sl_forward;
 
 /* Enqueues one forward pass on the model's backend. T <= max_tokens, n_logits <= max_logit_rows (0 is fine:
  * no head). In a group every rank calls it, with its own tokens; a rank without tokens (T = 0) computes its experts for
  * the others. */
 sl_status sl_model_forward(sl_model *m, const sl_forward *f, sl_err *err);
+/* For sl_forward.rows: enqueues the logits of n rows (device [n]), at most max_logit_rows, to sl_forward.logits. */
+sl_status sl_pass_logits(sl_pass *p, const int32_t *rows, int32_t n);
 
 #endif

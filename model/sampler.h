@@ -42,7 +42,9 @@ typedef struct sl_sampling {
     float repetition_penalty; /* [SL_REPETITION_MIN, 10]; 1 = off; over prompt and output tokens */
     uint64_t seed;            /* the router draws one when the client gives none */
     int32_t n_logprobs; /* -1 none, 0 only the chosen token's, n: the n best as well (<= SL_LOGPROBS_MAX) */
-    int32_t min_tokens; /* eos and stop ids are impossible before this many output tokens */
+    int32_t
+        prompt_logprobs; /* 0 none; 1 + n: of each token of the prompt but the first, and the n best there */
+    int32_t min_tokens;  /* eos and stop ids are impossible before this many output tokens */
     /* output tokens, >= 1; SL_SAMPLING_MAX_TOKENS: no limit. The caller ends the stream */
     int32_t max_tokens;
     bool ignore_eos;     /* eos ids are ordinary tokens */

@@ -7,7 +7,8 @@
 
 #include "model/sampler.h"
 
-enum { WIRE_VERSION = 2 };
+/* SCORES: with prompt_logprobs, which older workers do not have; they refuse such a request alone. */
+enum { WIRE_VERSION = 2, WIRE_VERSION_SCORES = 3 };
 
 void sl_sampling_default(sl_sampling *s)
 {
@@ -130,6 +131,7 @@ static sl_status check_ints(const sl_sampling *s, sl_err *err)
     } rows[] = {
         {"top_k", s->top_k, 0, INT32_MAX},
         {"logprobs", s->n_logprobs, -1, SL_LOGPROBS_MAX},
+        {"prompt_logprobs", s->prompt_logprobs, 0, 1 + SL_LOGPROBS_MAX},
         {"max_tokens", s->max_tokens, 1, INT32_MAX},
         {"min_tokens", s->min_tokens, 0, s->max_tokens},
     };
@@ -196,7 +198,7 @@ sl_status sl_sampling_validate(const sl_sampling *s, int32_t vocab, sl_err *err)
 
 void sl_sampling_write(sl_wr *w, const sl_sampling *s)
 {
-    sl_wr_u8(w, WIRE_VERSION);
+    sl_wr_u8(w, s->prompt_logprobs ? WIRE_VERSION_SCORES : WIRE_VERSION);
     sl_wr_f32(w, s->temperature);
     sl_wr_i32(w, s->top_k);
     sl_wr_f32(w, s->top_p);
@@ -218,6 +220,8 @@ void sl_sampling_write(sl_wr *w, const sl_sampling *s)
     sl_wr_u8(w, (uint8_t)s->constraint);
     if (s->constraint)
         sl_wr_blob(w, s->grammar, s->n_grammar);
+    if (s->prompt_logprobs)
+        sl_wr_i32(w, s->prompt_logprobs);
 }
 
 static void read_bias(sl_rd *r, sl_sampling *s)
@@ -254,7 +258,8 @@ sl_status sl_sampling_read(sl_rd *r, sl_sampling *out)
 {
     sl_sampling s;
     sl_sampling_default(&s);
-    if (sl_rd_u8(r) != WIRE_VERSION)
+    uint8_t version = sl_rd_u8(r);
+    if (version != WIRE_VERSION && version != WIRE_VERSION_SCORES)
         r->bad = true;
     s.temperature = sl_rd_f32(r);
     s.top_k = sl_rd_i32(r);
@@ -276,6 +281,8 @@ sl_status sl_sampling_read(sl_rd *r, sl_sampling *out)
     sl_rd_i32s(r, &s.stop_ids, &n, SL_STOP_IDS_MAX);
     s.n_stop_ids = (uint32_t)n;
     read_constraint(r, &s);
+    if (version == WIRE_VERSION_SCORES)
+        s.prompt_logprobs = sl_rd_i32(r);
     if (r->bad) {
         sl_sampling_free(&s);
         return SL_ERR_CORRUPT;

@@ -202,24 +202,22 @@ sl_status sl_pass_embed(sl_pass *p)
     return sl_pass_run(p, SL_OP_EMBED, &a);
 }
 
-sl_status sl_pass_head(sl_pass *p)
+sl_status sl_pass_logits(sl_pass *p, const int32_t *rows, int32_t n)
 {
     const sl_model_config *c = p->c;
     sl_workspace *ws = p->ws;
     const sl_weight *w = &p->m->weights.w[SL_T_HEAD];
-    sl_add_params add = {
-        .x = ws->x, .y = ws->delta, .tokens = p->tokens, .dim = c->hidden_size, .act = p->act};
-    sl_pick_params pick = {.x = ws->x,
-                           .rows = p->f->logit_rows,
-                           .out = ws->picked,
-                           .n = p->f->n_logits,
-                           .dim = c->hidden_size,
-                           .act = p->act};
+    const int32_t tokens = p->tokens;
+    sl_add_params add = {.x = ws->x, .y = ws->delta, .tokens = tokens, .dim = c->hidden_size, .act = p->act};
+    sl_pick_params pick = {
+        .x = ws->x, .rows = rows, .out = ws->picked, .n = n, .dim = c->hidden_size, .act = p->act};
     if (p->pending)
         SL_TRY(sl_pass_run(p, SL_OP_ADD, &add));
+    p->pending = false;
     SL_TRY(sl_pass_run(p, SL_OP_PICK, &pick));
-    SL_TRY(sl_pass_norm(p, ws->picked, NULL, &p->m->weights.w[SL_T_NORM], c->rms_eps, p->f->n_logits,
-                        ws->picked_norm));
-    p->tokens = p->f->n_logits;
-    return sl_pass_linear_as(p, ws->picked_norm, w->in, w, p->f->logits, w->out, SL_F32);
+    SL_TRY(sl_pass_norm(p, ws->picked, NULL, &p->m->weights.w[SL_T_NORM], c->rms_eps, n, ws->picked_norm));
+    p->tokens = n; /* of the linear layer */
+    sl_status st = sl_pass_linear_as(p, ws->picked_norm, w->in, w, p->f->logits, w->out, SL_F32);
+    p->tokens = tokens;
+    return st;
 }

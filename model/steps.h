@@ -11,7 +11,7 @@
 
 #include "model/model_impl.h"
 
-typedef struct sl_pass {
+struct sl_pass {
     sl_model *m;
     const sl_forward *f;
     const sl_model_config *c;
@@ -23,7 +23,7 @@ typedef struct sl_pass {
     bool rows_only; /* of the layer, only its rows and index keys are made */
     bool dry;       /* ask whether the ops are supported instead of running them */
     sl_err *err;
-} sl_pass;
+};
 
 /* Whether the owner of the cache makes the current layer's queries (sl_attend_seam): the layer leaves them to
  * sl_attn_call.queries. */
@@ -61,8 +61,6 @@ sl_status sl_pass_group_experts(sl_pass *p);
 /* Takes memory of the group for what other ranks send, once for every group; all ranks call it in their first pass, which
  * is in no capture. Where there is none, rows arrive in the workspace. experts_group.c */
 sl_status sl_model_arrivals(sl_model *m, sl_err *err);
-/* After the last layer: the logits of the wanted rows. Ends the pass: p->tokens is changed. */
-sl_status sl_pass_head(sl_pass *p);
 
 /* The steps of layer p->layer. forward.c */
 sl_status sl_pass_layer(sl_pass *p);

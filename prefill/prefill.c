@@ -262,6 +262,7 @@ void sl_prefill_destroy(sl_prefill *p)
     sl_schedule_close(p);
     free(p->items);
     free(p->samples);
+    sl_scores_room_free(&p->scored);
     free(p);
 }
 

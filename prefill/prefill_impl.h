@@ -26,6 +26,7 @@
 #include "worker/constraint.h"
 #include "worker/page_read.h"
 #include "worker/prompt_queue.h"
+#include "worker/scores.h"
 #include "prefill/path.h"
 #include "prefill/peer.h"
 #include "prefill/prefill.h"
@@ -112,6 +113,7 @@ struct sl_prefill_job {
     sl_msg_token first;
     uint32_t cached_tokens;
     uint64_t queue_us, compute_us;
+    sl_scores scores; /* opened by the engine, which closes it after END */
     /* set before FAIL */
     sl_status fail_status;
     bool fail_retryable;
@@ -178,6 +180,7 @@ struct sl_prefill {
     sl_prefill_step *free_steps, *step;
     sl_step_item *items;
     sl_step_sample *samples; /* as many */
+    sl_scores_room scored;
     uint64_t reused, pulled; /* tokens */
     uint64_t damaged;        /* pages */
 

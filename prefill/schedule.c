@@ -86,6 +86,8 @@ static sl_status check_request(sl_prefill *p, sl_prefill_job *j, sl_err *err)
     if (sl_sampling_read(&rd, &j->engine.sampling) != SL_OK)
         return sl_fail(err, SL_ERR_CORRUPT, "sampling parameters do not decode");
     SL_TRY(sl_sampling_validate(&j->engine.sampling, p->o.role.runner->vocab, err));
+    if (sl_scores_open(&j->scores, &j->engine.sampling, r->tokens, r->n_prompt) != SL_OK)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for log-probabilities");
     sl_status st = sl_constraint_open(p->role.constraints, &j->engine.sampling, r->tokens + r->n_prompt,
                                       r->n_tokens - r->n_prompt, &j->engine.constraint);
     return st == SL_OK ? st : sl_fail(err, st, "out of memory for a constraint");
@@ -119,6 +121,7 @@ static void on_end(sl_prefill *p, sl_prefill_job *j)
     sl_prefill_states_end(p, j);
     sl_lease_release(j->engine.lease, true);
     sl_constraint_close(j->engine.constraint);
+    sl_scores_close(&j->scores);
     sl_sampling_free(&j->engine.sampling);
     *(j->engine.prev ? &j->engine.prev->engine.next : &p->jobs) = j->engine.next;
     *(j->engine.next ? &j->engine.next->engine.prev : &p->jobs_tail) = j->engine.prev;
@@ -295,10 +298,10 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     const sl_msg_prefill *r = j->msg;
     int32_t fetched, fetched_end;
     sl_prefill_prefetch_use(p, j, &fetched, &fetched_end);
-    const int32_t n = (int32_t)r->n_tokens;
+    const int32_t n = (int32_t)r->n_tokens,
+                  shared = sl_runner_shared(p->o.role.runner, (int32_t)r->n_prompt, n);
     int32_t n_match;
-    sl_status st =
-        sl_prefill_states_lease(p, j, sl_runner_shared(p->o.role.runner, (int32_t)r->n_prompt, n), &n_match);
+    sl_status st = sl_prefill_states_lease(p, j, sl_scores_shared(&j->engine.sampling, shared), &n_match);
     if (st == SL_OK)
         st = sl_store_lease_part(p->role.store, 0, r->seed, r->tokens, n, n_match, &j->engine.lease);
     if (st != SL_OK) {
@@ -450,6 +453,8 @@ static void finish(sl_prefill *p, sl_prefill_job *j, const sl_step_item *it)
 {
     sl_err err = {0};
     sl_status st = sl_worker_chosen(it->sample, &j->first, &err);
+    if (st == SL_OK && !sl_scores_whole(&j->scores))
+        st = sl_fail(&err, SL_ERR_INTERNAL, "not every token of the prompt was scored");
     if (st != SL_OK) {
         sl_schedule_fail(p, j, st, true, "sampling: %.200s", err.text);
         return;
@@ -486,9 +491,14 @@ static void advance(sl_prefill *p, sl_prefill_step *s)
         sl_prefill_job *j = s->item[i].job;
         sl_err err = {0};
         j->engine.prompt.pos = s->item[i].end;
+        sl_status st = sl_scores_take(&j->scores, s->item[i].first, p->items[i].score, &err);
+        if (st != SL_OK) {
+            sl_schedule_fail(p, j, st, true, "log-probabilities: %.200s", err.text);
+            continue;
+        }
         if (!seal(p, j, j->engine.prompt.pos))
             continue;
-        sl_status st = sl_prefill_states_save(p, j, &err);
+        st = sl_prefill_states_save(p, j, &err);
         if (st != SL_OK) {
             sl_schedule_fail(p, j, st, true, "snapshot: %.200s", err.text);
             continue;
@@ -525,13 +535,17 @@ bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err)
         p->free_steps = s;
         return false;
     }
+    p->scored.n = p->scored.tokens = 0;
     for (int32_t i = 0; i < s->n; i++) {
         sl_prefill_job *j = s->item[i].job;
-        p->items[i] =
-            (sl_step_item){.seq = j->engine.seq,
-                           .tokens = j->msg->tokens + s->item[i].first,
-                           .n_tokens = s->item[i].end - s->item[i].first,
-                           .sample = s->item[i].end == (int32_t)j->msg->n_tokens ? sample_of(p, j, i) : NULL};
+        const int32_t first = s->item[i].first, n = s->item[i].end - first;
+        p->items[i] = (sl_step_item){
+            .seq = j->engine.seq,
+            .tokens = j->msg->tokens + first,
+            .n_tokens = n,
+            .sample = s->item[i].end == (int32_t)j->msg->n_tokens ? sample_of(p, j, i) : NULL,
+            .score = sl_scores_ask(&j->scores, first, n, &p->scored, (int32_t)SL_COUNT(s->item),
+                                   p->o.role.runner->max_step_tokens)};
     }
     p->step = s;
     s->done.kind = PM_STEP_DONE;

@@ -66,6 +66,18 @@ static void send_commit(sl_prefill *p, sl_prefill_job *j)
     sl_wep_send(j->ship.peer->remote.ep, &m);
 }
 
+/* Before COMMIT, so that the router has them before it hears of the first token. */
+static void send_scores(sl_prefill_job *j)
+{
+    sl_msg_token list[SL_SCORES_MESSAGE];
+    for (size_t n, at = 1; (n = sl_scores_message(&j->scores, at, list)); at += n) {
+        sl_msg m = {.type = SL_MSG_SCORES};
+        m.tokens = (sl_msg_tokens){
+            .rid = j->rid, .attempt = j->attempt, .first_index = (uint32_t)at, .tokens = list, .n_tokens = n};
+        sl_wep_send(j->ship.peer->remote.ep, &m);
+    }
+}
+
 static void send_prefilled(sl_prefill *p, sl_prefill_job *j, uint64_t exposed_ns)
 {
     sl_msg m = {.type = SL_MSG_PREFILLED};
@@ -85,6 +97,7 @@ sl_ship_turn sl_ship_finish(sl_prefill *p, sl_prefill_job *j)
         return SHIP_IDLE;
     SL_CHECK(!j->ship.unflushed, "puts without a flush");
     uint64_t exposed_ns = sl_now_ns() - j->ship.finish_ns;
+    send_scores(j);
     send_commit(p, j);
     send_prefilled(p, j, exposed_ns);
     sl_counter_add(p->c.transfer_ok, 1);

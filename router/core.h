@@ -72,6 +72,10 @@ typedef struct sl_output {
     uint32_t index;
     const sl_msg_token *tokens; /* new ones, borrowed */
     size_t n_tokens;
+    /* With sampling.prompt_logprobs: further tokens of the prompt, from its second one on, borrowed. All of them come before the
+     * first one of `tokens`. */
+    const sl_msg_token *scores;
+    size_t n_scores;
     const char *text; /* new text that no stop string can take back, borrowed, not NUL-terminated */
     size_t text_len;
     bool finished; /* this is the last output of the index */

@@ -229,6 +229,12 @@ void sl_peers_msg(sl_peers *s, sl_wep *ep, sl_wmsg *m)
     case SL_MSG_PEER_HELLO:
         on_hello(s, w, &m->msg.peer_hello);
         break;
+    case SL_MSG_SCORES: /* of a ticket whose COMMIT follows; the router knows what it belongs to */
+        if (!w->writer.id || w->reader)
+            break;
+        sl_worker_send_router(sl_link_worker(s->e), w->writer.router, &m->msg);
+        sl_wmsg_free(m);
+        return;
     case SL_MSG_COMMIT:
     case SL_MSG_DRAINED:
     case SL_MSG_PAGES_ASK:

@@ -52,7 +52,7 @@ void sl_prompts_close(sl_run *r)
 /* Fills the pages of t that are declared as computed and are not in the cache. Returns the tokens that need not be computed. */
 static int32_t declare(sl_run *r, const sl_ticket *t)
 {
-    int32_t pages = smaller(r->o.prompts.declared, t->n_tokens - 1) / PAGE;
+    int32_t pages = t->sampling.prompt_logprobs ? 0 : smaller(r->o.prompts.declared, t->n_tokens - 1) / PAGE;
     sl_run_ticket *x = sl_run_of(t);
     for (int32_t i = t->matched; i < pages && !x->filled; i++)
         sl_random_pages_fill(&r->random, r->arena, sl_lease_pages(x->lease)[i]);
@@ -120,6 +120,11 @@ static bool begin(sl_run *r, sl_ticket *t)
         sl_run_fail(r, t, st, "cannot open the sequence: ", err.text);
         return true;
     }
+    sl_scores_close(&x->scores);
+    if (sl_scores_open(&x->scores, &t->sampling, t->tokens, (size_t)t->n_prompt) != SL_OK) {
+        sl_run_fail(r, t, SL_ERR_NO_MEMORY, "out of memory for log-probabilities", "");
+        return true;
+    }
     x->seq_pages = t->n_pages;
     x->started_ns = sl_now_ns();
     r->st.prompt_reused += (uint64_t)t->rows;
@@ -148,6 +153,7 @@ void sl_prompts_collect(sl_run *r, sl_run_flight *f)
 {
     sl_prompt_queue_share(&r->prompts, sl_stall_max_ns(r->o.prompts.max_stall_ms, f->decoding));
     f->prompts = 0;
+    f->scored.n = f->scored.tokens = 0;
     for (sl_queued_prompt *p = r->prompts.first; p; p = p->next) {
         const sl_ticket *t = p->owner;
         int32_t n = f->decoding + f->prompts;
@@ -158,7 +164,9 @@ void sl_prompts_collect(sl_run *r, sl_run_flight *f)
             (sl_step_item){.seq = sl_run_of(t)->seq,
                            .tokens = t->tokens + p->pos,
                            .n_tokens = p->take,
-                           .sample = p->pos + p->take == p->tokens ? sl_run_sample(f, t, n, 0) : NULL};
+                           .sample = p->pos + p->take == p->tokens ? sl_run_sample(f, t, n, 0) : NULL,
+                           .score = sl_scores_ask(&sl_run_of(t)->scores, p->pos, p->take, &f->scored,
+                                                  r->o.prompts.max_requests, r->runner->max_step_tokens)};
         f->prompts++;
     }
 }
@@ -206,12 +214,22 @@ void sl_prompts_measure(sl_run *r, const sl_run_flight *f, uint64_t ns)
     sl_histogram_observe(r->metrics.chunk, (double)ns / 1e9);
 }
 
+/* False: t has failed. */
+static bool take_scores(sl_run *r, sl_ticket *t, const sl_run_part *part, const sl_step_item *it)
+{
+    sl_err err = {0};
+    sl_status st = sl_scores_take(&sl_run_of(t)->scores, part->first, it->score, &err);
+    if (st != SL_OK)
+        sl_run_fail(r, t, st, "log-probabilities: ", err.text);
+    return st == SL_OK;
+}
+
 /* Its rows are in the pages. After the last part the first token follows. */
 void sl_prompts_computed(sl_run *r, const sl_run_part *part, const sl_step_item *it)
 {
     sl_ticket *t = sl_tickets_number(&r->core.tickets, part->number);
     sl_ticket_event ev = {.kind = SL_ON_COMPUTED, .now_ns = sl_now_ns()};
-    if (!t || t->state != SL_TICKET_PROMPT || t->rows != t->n_tokens ||
+    if (!t || t->state != SL_TICKET_PROMPT || !take_scores(r, t, part, it) || t->rows != t->n_tokens ||
         !sl_run_chosen(r, t, it, &ev.computed.first))
         return;
     ev.computed.cached_tokens = (uint32_t)(t->matched * PAGE);

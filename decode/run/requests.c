@@ -295,6 +295,7 @@ static bool is_stop(const void *ctx, const sl_sampling *s, int32_t id)
 static void free_ticket(sl_ticket *t)
 {
     sl_constraint_close(sl_run_of(t)->constraint);
+    sl_scores_close(&sl_run_of(t)->scores);
     sl_wmsg_free(sl_run_of(t)->m);
 }
 
@@ -372,6 +373,7 @@ void sl_run_destroy(sl_run *r)
         free(r->flight[i].parts);
         free(r->flight[i].items);
         free(r->flight[i].samples);
+        sl_scores_room_free(&r->flight[i].scored);
     }
     free(r);
 }

@@ -10,6 +10,7 @@
 #include "kvstore/snapshot.h"
 #include "worker/constraint.h"
 #include "worker/prompt_queue.h"
+#include "worker/scores.h"
 #include "worker/token.h"
 
 enum { SL_RUN_WRITERS = 1024 };
@@ -36,6 +37,7 @@ typedef struct sl_run_ticket {
     sl_queued_prompt prompt;
     uint64_t started_ns;
     bool filled; /* with what is declared as computed */
+    sl_scores scores;
 } sl_run_ticket;
 
 static inline sl_run_ticket *sl_run_of(const sl_ticket *t)
@@ -54,6 +56,7 @@ typedef struct sl_run_flight {
     sl_run_part *parts; /* [max_batch + max_requests] of the step; the next one likewise */
     sl_step_item *items;
     sl_step_sample *samples;
+    sl_scores_room scored;
     int32_t decoding, prompts; /* parts: first those of running requests */
     uint64_t began_ns;
     sl_status st; /* of a step that was computed at once */

@@ -24,7 +24,7 @@ static const sl_msg_reserve *reserve_of(const sl_ticket *t)
 
 static int32_t shared_tokens(const sl_run *r, const sl_ticket *t)
 {
-    return sl_runner_shared(r->runner, t->n_prompt, t->n_tokens);
+    return sl_scores_shared(&t->sampling, sl_runner_shared(r->runner, t->n_prompt, t->n_tokens));
 }
 
 int32_t sl_run_match(const sl_run *r, const sl_ticket *t)

@@ -68,9 +68,22 @@ static void tell_failed(void *ctx, const sl_ticket *t, sl_status st, bool retrya
     sl_run_tell_failed(r, t->router, t->rid, t->attempt, st, retryable, why);
 }
 
+/* The prompt of a worker of role both is complete and verified. */
+static void tell_scores(sl_run *r, const sl_ticket *t)
+{
+    sl_msg_token list[SL_SCORES_MESSAGE];
+    for (size_t n, at = 1; (n = sl_scores_message(&sl_run_of(t)->scores, at, list)); at += n) {
+        sl_msg m = {.type = SL_MSG_SCORES};
+        m.tokens = (sl_msg_tokens){
+            .rid = t->rid, .attempt = t->attempt, .first_index = (uint32_t)at, .tokens = list, .n_tokens = n};
+        sl_worker_tell_router(r->worker, t->router, &m);
+    }
+}
+
 static void tell_prefilled(void *ctx, const sl_ticket *t)
 {
     sl_run *r = ctx;
+    tell_scores(r, t);
     uint64_t now = sl_now_ns(), began = sl_run_of(t)->started_ns;
     sl_msg m = {.type = SL_MSG_PREFILLED};
     m.prefilled = (sl_msg_prefilled){.rid = t->rid,
@@ -193,7 +206,7 @@ static int32_t available(void *ctx)
 static bool load(void *ctx, sl_ticket *t)
 {
     sl_run *r = ctx;
-    if (r->snapshot)
+    if (r->snapshot || t->sampling.prompt_logprobs) /* the latter shares no pages */
         return false;
     return sl_pages_wait(r->pages, t->number, t->router, &sl_run_of(t)->m->msg.reserve);
 }

@@ -211,6 +211,8 @@ static sl_output output_of(const sl_router *r, const sl_request *q, size_t text_
 static void book_emit(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_lane *l = q->group->lane;
+    if (e->emit.scores) /* of the prompt, which was charged when it was placed */
+        return;
     sl_queue_charge(q, e->emit.n_tokens);
     l->account.tokens -= (double)e->emit.n_tokens;
     if (l->output_tokens)
@@ -224,8 +226,8 @@ static void perform_emit(sl_router *r, sl_request *q, const sl_effect *e)
     if (q->group->released)
         return;
     sl_output o = output_of(r, q, e->emit.text_at, e->emit.text_len);
-    o.tokens = e->emit.tokens;
-    o.n_tokens = e->emit.n_tokens;
+    *(e->emit.scores ? &o.scores : &o.tokens) = e->emit.tokens;
+    *(e->emit.scores ? &o.n_scores : &o.n_tokens) = e->emit.n_tokens;
     q->group->sink(q->group->arg, q->group, &o);
 }
 

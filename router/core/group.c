@@ -78,6 +78,8 @@ static sl_status set_sampling(const sl_router *r, sl_request *q, const sl_reques
 {
     SL_TRY(sl_sampling_copy(&s->sampling, &q->sampling));
     q->sampling.max_tokens = output_limit(r, s, q->n_prompt);
+    if (choice) /* the first one says it for all of its prompt */
+        q->sampling.prompt_logprobs = 0;
     if (q->sampling.min_tokens > q->sampling.max_tokens)
         q->sampling.min_tokens = q->sampling.max_tokens;
     if (!s->has_seed)

@@ -186,6 +186,7 @@ void sl_member_message(sl_member *w, const sl_msg *m)
     case SL_MSG_PREFILLED:
     case SL_MSG_FAILED:
     case SL_MSG_TOKENS:
+    case SL_MSG_SCORES:
     case SL_MSG_DONE:
     case SL_MSG_RETRACTED:
     case SL_MSG_DRAINED:

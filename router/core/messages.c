@@ -17,6 +17,7 @@ static void identify(const sl_msg *m, uint64_t *rid, uint32_t *attempt)
         *rid = m->failed.rid, *attempt = m->failed.attempt;
         break;
     case SL_MSG_TOKENS:
+    case SL_MSG_SCORES:
         *rid = m->tokens.rid, *attempt = m->tokens.attempt;
         break;
     case SL_MSG_DONE:
@@ -60,6 +61,10 @@ static bool to_event(const sl_request *q, const sl_member *w, const sl_msg *m, s
     case SL_MSG_FAILED:
         failed_event(q, &m->failed, decode, ev);
         return decode || writer;
+    case SL_MSG_SCORES:
+        ev->kind = SL_EVENT_SCORES;
+        ev->tokens = &m->tokens;
+        return decode;
     case SL_MSG_TOKENS:
         ev->kind = SL_EVENT_TOKENS;
         ev->tokens = &m->tokens;

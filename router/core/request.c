@@ -42,7 +42,8 @@ uint32_t sl_request_remaining_ms(const sl_request *q, uint64_t now)
 
 sl_status sl_request_update_keys(sl_request *q, sl_key fingerprint)
 {
-    size_t n = q->n_tokens / SL_KEY_PAGE_TOKENS;
+    /* A prompt whose log-probabilities are wanted shares no pages. */
+    size_t n = q->sampling.prompt_logprobs ? 0 : q->n_tokens / SL_KEY_PAGE_TOKENS;
     if (!(q->seed.lo | q->seed.hi) || !sl_key_eq(q->fingerprint, fingerprint)) {
         q->seed = sl_share_seed(fingerprint, &q->domain);
         q->fingerprint = fingerprint;
@@ -259,6 +260,7 @@ static const struct {
     [SL_EVENT_RESERVED] = {IN(RESERVING), sl_step_reserved},
     [SL_EVENT_NO_ROOM] = {IN(RESERVING), sl_step_no_room},
     [SL_EVENT_PREFILLED] = {IN(PREFILLING) | IN(DECODING), sl_step_prefilled},
+    [SL_EVENT_SCORES] = {IN(PREFILLING), sl_step_scores},
     [SL_EVENT_TOKENS] = {IN(PREFILLING) | IN(DECODING), sl_step_tokens},
     [SL_EVENT_DONE] = {IN(PREFILLING) | IN(DECODING), sl_step_done},
     [SL_EVENT_RETRACTED] = {IN(PREFILLING) | IN(DECODING), sl_step_retracted},

@@ -10,6 +10,7 @@
  * RESERVED                  -> PREFILLING
  * NO_ROOM                   -> QUEUED
  * PREFILLED                                 PREFILLING      DECODING
+ * SCORES                                    PREFILLING
  * TOKENS                                    -> DECODING *%  DECODING *%
  * DONE                                      -> FINISHED     -> FINISHED
  * RETRACTED                                 -> QUEUED *     -> QUEUED *
@@ -22,7 +23,7 @@
  *   $       -> FAILED when the worker says that the failure is final
  *   %       -> FAILED when a token that must be repeated differs from the one that was sent
  *   *       -> FINISHED when the stream is complete: a stop string or stop token matched, or all tokens are there
- *   An event in a state without an entry is dropped. RESERVED, TOKENS and DONE that contradict what the request
+ *   An event in a state without an entry is dropped. RESERVED, SCORES, TOKENS and DONE that contradict what the request
  *   holds are a failure of the worker: retry. LOST of a prefill worker that has finished changes nothing.
  *
  * Attempts: every PLACED starts a new one (from 1); messages of workers contain its number. Within an attempt states
@@ -95,6 +96,7 @@ typedef struct sl_request {
     size_t n_prompt, n_tokens, cap;
     size_t
         n_repeat; /* tokens[n_tokens..n_repeat) were sent, but must be produced again (repeat.c); else smaller */
+    uint32_t n_scored;      /* tokens 1 .. n_scored of the prompt have log-probabilities, which were sent */
     float *logprobs;        /* of the produced tokens, if the client asked for them; else NULL */
     sl_share_domain domain; /* who shares its pages; constant, so attempts that start again find their own */
     sl_key *keys;           /* page keys of full pages; n_keys valid for seed */
@@ -141,6 +143,7 @@ typedef enum {
     SL_EVENT_RESERVED,  /* reserved: the decode worker has landing pages */
     SL_EVENT_NO_ROOM,   /* the decode worker has none: not a failure, wait for room there or elsewhere */
     SL_EVENT_PREFILLED, /* prefilled: committed and drained */
+    SL_EVENT_SCORES,    /* tokens: of the prompt, with their log-probabilities */
     SL_EVENT_TOKENS,    /* tokens */
     SL_EVENT_DONE,      /* done */
     SL_EVENT_RETRACTED, /* retracted: the decode worker gave the request back, to make room or because of damage */
@@ -222,6 +225,7 @@ typedef struct sl_effect {
         struct {
             const sl_msg_token *tokens; /* borrowed from the event */
             size_t n_tokens;
+            bool scores;              /* they are of the prompt */
             size_t text_at, text_len; /* in the env's text */
         } emit;
         struct {

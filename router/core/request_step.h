@@ -33,8 +33,8 @@ void sl_step_retry(const sl_request_env *env, sl_request *q, sl_status st, const
 typedef void sl_request_step_fn(const sl_request_env *env, sl_request *q, const sl_request_event *ev,
                                 sl_step *out);
 
-sl_request_step_fn sl_step_reserved, sl_step_no_room, sl_step_prefilled, sl_step_tokens, sl_step_done,
-    sl_step_retracted, sl_step_failed;
+sl_request_step_fn sl_step_reserved, sl_step_no_room, sl_step_prefilled, sl_step_scores, sl_step_tokens,
+    sl_step_done, sl_step_retracted, sl_step_failed;
 
 /* ---- repeat.c ---- */
 

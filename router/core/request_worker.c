@@ -70,6 +70,46 @@ void sl_step_prefilled(const sl_request_env *env, sl_request *q, const sl_reques
 
 /* ---- tokens ---- */
 
+/* The error in these log-probabilities of the prompt, or NULL. */
+static const char *check_scores(const sl_request *q, const sl_msg_tokens *m)
+{
+    if (!q->sampling.prompt_logprobs || !m->first_index || m->first_index > q->n_scored + 1)
+        return "log-probabilities of the prompt that were not asked for, or are missing";
+    for (size_t i = 0; i < m->n_tokens; i++) {
+        size_t at = m->first_index + i;
+        if (at >= q->n_prompt || m->tokens[i].id != q->tokens[at])
+            return "log-probabilities of a token that the prompt does not have";
+    }
+    return NULL;
+}
+
+static bool scores_missing(const sl_request *q)
+{
+    return q->sampling.prompt_logprobs && q->n_scored + 1 < q->n_prompt;
+}
+
+/* Another attempt repeats them: those that were sent are left out. */
+void sl_step_scores(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    const sl_msg_tokens *m = ev->tokens;
+    const char *wrong = check_scores(q, m);
+    if (wrong) {
+        sl_counter_add(env->stats->malformed, 1);
+        sl_step_retry(env, q, SL_ERR_CORRUPT, wrong, TELL_BOTH, ev->now_ns, out);
+        return;
+    }
+    size_t skip = q->n_scored + 1 - m->first_index;
+    q->stage_ns = ev->now_ns;
+    if (skip >= m->n_tokens)
+        return;
+    sl_effect *e = sl_step_add(out, q, SL_EFFECT_EMIT);
+    e->emit.tokens = m->tokens + skip;
+    e->emit.n_tokens = m->n_tokens - skip;
+    e->emit.scores = true;
+    e->emit.text_at = env->text->len;
+    q->n_scored += (uint32_t)e->emit.n_tokens;
+}
+
 static bool room_for(sl_request *q, size_t n)
 {
     if (q->n_tokens + n <= q->cap)
@@ -116,6 +156,8 @@ static const char *check_tokens(const sl_request_env *env, const sl_request *q, 
     uint32_t have = sl_request_produced(q);
     if (m->first_index > have)
         return "tokens are missing";
+    if (scores_missing(q))
+        return "log-probabilities of the prompt are missing";
     for (size_t i = 0; i < m->n_tokens; i++) {
         int32_t id = m->tokens[i].id;
         if (id < 0 || (uint32_t)id >= env->vocab)
@@ -210,10 +252,10 @@ void sl_step_tokens(const sl_request_env *env, sl_request *q, const sl_request_e
 void sl_step_done(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
 {
     const sl_msg_done *m = ev->done;
-    if (m->produced != sl_request_produced(q)) {
+    if (m->produced != sl_request_produced(q) || scores_missing(q)) {
         sl_counter_add(env->stats->malformed, 1);
-        sl_step_retry(env, q, SL_ERR_CORRUPT, "the worker's count of tokens differs", TELL_BOTH, ev->now_ns,
-                      out);
+        sl_step_retry(env, q, SL_ERR_CORRUPT, "the worker ended before it sent everything", TELL_BOTH,
+                      ev->now_ns, out);
         return;
     }
     if (m->finish != SL_FINISH_STOP && m->finish != SL_FINISH_LENGTH) {

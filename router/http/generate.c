@@ -178,9 +178,13 @@ static void submit(http_req *q, http_job *j)
     q->retry_after_s = p->spec.retry_after_s;
     if (!st) {
         q->answer = sl_oai_answer_create(&q->h->env, p, q->id, (int64_t)time(NULL), choices, n);
-        if (!q->answer) {
-            http_let_go(q);
+        if (!q->answer)
             st = SL_ERR_NO_MEMORY;
+        else if (!http_hold_answer(q)) /* what it shows of its prompts, for each choice */
+            st = sl_fail(&err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
+        if (st) {
+            http_let_go(q);
+            http_drop_answer(q);
         }
     }
     if (st) {

@@ -28,10 +28,24 @@ typedef struct sl_oai_env {
 /* What the text of an answer is: the model's own, content as it is, the arguments of a forced call, a list of calls. */
 typedef enum { OAI_FREE, OAI_CONTENT, OAI_CALL, OAI_CALLS } sl_oai_form;
 
+/* A prompt as its answer shows it. */
+typedef struct sl_oai_prompt {
+    sl_strbuf json;   /* its text as a JSON string; empty: not shown */
+    size_t len;       /* bytes of the text */
+    int32_t first;    /* its first token, which has no log-probability */
+    bool added;       /* which the text does not have */
+    sl_strbuf scores; /* of the answer: what has come of its log-probabilities (openai_prompt.c) */
+} sl_oai_prompt;
+
 typedef struct sl_oai_request {
     bool chat, stream, include_usage, continuous_usage;
     bool logprobs;
     int top_logprobs;
+    bool echo; /* the text of the prompt precedes the answer, and with logprobs its log-probabilities */
+    int prompt_logprobs;    /* -1: not asked for */
+    bool no_output;         /* max_tokens 0: the one token that is computed is not part of the answer */
+    sl_oai_prompt *prompts; /* [n_shown], owned; NULL: the answer shows nothing of them */
+    size_t n_shown;
     bool thinking;
     bool parse_special; /* text of the client may spell special tokens */
     json_t *tools;      /* owned; NULL when none or tool_choice "none" */
@@ -48,6 +62,7 @@ typedef struct sl_oai_request {
 sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_request *out,
                        sl_err *err);
 void sl_oai_request_free(sl_oai_request *q);
+void sl_oai_prompts_free(sl_oai_prompt *p, size_t n);
 
 typedef struct sl_oai_answer sl_oai_answer;
 

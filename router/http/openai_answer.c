@@ -34,10 +34,21 @@ sl_oai_answer *sl_oai_answer_create(const sl_oai_env *env, sl_oai_request *q, co
     memcpy(a->function, q->function, sizeof a->function);
     a->tools = q->tools;
     q->tools = NULL;
+    a->echo = q->echo;
+    a->no_output = q->no_output;
+    a->prompt_top = q->prompt_logprobs;
+    a->prompts = q->prompts;
+    a->n_shown = q->n_shown;
+    q->prompts = NULL;
+    q->n_shown = 0;
     snprintf(a->id, sizeof a->id, "%s", id);
     a->created = created;
     a->n = n;
     a->n_per_prompt = per_prompt ? per_prompt : 1;
+    for (size_t i = 0; i < a->n_shown; i++)
+        a->kept += a->prompts[i].json.len * (a->stream ? 1 : a->n_per_prompt);
+    for (uint32_t i = 0; i < n && a->echo; i++)
+        a->choices[i].lp.offset = a->prompts[i / a->n_per_prompt].len;
     for (uint32_t i = 0; i < n && a->chat && a->stream && !a->form; i++) {
         if (sl_chat_parser_create(env->chat, a->thinking, a->tools, &a->choices[i].parser)) {
             sl_oai_answer_destroy(a);
@@ -57,6 +68,7 @@ void sl_oai_answer_destroy(sl_oai_answer *a)
         oai_logprobs_free(&a->choices[i].lp);
         free(a->choices[i].stop_reason);
     }
+    sl_oai_prompts_free(a->prompts, a->n_shown);
     json_decref(a->tools);
     sl_sb_free(&a->out);
     free(a->choices);
@@ -155,11 +167,27 @@ static void end_choice(sl_oai_answer *a, oai_choice *c, const sl_output *o)
     }
 }
 
-void sl_oai_answer_feed(sl_oai_answer *a, const sl_output *o)
+/* What the one token of an answer without tokens says counts for nothing. */
+static sl_output without_output(const sl_output *o)
 {
-    if (a->failed || o->index >= a->n || a->choices[o->index].ended)
+    sl_output x = *o;
+    x.n_tokens = x.text_len = x.completion_tokens = 0;
+    if (o->finished && !o->status)
+        x.finish = SL_FINISH_LENGTH;
+    x.matched_stop = NULL;
+    x.matched_token = -1;
+    return x;
+}
+
+void sl_oai_answer_feed(sl_oai_answer *a, const sl_output *given)
+{
+    if (a->failed || given->index >= a->n || a->choices[given->index].ended)
         return;
+    sl_output part = a->no_output ? without_output(given) : *given, *o = &part;
     oai_choice *c = &a->choices[o->index];
+    oai_prompt_take(a, o->index / a->n_per_prompt, o->scores, o->n_scores);
+    if (a->no_output && !o->finished)
+        return;
     c->prompt_tokens = o->prompt_tokens;
     c->completion_tokens = o->completion_tokens;
     c->cached_tokens = o->cached_tokens;

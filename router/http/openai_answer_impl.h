@@ -39,7 +39,11 @@ struct sl_oai_answer {
     int64_t created;
     oai_choice *choices;
     uint32_t n, n_per_prompt, ended;
-    size_t kept; /* document: bytes of all texts and logprobs */
+    sl_oai_prompt *prompts; /* [n_shown], or NULL */
+    size_t n_shown;
+    bool echo, no_output;
+    int prompt_top; /* -1: no prompt_logprobs */
+    size_t kept;    /* document: bytes of all texts and logprobs */
     sl_strbuf out;
     size_t taken;
     bool began, failed, oom;
@@ -54,6 +58,20 @@ size_t oai_logprobs_bytes(const oai_logprobs *lp);
 /* Appends the value of the "logprobs" member, everything since the last call, or null when not asked for. */
 void oai_logprobs_take(const sl_oai_answer *a, oai_logprobs *lp, sl_strbuf *out);
 void oai_logprobs_free(oai_logprobs *lp);
+
+/* openai_prompt.c. Keeps what has come of a prompt's log-probabilities. */
+void oai_prompt_take(sl_oai_answer *a, uint32_t prompt, const sl_msg_token *t, size_t n);
+/* Appends the JSON string of the text of the choice, with that of its prompt before it if that is wanted. */
+void oai_prompt_text(const sl_oai_answer *a, uint32_t choice, const char *text, size_t len, sl_strbuf *out);
+/* With echo: the log-probabilities of the prompt precede those of the choice. */
+void oai_prompt_logprobs(const sl_oai_answer *a, uint32_t choice, oai_logprobs *lp);
+/* Appends ,"prompt_logprobs":[…] of the prompt of the choice, if that is wanted. */
+void oai_prompt_member(const sl_oai_answer *a, uint32_t choice, sl_strbuf *out);
+
+/* The token as valid UTF-8; malloc'ed, NULL when it cannot be decoded. */
+char *oai_token_text(const sl_oai_answer *a, int32_t id, size_t *len);
+/* Appends a number that every parser takes for a real one. */
+void oai_put_logprob(sl_strbuf *sb, float v);
 
 /* Appends {"id":…,"object":…,"created":…,"model":…,"choices":[ */
 void oai_put_head(const sl_oai_answer *a, const char *object, sl_strbuf *out);

@@ -57,15 +57,18 @@ static void put_choice(sl_oai_answer *a, uint32_t i, sl_strbuf *out)
     if (a->chat)
         oai_put_json(a->form ? forced_message(a, c) : chat_message(a, c), out);
     else
-        sl_sb_json(out, c->text.data ? c->text.data : "", c->text.len);
+        oai_prompt_text(a, i, c->text.data ? c->text.data : "", c->text.len, out);
     sl_sb_free(&c->text);
     sl_sb_str(out, ",\"logprobs\":");
+    oai_prompt_logprobs(a, i, &c->lp);
     oai_logprobs_take(a, &c->lp, out);
     sl_sb_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", c->finish);
     if (c->stop_reason)
         sl_sb_json(out, c->stop_reason, strlen(c->stop_reason));
     else
         sl_sb_str(out, "null");
+    if (!a->chat)
+        oai_prompt_member(a, i, out);
     sl_sb_char(out, '}');
 }
 
@@ -77,6 +80,8 @@ char *sl_oai_answer_json(sl_oai_answer *a)
         put_choice(a, i, &out);
     sl_sb_str(&out, "],\"usage\":");
     oai_put_usage(a, &out);
+    if (a->chat)
+        oai_prompt_member(a, 0, &out);
     sl_sb_char(&out, '}');
     return sl_sb_take(&out);
 }

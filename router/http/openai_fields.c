@@ -39,6 +39,8 @@ static const oai_field fields[] = {
     {"logit_bias", BOTH, OAI_USED, NULL},
     {"logprobs", BOTH, OAI_USED, NULL},
     {"top_logprobs", CHAT, OAI_USED, NULL},
+    {"echo", TEXT, OAI_USED, NULL},
+    {"prompt_logprobs", BOTH, OAI_USED, NULL},
     {"best_of", BOTH, OAI_USED, NULL},
     {"cache_salt", BOTH, OAI_USED, NULL},
     {"parse_special", BOTH, OAI_USED, NULL},
@@ -71,9 +73,7 @@ static const oai_field fields[] = {
     {"request_id", BOTH, OAI_IGNORED, NULL},
     {"rid", BOTH, OAI_IGNORED, NULL},
     /* would change the answer */
-    {"echo", TEXT, OAI_REFUSED, NULL},
     {"suffix", TEXT, OAI_REFUSED, NULL},
-    {"prompt_logprobs", BOTH, OAI_REFUSED, NULL},
     {"guided_whitespace_pattern", BOTH, OAI_REFUSED, NULL},
     {"structural_tag", BOTH, OAI_REFUSED, NULL},
     {"use_beam_search", BOTH, OAI_REFUSED, NULL},

@@ -30,6 +30,10 @@ static inline bool oai_given(const json_t *o, const char *key)
 
 /* The constraint of a body, of whatever fields it comes from: q->spec.sampling and q->form. Tools have been kept already. */
 sl_status sl_oai_read_constraint(const json_t *o, sl_oai_request *q, sl_err *err);
+/* openai_prompt.c: echo, prompt_logprobs; then, when there are prompts, what the answer shows of them. */
+sl_status sl_oai_read_shown(const json_t *o, sl_oai_request *q, sl_err *err);
+sl_status sl_oai_show_prompts(const sl_oai_env *env, const json_t *prompt, sl_oai_request *q, sl_err *err);
+
 /* The form of tools and tool_choice. */
 sl_status sl_oai_check_tools(const json_t *o, sl_err *err);
 

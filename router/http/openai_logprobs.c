@@ -8,15 +8,11 @@
 
 #include "router/http/openai_answer_impl.h"
 
-static double json_number(float v)
-{
-    return isfinite(v) ? (double)v : -9999.0; /* JSON has no infinity */
-}
-
-static void put_real(sl_strbuf *sb, double v)
+void oai_put_logprob(sl_strbuf *sb, float v)
 {
     char text[40];
-    int n = snprintf(text, sizeof text, "%.17g", v);
+    int n =
+        snprintf(text, sizeof text, "%.17g", isfinite(v) ? (double)v : -9999.0); /* JSON has no infinity */
     sl_sb_append(sb, text, (size_t)n);
     if (!strpbrk(text, ".e")) /* parsers that distinguish integers from reals must see a real */
         sl_sb_str(sb, ".0");
@@ -28,8 +24,7 @@ static void comma(sl_strbuf *sb)
         sl_sb_char(sb, ',');
 }
 
-/* The token as valid UTF-8; malloc'ed, NULL when it cannot be decoded. */
-static char *token_text(const sl_oai_answer *a, int32_t id, size_t *len)
+char *oai_token_text(const sl_oai_answer *a, int32_t id, size_t *len)
 {
     char *text;
     return sl_tokenizer_decode(a->env.tok, &id, 1, false, &text, len) ? NULL : text;
@@ -39,7 +34,7 @@ static char *token_text(const sl_oai_answer *a, int32_t id, size_t *len)
 static void put_chat_token(const sl_oai_answer *a, int32_t id, float logprob, sl_strbuf *sb)
 {
     size_t len, n;
-    char *text = token_text(a, id, &len);
+    char *text = oai_token_text(a, id, &len);
     sl_sb_char(sb, '{');
     if (text) {
         sl_sb_str(sb, "\"token\":");
@@ -48,7 +43,7 @@ static void put_chat_token(const sl_oai_answer *a, int32_t id, float logprob, sl
     }
     free(text);
     sl_sb_str(sb, "\"logprob\":");
-    put_real(sb, json_number(logprob));
+    oai_put_logprob(sb, logprob);
     sl_sb_str(sb, ",\"bytes\":[");
     const char *piece = sl_tokenizer_piece(a->env.tok, id, &n);
     for (size_t i = 0; piece && i < n; i++)
@@ -78,7 +73,7 @@ static void add_top(const sl_oai_answer *a, sl_strbuf *sb, const sl_msg_token *t
     comma(sb);
     sl_sb_char(sb, '{');
     for (int i = 0; i < t->n_top && i < a->top; i++) {
-        seen[n] = token_text(a, t->top_ids[i], &lens[n]);
+        seen[n] = oai_token_text(a, t->top_ids[i], &lens[n]);
         bool twice = !seen[n];
         for (size_t k = 0; k < n && !twice; k++)
             twice = lens[k] == lens[n] && !memcmp(seen[k], seen[n], lens[n]);
@@ -90,7 +85,7 @@ static void add_top(const sl_oai_answer *a, sl_strbuf *sb, const sl_msg_token *t
             sl_sb_char(sb, ',');
         sl_sb_json(sb, seen[n], lens[n]);
         sl_sb_char(sb, ':');
-        put_real(sb, json_number(t->top_logprobs[i]));
+        oai_put_logprob(sb, t->top_logprobs[i]);
         n++;
     }
     sl_sb_char(sb, '}');
@@ -101,11 +96,11 @@ static void add_top(const sl_oai_answer *a, sl_strbuf *sb, const sl_msg_token *t
 static void add_text(const sl_oai_answer *a, oai_logprobs *lp, const sl_msg_token *t)
 {
     size_t len = 0;
-    char *text = token_text(a, t->id, &len);
+    char *text = oai_token_text(a, t->id, &len);
     comma(&lp->tokens);
     sl_sb_json(&lp->tokens, text ? text : "", len);
     comma(&lp->values);
-    put_real(&lp->values, json_number(t->logprob));
+    oai_put_logprob(&lp->values, t->logprob);
     add_top(a, &lp->top, t);
     comma(&lp->offsets);
     sl_sb_printf(&lp->offsets, "%zu", lp->offset);

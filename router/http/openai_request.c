@@ -133,17 +133,21 @@ static sl_status parse_stop(const json_t *o, sl_request_spec *s, sl_err *err)
     return SL_OK;
 }
 
-static sl_status parse_lengths(const json_t *o, sl_request_spec *s, sl_err *err)
+static sl_status parse_lengths(const json_t *o, sl_oai_request *q, sl_err *err)
 {
+    sl_request_spec *s = &q->spec;
     const char *key = oai_given(o, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
     if (oai_given(o, key)) {
         s->has_max_tokens = true;
-        SL_TRY(opt_int32(o, key, 1, INT32_MAX, &s->sampling.max_tokens, err));
+        SL_TRY(opt_int32(o, key, q->chat, INT32_MAX, &s->sampling.max_tokens, err));
     }
     SL_TRY(opt_int32(o, "min_tokens", 0, INT32_MAX, &s->sampling.min_tokens, err));
     if (s->has_max_tokens && s->sampling.min_tokens > s->sampling.max_tokens)
         return sl_fail(err, SL_ERR_INVALID, W ".min_tokens: %d exceeds max_tokens %d", s->sampling.min_tokens,
                        s->sampling.max_tokens);
+    q->no_output = !s->sampling.max_tokens;
+    if (q->no_output) /* a prompt is computed with the token that follows it */
+        s->sampling.max_tokens = 1;
     return SL_OK;
 }
 
@@ -158,8 +162,9 @@ static sl_status parse_seed(const json_t *o, sl_request_spec *s, sl_err *err)
     return st;
 }
 
-static sl_status parse_sampling(const json_t *o, sl_request_spec *s, sl_err *err)
+static sl_status parse_sampling(const json_t *o, sl_oai_request *q, sl_err *err)
 {
+    sl_request_spec *s = &q->spec;
     sl_sampling *p = &s->sampling;
     SL_TRY(opt_float(o, "temperature", 0, 100, &p->temperature, err));
     SL_TRY(opt_float(o, "top_p", 0, 1, &p->top_p, err));
@@ -170,7 +175,7 @@ static sl_status parse_sampling(const json_t *o, sl_request_spec *s, sl_err *err
     SL_TRY(opt_float(o, "repetition_penalty", 0, 10, &p->repetition_penalty, err));
     if (p->top_k < 0) /* -1 means off, as 0 does */
         p->top_k = 0;
-    SL_TRY(parse_lengths(o, s, err));
+    SL_TRY(parse_lengths(o, q, err));
     SL_TRY(sl_json_opt_bool(o, W, "ignore_eos", &p->ignore_eos, err));
     SL_TRY(parse_seed(o, s, err));
     SL_TRY(parse_bias(o, p, err));
@@ -260,12 +265,13 @@ static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_req
     q->spec.n = (uint32_t)n;
     SL_TRY(check_best_of(o, n, err));
     SL_TRY(parse_stream(o, q, err));
-    SL_TRY(parse_sampling(o, &q->spec, err));
+    SL_TRY(parse_sampling(o, q, err));
     SL_TRY(parse_salt(o, &q->spec, err));
     SL_TRY(check_user(o, err));
     SL_TRY(sl_json_opt_bool(o, W, "parse_special", &q->parse_special, err));
     SL_TRY(sl_oai_read_constraint(o, q, err));
-    return parse_logprobs(o, q, err);
+    SL_TRY(parse_logprobs(o, q, err));
+    return sl_oai_read_shown(o, q, err);
 }
 
 /* ---- prompts ---- */
@@ -323,7 +329,7 @@ static sl_status parse_prompt(const sl_oai_env *env, const json_t *o, sl_oai_req
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     for (size_t i = 0; i < n; i++)
         SL_TRY(add_prompt(env, several ? json_array_get(v, i) : v, q, err));
-    return SL_OK;
+    return sl_oai_show_prompts(env, v, q, err);
 }
 
 static sl_status parse_thinking(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
@@ -411,7 +417,7 @@ static sl_status render(const sl_oai_env *env, const json_t *o, sl_oai_request *
     SL_TRY(sl_chat_render(env->chat, &cr, &p, err));
     sl_status st = encode_chat(env, &p, q, err);
     sl_chat_prompt_free(&p);
-    return st;
+    return st ? st : sl_oai_show_prompts(env, NULL, q, err);
 }
 
 static sl_status parse_object(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
@@ -449,5 +455,8 @@ void sl_oai_request_free(sl_oai_request *q)
 {
     json_decref(q->tools);
     q->tools = NULL;
+    sl_oai_prompts_free(q->prompts, q->n_shown);
+    q->prompts = NULL;
+    q->n_shown = 0;
     sl_request_spec_free(&q->spec);
 }

@@ -63,8 +63,13 @@ static void put_delta(sl_oai_answer *a, uint32_t i, json_t *delta, const char *f
 
 static void put_text(sl_oai_answer *a, uint32_t i, const char *text, size_t len, const char *finish)
 {
+    bool first = a->echo && !a->choices[i].role_sent; /* the prompt comes with the first part */
     begin_choice(a, i);
-    sl_sb_json(&a->out, text ? text : "", len);
+    if (first)
+        oai_prompt_text(a, i, text ? text : "", len, &a->out);
+    else
+        sl_sb_json(&a->out, text ? text : "", len);
+    a->choices[i].role_sent = true;
     end_choice(a, i, finish);
 }
 

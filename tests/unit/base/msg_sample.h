@@ -127,6 +127,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                    .cached_tokens = 64};
         break;
     case SL_MSG_TOKENS:
+    case SL_MSG_SCORES:
         m.tokens = (sl_msg_tokens){99, 2, 17, produced, 2};
         break;
     case SL_MSG_DONE:

@@ -43,6 +43,8 @@ START_TEST(validation_names_the_field)
     REFUSED(top_k, -1, "top_k");
     REFUSED(n_logprobs, 21, "logprobs");
     REFUSED(n_logprobs, -2, "logprobs");
+    REFUSED(prompt_logprobs, 22, "prompt_logprobs");
+    REFUSED(prompt_logprobs, -1, "prompt_logprobs");
     REFUSED(max_tokens, 0, "max_tokens");
     REFUSED(min_tokens, -1, "min_tokens");
     s.max_tokens = 5;
@@ -106,6 +108,33 @@ static void expect_same(const sl_sampling *a, const sl_sampling *b)
     sl_wr_free(&y);
 }
 
+/* Those of a prompt are in the message only if they are asked for: other requests have the form that older workers read. */
+START_TEST(wire_of_prompt_logprobs)
+{
+    sl_sampling s, got;
+    sl_wr plain, asked;
+    fill(&s);
+    sl_wr_init(&plain);
+    sl_sampling_write(&plain, &s);
+    for (s.prompt_logprobs = 1; s.prompt_logprobs <= 1 + SL_LOGPROBS_MAX; s.prompt_logprobs++) {
+        sl_wr_init(&asked);
+        sl_sampling_write(&asked, &s);
+        ck_assert_uint_ne(asked.data[0], plain.data[0]);
+        ck_assert_uint_eq(asked.len, plain.len + 4);
+        sl_rd r = sl_rd_init(asked.data, asked.len);
+        ck_assert_int_eq(sl_sampling_read(&r, &got), SL_OK);
+        ck_assert_int_eq(sl_rd_done(&r), SL_OK);
+        ck_assert_int_eq(got.prompt_logprobs, s.prompt_logprobs);
+        sl_sampling_free(&got);
+        r = sl_rd_init(asked.data, asked.len - 1);
+        ck_assert_int_eq(sl_sampling_read(&r, &got), SL_ERR_CORRUPT);
+        sl_wr_free(&asked);
+    }
+    sl_wr_free(&plain);
+    sl_sampling_free(&s);
+}
+END_TEST
+
 START_TEST(wire_round_trip)
 {
     sl_sampling s, got, copy;
@@ -147,6 +176,7 @@ int main(void)
     TCase *c = tcase_create("parameters");
     tcase_add_test(c, validation_names_the_field);
     tcase_add_test(c, wire_round_trip);
+    tcase_add_test(c, wire_of_prompt_logprobs);
     suite_add_tcase(s, c);
     return run_suite(s);
 }

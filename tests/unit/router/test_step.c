@@ -22,6 +22,7 @@ static sl_strbuf text;
 static sl_request_env env;
 static sl_request q;
 static sl_step step;
+static sl_msg_token scored[PROMPT];
 
 static void setup(void)
 {
@@ -39,6 +40,7 @@ static void forget(void)
     free(q.tokens);
     free(q.logprobs);
     memset(&q, 0, sizeof q);
+    memset(scored, 0, sizeof scored);
     text.len = 0;
 }
 
@@ -78,6 +80,7 @@ static sl_msg_reserved reserved = {.n_pages = 2, .pages = pages};
 static sl_msg_prefilled prefilled;
 static sl_msg_token one = {.id = 'b'};
 static sl_msg_tokens tokens = {.tokens = &one, .n_tokens = 1};
+static sl_msg_tokens scores = {.tokens = scored, .n_tokens = 1};
 static sl_msg_retracted retracted = {.safe = UINT32_MAX};
 static sl_msg_done done = {.finish = SL_FINISH_LENGTH, .matched_stop = -1};
 
@@ -97,6 +100,11 @@ static sl_request_event make_event(sl_request_event_kind kind)
         break;
     case SL_EVENT_PREFILLED:
         ev.prefilled = &prefilled;
+        break;
+    case SL_EVENT_SCORES:
+        q.sampling.prompt_logprobs = 1;
+        scores = (sl_msg_tokens){.tokens = scored, .n_tokens = 1, .first_index = 1};
+        ev.tokens = &scores;
         break;
     case SL_EVENT_TOKENS:
         ev.tokens = &tokens;
@@ -153,6 +161,7 @@ static const struct {
     {SL_REQUEST_RESERVING, SL_EVENT_STALLED, SL_REQUEST_QUEUED, "LQ"},
     {SL_REQUEST_RESERVING, SL_EVENT_END, SL_REQUEST_FAILED, "LFX"},
     {SL_REQUEST_PREFILLING, SL_EVENT_PREFILLED, SL_REQUEST_PREFILLING, "SF"},
+    {SL_REQUEST_PREFILLING, SL_EVENT_SCORES, SL_REQUEST_PREFILLING, "E"},
     {SL_REQUEST_PREFILLING, SL_EVENT_TOKENS, SL_REQUEST_DECODING, "FE"},
     {SL_REQUEST_PREFILLING, SL_EVENT_DONE, SL_REQUEST_FINISHED, "LFX"},
     {SL_REQUEST_PREFILLING, SL_EVENT_RETRACTED, SL_REQUEST_QUEUED, "LQ"},
@@ -193,6 +202,83 @@ START_TEST(every_state_and_event)
                           name, k, effects());
         }
     }
+}
+END_TEST
+
+/* One SCORES of the tokens [first, first + n) of the prompt. */
+static bool send_scores(size_t first, size_t n)
+{
+    sl_request_event ev = make_event(SL_EVENT_SCORES);
+    for (size_t i = 0; i < n; i++)
+        scored[i] = (sl_msg_token){.id = first + i < PROMPT ? q.tokens[first + i] : 1, .logprob = -1};
+    scores.first_index = (uint32_t)first;
+    scores.n_tokens = n;
+    return apply(ev);
+}
+
+/* Everything but the last token was said: a worker that goes on to the output has failed. */
+static void go_on_too_early(uint32_t seed)
+{
+    ck_assert(apply(make_event(seed % 2 ? SL_EVENT_TOKENS : SL_EVENT_DONE)));
+    ck_assert_str_eq(effects(), "LQ");
+    q.state = SL_REQUEST_PREFILLING;
+    q.retries = 0;
+    q.decode = DECODE_ID, q.prefill = PREFILL_ID;
+}
+
+/* Parts of any size, in order; parts are repeated, as a second attempt does; no token is said twice, and none is left out. */
+START_TEST(scores_are_said_once)
+{
+    for (uint32_t seed = 1; seed < 200; seed++) {
+        uint32_t r = seed;
+        make(SL_REQUEST_PREFILLING);
+        for (int i = 0; i < PROMPT; i++)
+            q.tokens[i] = i % 7;
+        for (size_t said = 0; said < PROMPT - 1;) {
+            r = r * 1664525u + 1013904223u;
+            size_t n = 1 + (r >> 8) % 20, back = (r >> 16) % (said + 1), first = 1 + said - back;
+            n = first + n > PROMPT ? PROMPT - first : n;
+            ck_assert(send_scores(first, n));
+            ck_assert_int_eq(q.state, SL_REQUEST_PREFILLING);
+            size_t fresh = n > back ? n - back : 0;
+            ck_assert_uint_eq(step.n, fresh > 0);
+            if (fresh) {
+                ck_assert(step.list[0].kind == SL_EFFECT_EMIT && step.list[0].emit.scores);
+                ck_assert_uint_eq(step.list[0].emit.n_tokens, fresh);
+                ck_assert_ptr_eq(step.list[0].emit.tokens, scored + back);
+            }
+            said += fresh;
+            ck_assert_uint_eq(q.n_scored, said);
+            if (said < PROMPT - 1 && seed % 3 == 0)
+                go_on_too_early(r);
+        }
+        ck_assert(apply(make_event(SL_EVENT_TOKENS)));
+        ck_assert_int_eq(q.state, SL_REQUEST_DECODING);
+    }
+}
+END_TEST
+
+START_TEST(wrong_scores_are_a_failure)
+{
+    static const struct {
+        size_t first, n;
+    } bad[] = {{0, 1}, {2, 1}, {PROMPT, 1}, {1, PROMPT}, {UINT32_MAX, 1}};
+    for (size_t i = 0; i < SL_COUNT(bad); i++) {
+        make(SL_REQUEST_PREFILLING);
+        ck_assert(send_scores(bad[i].first, bad[i].n));
+        ck_assert_msg(!strcmp(effects(), "LQ"), "case %zu: %s", i, effects());
+    }
+    make(SL_REQUEST_PREFILLING); /* of another token */
+    sl_request_event ev = make_event(SL_EVENT_SCORES);
+    scored[0].id = q.tokens[1] + 1;
+    ck_assert(apply(ev));
+    ck_assert_str_eq(effects(), "LQ");
+    make(SL_REQUEST_PREFILLING); /* that was not asked for */
+    ev = make_event(SL_EVENT_SCORES);
+    scored[0].id = q.tokens[1];
+    q.sampling.prompt_logprobs = 0;
+    ck_assert(apply(ev));
+    ck_assert_str_eq(effects(), "LQ");
 }
 END_TEST
 
@@ -466,6 +552,8 @@ int main(void)
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, every_state_and_event);
+    tcase_add_test(t, scores_are_said_once);
+    tcase_add_test(t, wrong_scores_are_a_failure);
     tcase_add_test(t, effects_carry_the_attempt_that_is_left);
     tcase_add_test(t, a_worker_that_failed_is_not_told);
     tcase_add_test(t, a_stall_blames_the_one_that_had_to_act);
