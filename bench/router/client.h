@@ -19,6 +19,9 @@ typedef struct sl_bench_ask {
     float temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty; /* 0: not set */
     int32_t top_k;                                                                            /* 0: not set */
     int32_t logprobs; /* of this number of best tokens; 0: none */
+    /* The form of the answer, in which no character has a special meaning to JSON; NULL: none. The answer has max_tokens tokens, so it
+     * must be possible to go on for ever. */
+    const char *regex;
     bool stream;
 } sl_bench_ask;
 

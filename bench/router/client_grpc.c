@@ -13,7 +13,12 @@ static void fill_params(Sglang__Grpc__Scheduler__SamplingParams *p, const sl_ben
 {
     p->_max_new_tokens_case = SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS___MAX_NEW_TOKENS_MAX_NEW_TOKENS;
     p->max_new_tokens = a->max_tokens;
-    p->ignore_eos = true;
+    p->ignore_eos = !a->regex; /* a constraint and ignore_eos exclude each other */
+    if (a->regex) {
+        p->constraint_case = SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT_REGEX;
+        p->regex = (char *)(uintptr_t)a->regex;
+        p->min_new_tokens = a->max_tokens;
+    }
     p->temperature = a->temperature;
     p->top_p = a->top_p;
     p->min_p = a->min_p;

@@ -133,8 +133,11 @@ static void put_ask(sl_strbuf *b, const sl_bench_ask *a)
     sl_sb_printf(b, "{\"model\":\"%s\",\"prompt\":[", a->model ? a->model : "sluice");
     for (uint32_t i = 0; i < a->prompt_tokens; i++)
         sl_sb_printf(b, "%s%d", i ? "," : "", a->prompt[i]);
-    sl_sb_printf(b, "],\"max_tokens\":%u,\"temperature\":%.9g,\"ignore_eos\":true", a->max_tokens,
-                 (double)a->temperature);
+    sl_sb_printf(b, "],\"max_tokens\":%u,\"temperature\":%.9g", a->max_tokens, (double)a->temperature);
+    if (a->regex) /* a constraint and ignore_eos exclude each other */
+        sl_sb_printf(b, ",\"regex\":\"%s\",\"min_tokens\":%u", a->regex, a->max_tokens);
+    else
+        sl_sb_str(b, ",\"ignore_eos\":true");
     put_real(b, "top_p", a->top_p);
     put_real(b, "min_p", a->min_p);
     put_real(b, "presence_penalty", a->presence_penalty);

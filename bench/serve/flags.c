@@ -6,9 +6,12 @@
 #include "kernels/params.h"
 #include "sparse/profile.h"
 
-const char *const serve_mode_names[] = {"greedy",    "temperature", "top_p", "top_k",
-                                        "penalties", "logprobs",    "own",   NULL};
-enum { GREEDY, TEMPERATURE, TOP_P, TOP_K, PENALTIES, LOGPROBS, OWN };
+const char *const serve_mode_names[] = {"greedy",   "temperature", "top_p", "top_k", "penalties",
+                                        "logprobs", "constrained", "own",   NULL};
+enum { GREEDY, TEMPERATURE, TOP_P, TOP_K, PENALTIES, LOGPROBS, CONSTRAINED, OWN };
+
+/* Mode constrained: lines of two fields, of which there may always be another. */
+static const char FIELDS[] = "(name: [a-z]{1,12}, number: [0-9]{1,6}; )+";
 
 void serve_mode_set(const serve_flags *f, int mode, sl_bench_ask *a)
 {
@@ -29,6 +32,8 @@ void serve_mode_set(const serve_flags *f, int mode, sl_bench_ask *a)
         a->presence_penalty = 0.5f;
     if (mode == LOGPROBS)
         a->logprobs = 5;
+    if (mode == CONSTRAINED)
+        a->regex = FIELDS;
 }
 
 int32_t serve_cached(const serve_flags *f)
@@ -72,7 +77,7 @@ static bool parse(serve_flags *f, own_sampling *s, sl_arg_list *sets, int argc, 
         {"streams", SL_ARG_TEXT, &f->streams_list, "LIST",
          "Numbers of streams, one after the other. Default 1.", 0, 0, NULL},
         {"modes", SL_ARG_TEXT, &f->modes_list, "LIST",
-         "Kinds of sampling, one after the other: greedy, temperature (1), top_p (0.7 and 0.95), top_k (0.7 and 50), penalties (presence 0.5), logprobs (5), own (by the flags below). Default greedy.",
+         "Kinds of sampling, one after the other: greedy, temperature (1), top_p (0.7 and 0.95), top_k (0.7 and 50), penalties (presence 0.5), logprobs (5), constrained (by a regular expression, which needs a tokenizer and llguidance), own (by the flags below). Default greedy.",
          0, 0, NULL},
         {"prompt", SL_ARG_INT, &f->prompt, "N", "Tokens of a generated prompt. Default 512.", 2, 1 << 24,
          NULL},

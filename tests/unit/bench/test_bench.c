@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "tests/unit/cli/program.h"
+#include "tests/unit/llguidance.h"
 
 START_TEST(messages)
 {
@@ -153,6 +154,14 @@ START_TEST(bench_serve)
     ck_assert_msg(status == 0, "status %d: %s", status, output);
     check_served(3, 100, "greedy");
     check_served(3, 100, "logprobs");
+    if (llguidance_library())
+        setenv("SL_LLGUIDANCE", llguidance_library(), 1);
+    if (getenv("SL_LLGUIDANCE")) {
+        status =
+            run(SERVED "--streams 3 --modes constrained --prompt 100 --tokens 60 --whole --seconds 1", true);
+        ck_assert_msg(status == 0, "status %d: %s", status, output);
+        check_served(3, 100, "constrained");
+    }
     status = run(
         SERVED
         "--streams 2 --modes own --temperature 0.7 --top-p 0.9 --prompt 500 --cached --shared --selection layered "
