@@ -5,6 +5,7 @@
  * are refused.
  */
 #include "base/config_impl.h"
+#include "base/yaml_depth.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -205,6 +206,7 @@ sl_status sl_config_load_text(sl_config *cfg, const char *text, size_t n, const 
     sl_status st;
     if (n > FILE_MAX_BYTES)
         return sl_fail(err, SL_ERR_TOO_LARGE, "%s: larger than %d bytes", name, FILE_MAX_BYTES);
+    SL_TRY(sl_yaml_check_depth(text, n, name, err));
     if (!yaml_parser_initialize(&parser))
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: out of memory", name);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, n);

@@ -145,6 +145,9 @@ typedef struct marker {
  */
 static int run_text(sl_chat_parser *p, const marker *m, int n, bool end)
 {
+    emit_text(p, p->pend.p, p->plain);
+    cp_consume(p, p->plain);
+    p->plain = 0;
     size_t keep = p->pend.n;
     const char *first = NULL;
     int found = -1;

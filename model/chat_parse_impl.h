@@ -81,12 +81,14 @@ struct sl_chat_parser {
     bool first_arg;   /* the current call has no argument yet */
     bool whole;  /* ST_CLOSE: the "}" of the call's object has been consumed, or is not expected any more */
     bool marked; /* ST_OBJECT: tools_open has been consumed; if this is no call, it becomes content */
+    bool by_end; /* ST_OBJECT: its head says nothing; the object is read when it has ended */
     int calls;
     char name[HEADER_MAX];    /* of the current call */
     const json_t *parameters; /* the schema of the current call's function; NULL: there is none */
     unsigned types;           /* ST_JSON: the types that the schema allows for this argument (chat_impl.h) */
     size_t scanned;           /* ST_JSON: bytes of pend that have been searched for the end of the value */
     json_scan scan;           /* of the value that pend begins with */
+    size_t plain;             /* bytes of pend in which no marker is looked for: an object that was no call */
     ct_buf pend, out;         /* text that is not yet understood; JSON of arguments that is not yet emitted */
     sl_chat_sink *sink;       /* valid during a call of feed or finish */
     void *user;

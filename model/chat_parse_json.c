@@ -212,10 +212,15 @@ static bool emit_object(sl_chat_parser *p, const char *text, size_t len)
 static progress run_whole_object(sl_chat_parser *p, size_t from, bool end)
 {
     size_t to = find_end(p, from);
-    if (!to)
-        return end ? give_up(p) : WAIT;
-    if (!emit_object(p, p->pend.p + from, to - from))
+    p->by_end = !to && !end;
+    if (!to && !end)
+        return WAIT;
+    if (!to || !emit_object(p, p->pend.p + from, to - from)) {
+        p->plain =
+            to ? to
+               : p->pend.n; /* a call inside it would be read again up to the same end, and the next one */
         return give_up(p);
+    }
     consume(p, to);
     p->st = ST_CLOSE;
     p->whole = true;
@@ -231,6 +236,8 @@ static progress run_object(sl_chat_parser *p, bool end)
         return WAIT;
     if (from == p->pend.n || from >= HEADER_MAX || p->pend.p[from] != '{')
         return give_up(p);
+    if (p->by_end)
+        return run_whole_object(p, from, end);
     size_t left = p->pend.n - from;
     head h = {0};
     match m = read_head(p->pend.p + from, left < HEADER_MAX ? left : HEADER_MAX, &h);

@@ -69,6 +69,12 @@ static progress give_up(sl_chat_parser *p)
     return MOVED;
 }
 
+/* A tag that ends after pend[n) is too long, however the text was cut: incomplete() has given up before its end came, or would have. */
+static bool too_long(size_t n)
+{
+    return n > HEADER_MAX;
+}
+
 /*
  * pend does not hold a whole tag. plausible: it can be the beginning of one, so more text is awaited, up to HEADER_MAX
  * bytes; at the end of the answer such a beginning is dropped. Otherwise gives up.
@@ -116,7 +122,7 @@ static progress run_block(sl_chat_parser *p, bool end)
     if (!stop)
         return incomplete(p, true, end);
     size_t head = (size_t)(stop - p->pend.p) + 2;
-    if (head >= HEADER_MAX || !attribute(p->pend.p, head, " name=\"", &name, &n) || n == 0)
+    if (too_long(head) || !attribute(p->pend.p, head, " name=\"", &name, &n) || n == 0)
         return give_up(p);
     begin_call(p, name, n);
     cp_consume(p, head);
@@ -130,6 +136,8 @@ static progress run_name(sl_chat_parser *p, bool end)
     if (!stop)
         return end || p->pend.n >= HEADER_MAX ? give_up(p) : WAIT;
     size_t from = 0, to = (size_t)(stop - p->pend.p), at = to;
+    if (too_long(at + strlen(stop == arg ? p->syn->arg_open : p->syn->call_close)))
+        return give_up(p);
     while (from < to && cp_is_space(p->pend.p[from]))
         from++;
     while (to > from && cp_is_space(p->pend.p[to - 1]))
@@ -172,7 +180,7 @@ static progress dsv32_argument(sl_chat_parser *p, bool end)
     if (!stop)
         return incomplete(p, true, end);
     size_t head = (size_t)(stop - p->pend.p) + 2;
-    if (!attribute(p->pend.p, head, " name=\"", &key, &n))
+    if (too_long(head) || !attribute(p->pend.p, head, " name=\"", &key, &n))
         return give_up(p);
     bool typed = attribute(p->pend.p, head, " string=\"", &string, &n_string);
     begin_value(p, key, n, typed && n_string == 4 && memcmp(string, "true", 4) == 0 ? CT_STRING : CT_ANY);
@@ -196,6 +204,8 @@ static progress glm_argument(sl_chat_parser *p, bool end)
         return give_up(p);
     if (rest < most)
         return incomplete(p, true, end);
+    if (too_long(at + most))
+        return give_up(p);
     size_t n = (size_t)(close - key);
     begin_value(p, key, n, schema_types(p, key, n));
     cp_consume(p, at + most);

@@ -12,7 +12,8 @@
  * Bounds: a text has at most SL_GRAMMAR_BYTES_MAX bytes, a regular expression in it SL_GRAMMAR_REGEX_MAX, and compiling it and
  * each mask have a budget of the library's own units (grammar/engine.c), after which SL_ERR_TOO_LARGE comes. The library
  * recurses as deep as a text is nested or linked, so it compiles on a thread with a stack for the deepest one. Within these
- * bounds a text takes at most about a second of one processor; that of the library is quadratic for some texts.
+ * bounds a text takes at most about a second of one processor; that of the library is quadratic for some texts. Its memory is bounded
+ * by sl_grammar_bytes(); up to 128 MiB of compiled texts are kept for later requests.
  *
  * Ownership: an engine borrows its tokenizer, which lives longer; constraints are destroyed before their engine. Threads: an
  * engine may be used by any number of threads, a constraint by one at a time. Nothing here is for a loop's thread: compiling
@@ -67,6 +68,10 @@ typedef struct sl_grammars_stats {
 } sl_grammars_stats;
 void sl_grammars_stats_get(sl_grammars *g, sl_grammars_stats *out);
 
+/* The memory that compiling a text of this length takes at most. */
+uint64_t sl_grammar_bytes(size_t len);
+/* Whether sl_grammar_open() accepts the text, with its errors. Nothing is kept but that it was accepted. */
+sl_status sl_grammar_check(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len, sl_err *err);
 /*
  * A constraint before its first token. What was compiled is kept for the next request with the same text. SL_ERR_INVALID: the
  * text is no grammar of this kind, with the reason; SL_ERR_TOO_LARGE: it exceeds a bound; SL_ERR_NO_MEMORY.

@@ -110,7 +110,11 @@ void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX]);
 void sl_front_count_refused(sl_router *r, const char *api, sl_status st);
 
 /* Whether the workers can follow the constraint of these parameters: it is compiled here, which may take a second, so on a thread of
- * the pool. field: what err calls it. INVALID, UNSUPPORTED (no library), NO_MEMORY. */
-sl_status sl_front_check_constraint(const sl_router *r, const sl_sampling *s, const char *field, sl_err *err);
+ * the pool, and in memory of the guard, which gets it back. field: what err calls it. INVALID, UNSUPPORTED (no library), NO_MEMORY, and
+ * what the guard says. */
+sl_status sl_front_check_constraint(const sl_router *r, const sl_sampling *s, const char *field,
+                                    sl_guard *guard, sl_err *err);
+/* What compiling this constraint is worth in bytes of ordinary work, for the lanes of the pool; 0 without one. */
+size_t sl_front_constraint_cost(const sl_sampling *s);
 
 #endif

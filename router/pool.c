@@ -137,6 +137,7 @@ static void on_done(uv_work_t *w, int status)
     sl_pool_lane *l = j->lane;
     j->running = false;
     l->running--;
+    l->served += (double)j->extra;
     p->running--;
     p->running_long -= is_long(j);
     for (int i = 0; i < SLOTS; i++) {

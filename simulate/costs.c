@@ -10,6 +10,8 @@
 
 #include <yaml.h>
 
+#include "base/yaml_depth.h"
+
 enum { FILE_MAX_BYTES = 1 << 20 };
 
 /* ---- the table ---- */
@@ -194,6 +196,7 @@ sl_status sl_sim_costs_parse(const char *text, size_t n, const char *name, sl_si
     memset(out, 0, sizeof *out);
     if (n > FILE_MAX_BYTES)
         return sl_fail(err, SL_ERR_TOO_LARGE, "%s: larger than %d bytes", name, FILE_MAX_BYTES);
+    SL_TRY(sl_yaml_check_depth(text, n, name, err));
     if (!yaml_parser_initialize(&parser))
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: out of memory", name);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, n);

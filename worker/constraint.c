@@ -60,13 +60,21 @@ struct sl_constraints {
 
 /* ---- queues; with the lock ---- */
 
+/* What is compiled waits for shorter texts, because long ones can take a second each and one client can send hundreds of them; masks
+ * are made in turn. */
 static void enqueue(sl_constraint *c)
 {
     queue *q = &c->of->queues[c->compiled ? MASKING : COMPILING];
+    sl_constraint **at = &q->first;
+    if (c->compiled && q->first)
+        at = &q->last->next;
+    while (*at && (*at)->n_text <= c->n_text)
+        at = &(*at)->next;
+    c->next = *at;
+    *at = c;
+    if (!c->next)
+        q->last = c;
     c->queued = true;
-    c->next = NULL;
-    *(q->first ? &q->last->next : &q->first) = c;
-    q->last = c;
     pthread_cond_signal(&q->more);
 }
 

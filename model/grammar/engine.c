@@ -27,7 +27,13 @@ static void set_limits(sl_llg_limits *l)
     l->verbose_errors = false;
 }
 
-enum { KEPT = 64, SPECIAL = 0xff, STACK_BYTES = 128 << 20 };
+enum {
+    KEPT = 64,
+    KEPT_BYTES = 128 << 20, /* by bytes_that_stay() */
+    ACCEPTED = 1024,        /* texts that were checked, as keys */
+    SPECIAL = 0xff,
+    STACK_BYTES = 128 << 20
+};
 
 const char *const sl_grammar_kind_names[SL_GRAMMAR_KINDS] = {"none",  "json_object", "json_schema",
                                                              "regex", "choice",      "grammar"};
@@ -36,6 +42,7 @@ const char *const sl_grammar_kind_names[SL_GRAMMAR_KINDS] = {"none",  "json_obje
 typedef struct kept {
     sl_key key;
     LlgMatcher *first;
+    uint64_t bytes;
     uint64_t used; /* the engine's count of uses when it was used last; 0: the entry is free */
 } kept;
 
@@ -55,7 +62,9 @@ struct sl_grammars {
     pthread_mutex_t lock; /* of what follows */
     sl_grammars_stats stats;
     kept kept[KEPT];
-    uint64_t uses;
+    uint64_t uses, kept_bytes;
+    sl_key accepted[ACCEPTED]; /* the newest ones, in a ring */
+    uint64_t n_accepted;
 };
 
 struct sl_grammar {
@@ -254,16 +263,53 @@ static LlgMatcher *copy_kept(sl_grammars *g, sl_key key)
     return copy;
 }
 
-/* Keeps m in the place that was used longest ago. */
-static void keep(sl_grammars *g, sl_key key, LlgMatcher *m)
+static void drop_kept(sl_grammars *g, kept *k)
+{
+    g->api->free_matcher(k->first);
+    g->kept_bytes -= k->bytes;
+    *k = (kept){0};
+}
+
+static kept *used_longest_ago(sl_grammars *g)
+{
+    kept *oldest = NULL;
+    for (int i = 0; i < KEPT; i++)
+        if (g->kept[i].used && (!oldest || g->kept[i].used < oldest->used))
+            oldest = &g->kept[i];
+    return oldest;
+}
+
+/* Keeps m, for which those that were used longest ago make room. */
+static void keep(sl_grammars *g, sl_key key, uint64_t bytes, LlgMatcher *m)
 {
     pthread_mutex_lock(&g->lock);
-    kept *oldest = &g->kept[0];
-    for (int i = 1; i < KEPT; i++)
-        if (g->kept[i].used < oldest->used)
-            oldest = &g->kept[i];
-    g->api->free_matcher(oldest->first);
-    *oldest = (kept){key, m, ++g->uses};
+    kept *k;
+    while ((k = used_longest_ago(g)) && g->kept_bytes + bytes > KEPT_BYTES)
+        drop_kept(g, k);
+    for (k = g->kept; k < g->kept + KEPT && k->used; k++)
+        ;
+    if (k == g->kept + KEPT)
+        drop_kept(g, k = used_longest_ago(g));
+    *k = (kept){key, m, bytes, ++g->uses};
+    g->kept_bytes += bytes;
+    pthread_mutex_unlock(&g->lock);
+}
+
+static bool was_accepted(sl_grammars *g, sl_key key)
+{
+    bool found = false;
+    pthread_mutex_lock(&g->lock);
+    for (int i = 0; i < ACCEPTED && !found; i++)
+        found = (uint64_t)i < g->n_accepted && sl_key_eq(g->accepted[i], key);
+    g->stats.kept += found;
+    pthread_mutex_unlock(&g->lock);
+    return found;
+}
+
+static void accept(sl_grammars *g, sl_key key)
+{
+    pthread_mutex_lock(&g->lock);
+    g->accepted[g->n_accepted++ % ACCEPTED] = key;
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -356,8 +402,11 @@ size_t sl_grammar_mask_words(const sl_grammars *g)
 
 /* ---- constraints ---- */
 
-/* Texts of a schema can be regular expressions, whose cost is quadratic. */
-static sl_status check_texts(const json_t *j, sl_err *err)
+enum { NAME_PATTERNS_MAX = 128 }; /* of a schema; the library's time is cubic in them: 0.3 s for 160 */
+
+/* What costs the library more than its own bounds say: texts can be regular expressions, whose cost is quadratic, and each pattern of
+ * names is compared with all others. *patterns: names of patternProperties so far. */
+static sl_status check_texts(const json_t *j, size_t *patterns, sl_err *err)
 {
     const char *key;
     size_t i;
@@ -370,19 +419,25 @@ static sl_status check_texts(const json_t *j, sl_err *err)
         if (strlen(key) > SL_GRAMMAR_REGEX_MAX)
             return sl_fail(err, SL_ERR_TOO_LARGE, "a name of more than %d bytes in a schema",
                            SL_GRAMMAR_REGEX_MAX);
-        SL_TRY(check_texts(value, err));
+        if (!strcmp(key, "patternProperties"))
+            *patterns += json_object_size(value);
+        if (*patterns > NAME_PATTERNS_MAX)
+            return sl_fail(err, SL_ERR_TOO_LARGE, "patternProperties of a schema have more than %d patterns",
+                           NAME_PATTERNS_MAX);
+        SL_TRY(check_texts(value, patterns, err));
     }
-    json_array_foreach(j, i, value) SL_TRY(check_texts(value, err));
+    json_array_foreach(j, i, value) SL_TRY(check_texts(value, patterns, err));
     return SL_OK;
 }
 
 static sl_status check_schema(const char *text, size_t len, sl_err *err)
 {
     json_error_t why;
+    size_t patterns = 0;
     json_t *j = json_loadb(text, len, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
     if (!j)
         return sl_fail(err, SL_ERR_INVALID, "not JSON: %.200s", why.text);
-    sl_status st = check_texts(j, err);
+    sl_status st = check_texts(j, &patterns, err);
     json_decref(j);
     return st;
 }
@@ -407,26 +462,71 @@ static void count(sl_grammars *g, sl_status st, double seconds)
     pthread_mutex_unlock(&g->lock);
 }
 
-static sl_status first_state(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len,
-                             LlgMatcher **out, sl_err *err)
+/* Nothing follows for memory from the library's own units. Hostile texts (tests/unit/model/test_grammar.c) took at most 150 MB for 32 KiB and
+ * 12 MB for 4 KiB; 10 and 2 MB stayed when they were compiled. */
+uint64_t sl_grammar_bytes(size_t len)
 {
-    const sl_key key = sl_hash_chain((sl_key){(uint64_t)kind, 0}, text, len);
-    if ((*out = copy_kept(g, key)))
-        return SL_OK;
+    return (4 << 20) + 5120 * (uint64_t)len;
+}
+
+static uint64_t bytes_that_stay(size_t len)
+{
+    return (1 << 20) + 512 * (uint64_t)len;
+}
+
+static sl_key key_of(sl_grammar_kind kind, const char *text, size_t len)
+{
+    return sl_hash_chain((sl_key){(uint64_t)kind, 0}, text, len);
+}
+
+static sl_status compile_text(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len,
+                              LlgMatcher **out, sl_err *err)
+{
     char *copy = malloc(len + 1);
     if (!copy)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a grammar");
     memcpy(copy, len ? text : "", len); /* the text may have no end of its own */
     copy[len] = 0;
-    LlgMatcher *made = NULL;
     const uint64_t begin = sl_now_ns();
-    sl_status st = compile_aside(g, kind, copy, &made, err);
+    sl_status st = compile_aside(g, kind, copy, out, err);
     free(copy);
     count(g, st, (double)(sl_now_ns() - begin) / 1e9);
-    SL_TRY(st);
+    return st;
+}
+
+static sl_status first_state(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len,
+                             LlgMatcher **out, sl_err *err)
+{
+    const sl_key key = key_of(kind, text, len);
+    if ((*out = copy_kept(g, key)))
+        return SL_OK;
+    LlgMatcher *made = NULL;
+    SL_TRY(compile_text(g, kind, text, len, &made, err));
     *out = g->api->clone_matcher(made);
-    keep(g, key, made);
+    keep(g, key, bytes_that_stay(len), made);
     return *out ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a constraint");
+}
+
+/* An error of a text names its kind. */
+static sl_status of_kind(sl_grammar_kind kind, sl_status st, sl_err *err)
+{
+    if (st == SL_OK)
+        return SL_OK;
+    return sl_fail_in(err, st, "%s", kind < SL_GRAMMAR_KINDS ? sl_grammar_kind_names[kind] : "grammar");
+}
+
+sl_status sl_grammar_check(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len, sl_err *err)
+{
+    LlgMatcher *m = NULL;
+    SL_TRY(need_parts(g, err));
+    SL_TRY(of_kind(kind, check_text(kind, text, len, err), err));
+    const sl_key key = key_of(kind, text, len);
+    if (was_accepted(g, key))
+        return SL_OK;
+    SL_TRY(of_kind(kind, compile_text(g, kind, text, len, &m, err), err));
+    g->api->free_matcher(m);
+    accept(g, key);
+    return SL_OK;
 }
 
 sl_status sl_grammar_open(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len,
@@ -437,8 +537,7 @@ sl_status sl_grammar_open(sl_grammars *g, sl_grammar_kind kind, const char *text
     sl_status st = check_text(kind, text, len, err);
     if (st == SL_OK)
         st = first_state(g, kind, text, len, &m, err);
-    if (st != SL_OK)
-        return sl_fail_in(err, st, "%s", kind < SL_GRAMMAR_KINDS ? sl_grammar_kind_names[kind] : "grammar");
+    SL_TRY(of_kind(kind, st, err));
     sl_grammar *c = malloc(sizeof *c);
     if (!c) {
         g->api->free_matcher(m);

@@ -95,8 +95,11 @@ static void run_parse(sl_front_job *f)
     if (!j->read)
         j->st = parse(j);
     j->read = true;
-    if (!j->st && j->pool && j->spec.sampling.constraint)
-        j->st = sl_front_check_constraint(f->r, &j->spec.sampling, "sampling_params.constraint", &j->err);
+    if (j->st || !j->pool || !j->spec.sampling.constraint)
+        return;
+    f->extra = sl_front_constraint_cost(&j->spec.sampling);
+    j->st =
+        sl_front_check_constraint(f->r, &j->spec.sampling, "sampling_params.constraint", &f->guard, &j->err);
 }
 
 static void free_parse(void *job)

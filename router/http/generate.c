@@ -206,7 +206,8 @@ static void job_run(sl_front_job *f)
     if (j->st || !j->pool || !j->out.form)
         return;
     snprintf(field, sizeof field, "body.%s", j->out.constraint);
-    j->st = sl_front_check_constraint(f->r, &j->out.spec.sampling, field, &j->err);
+    f->extra = sl_front_constraint_cost(&j->out.spec.sampling);
+    j->st = sl_front_check_constraint(f->r, &j->out.spec.sampling, field, &f->guard, &j->err);
 }
 
 static void free_job(void *job)

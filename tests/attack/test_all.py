@@ -174,6 +174,7 @@ def attacks():
     found |= {f"frames: {kind}": flood(kind) for kind in test_frames.KINDS}
     for kind, make in test_pool.GROWS.items():
         found[f"grows: {kind}"] = posted(make(), "/v1/chat/completions" if kind == "arguments" else "/v1/completions")
+    found["grows: schemas"] = lambda c, _end: c.post(test_pool.GROWS["schemas"](), "/v1/completions")  # another one each time
     found["marks"] = posted(test_pool.body(test_pool.MARKS))
     found["deep JSON"] = posted(b'{"model": "tiny-v32", "prompt": ' + b"[" * 100000 + b"]" * 100000 + b"}")
     found |= {"bodies with a key": bodies(test_frames.GENERATE, (auth,)), "bodies without a key": bodies(test_frames.CHECK, ()),

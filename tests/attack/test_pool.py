@@ -108,6 +108,21 @@ def test_a_client_that_leaves_ends_the_work(router):
 
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": '{"a":[' + "{}," * 1500000 + "{}]}"}}
+def schema(i):
+    """Of 30 KB, which no other call has: compiling it takes 10 MB and half a second."""
+    members = ",".join(f'"p{k}x{i}":{{"maxLength":5000}}' for k in range(900))
+    return '{"type":"object","properties":{%s}}' % members
+
+
+class Schemas:
+    """A body that is another one each time."""
+    n = 0
+
+    def __call__(self):
+        Schemas.n += 1
+        return body("x", guided_json=schema(Schemas.n))
+
+
 GROWS = {  # what is small when it is sent and large when it is worked on
     "spaces": lambda: body(" " * 7500000),
     "word": lambda: body("a" * 7500000),
@@ -116,6 +131,7 @@ GROWS = {  # what is small when it is sent and large when it is worked on
     "arguments": lambda: json.dumps({"model": "tiny-v32", "max_tokens": 1, "messages": [
         {"role": "assistant", "tool_calls": [CALL]}, {"role": "user", "content": "x"}]}).encode(),
     "bias": lambda: body(["x"] * 8, n=128, logit_bias={str(i): 1 for i in range(300)}, stop=["s" * 1000] * 4),
+    "schemas": Schemas(),
     "wide bias": lambda: body(["x"] * 8, n=128, logit_bias={str(i % 1000): i % 100 for i in range(100000)}),
 }
 
@@ -123,15 +139,16 @@ GROWS = {  # what is small when it is sent and large when it is worked on
 @pytest.mark.parametrize("kind", GROWS)
 def test_memory_is_reserved(router, kind):
     """Refused, or served, and the router's memory stays bounded."""
-    data = GROWS[kind]()
+    bodies = [GROWS[kind]() for _ in range(6 if kind == "schemas" else 1)]
     path = b"/v1/chat/completions" if kind == "arguments" else b"/v1/completions"
     results = []
 
     def run():
         try:
-            with socket.create_connection(wire.address(router.http), timeout=120) as s:
-                s.sendall(head("loud", len(data)).replace(b"/v1/completions", path) + data)
-                results.append(int(s.recv(4096).split(b" ")[1]))
+            for data in bodies:
+                with socket.create_connection(wire.address(router.http), timeout=120) as s:
+                    s.sendall(head("loud", len(data)).replace(b"/v1/completions", path) + data)
+                    results.append(int(s.recv(4096).split(b" ")[1]))
         except (ConnectionError, IndexError):
             results.append(0)
     threads = [threading.Thread(target=run) for _ in range(8)]

@@ -159,7 +159,7 @@ static const struct {
 };
 
 typedef struct collected {
-    char text[4096];
+    char text[32768];
     size_t n;
     char open; /* kind of the part being written, 0 = none */
     int calls, ended;
@@ -236,6 +236,47 @@ START_TEST(any_cut_gives_the_same_parts)
         stream(answers[_i].format, answers[_i].thinking, tools, answers[_i].text, len, step, &c);
         ck_assert_msg(strcmp(c.text, answers[_i].parts) == 0, "cut by %zu: \"%s\", not \"%s\"", step, c.text,
                       answers[_i].parts);
+    }
+    json_decref(tools);
+}
+END_TEST
+
+static unsigned below(unsigned n)
+{
+    static uint64_t rng = 88172645463325252ull;
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (unsigned)(rng >> 20) % n;
+}
+
+/* An answer of which one byte, or a blank before it, comes thousands of times: around the bounds of what may wait, and beyond. */
+static size_t stretched(const char *text, char *out)
+{
+    static const unsigned around[] = {1024, 4096, 8192};
+    size_t n = strlen(text), at = n ? below((unsigned)n) : 0;
+    unsigned times = below(4) ? around[below(3)] - below(130) + 3 : 3 + below(9000);
+    char c = below(2) ? text[at] : " \n\t\r"[below(4)];
+    if ((unsigned char)text[at] >= 0x80) /* it would not be a character */
+        c = '\n', at = 0;
+    memcpy(out, text, at);
+    memset(out + at, c, times);
+    memcpy(out + at + times, text + at, n - at);
+    return n + times;
+}
+
+START_TEST(long_parts_are_the_same_however_they_are_cut)
+{
+    json_t *tools = answers[_i].tools ? parse_json(TOOLS) : NULL;
+    static char text[32768];
+    static collected whole, cut;
+    for (int k = 0; k < 25; k++) {
+        static const size_t steps[] = {1, 7, 61, 4095, 4096, 5000};
+        size_t len = stretched(answers[_i].text, text), step = steps[below(SL_COUNT(steps))];
+        stream(answers[_i].format, answers[_i].thinking, tools, text, len, len, &whole);
+        stream(answers[_i].format, answers[_i].thinking, tools, text, len, step, &cut);
+        ck_assert_msg(strcmp(whole.text, cut.text) == 0, "%s, %zu bytes cut by %zu: other parts",
+                      answers[_i].text, len, step);
     }
     json_decref(tools);
 }
@@ -337,6 +378,7 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_test(c, golden_answers);
     tcase_add_loop_test(c, any_cut_gives_the_same_parts, 0, (int)SL_COUNT(answers));
+    tcase_add_loop_test(c, long_parts_are_the_same_however_they_are_cut, 0, (int)SL_COUNT(answers));
     tcase_add_loop_test(c, truncated_calls_are_whole_json, 0, (int)SL_COUNT(answers));
     tcase_add_test(c, nothing_is_held_longer_than_needed);
     tcase_add_test(c, arguments_of_json_calls_are_streamed);

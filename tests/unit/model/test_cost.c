@@ -343,6 +343,8 @@ static const kind answers[] = {
      NULL},
     {"many members", "</think><tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1", {",\"b\":2"}, NULL},
     {"digits", "</think><tool_call>{\"name\":\"f\",\"arguments\":{\"a\":", {"1234"}, NULL},
+    {"calls in calls that do not end", "</think>", {"<tool_call>{\"arguments\": {}, "}, NULL},
+    {"calls in a call that ends late", "</think>", {"<tool_call>{\"a\": ["}, "]}"},
     {"many calls", "</think>", {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>\n"}, NULL},
     {"bare calls", NULL, {"{\"name\":\"f\",\"parameters\":{\"a\":1}};"}, NULL},
     {"tagged calls",

@@ -416,6 +416,87 @@ static void ambiguous(sl_strbuf *sb, size_t bytes)
     sl_sb_str(sb, "root ::= s\ns ::= s s | s s s | [a-z] | \"\"\n");
 }
 
+static void letters_of_all_scripts(sl_strbuf *sb, size_t bytes)
+{
+    (void)bytes;
+    for (int i = 0; i < 16; i++)
+        sl_sb_printf(sb, "[\\p{L}\\p{N}\\p{M}]{%d,%d}[^\\p{Lu}]", i, 900 + i);
+}
+
+static void ranges_of_numbers(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "{\"anyOf\":[{}");
+    for (int i = 0; sb->len + 100 < bytes; i++)
+        sl_sb_printf(sb, ",{\"type\":\"number\",\"minimum\":-%d.0000123,\"maximum\":98765432%d.123456}", i,
+                     i);
+    sl_sb_str(sb, "]}");
+}
+
+static void multiples(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "{\"anyOf\":[{}");
+    for (int i = 0; sb->len + 100 < bytes; i++)
+        sl_sb_printf(sb, ",{\"type\":\"integer\",\"multipleOf\":%d}", 9973 + i);
+    sl_sb_str(sb, "]}");
+}
+
+static void lists_of_lists(sl_strbuf *sb, size_t bytes)
+{
+    (void)bytes;
+    for (int i = 0; i < 12; i++)
+        sl_sb_str(sb, "{\"type\":\"array\",\"minItems\":500,\"maxItems\":1000,\"items\":");
+    sl_sb_str(sb, "{}");
+    repeat(sb, "}", 12);
+}
+
+static void names_by_pattern(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "{\"type\":\"object\",\"patternProperties\":{\"^x\":{}");
+    for (int i = 0; sb->len + 100 < bytes; i++)
+        sl_sb_printf(sb, ",\"^a%d(b|c)*d\":{\"format\":\"date-time\"}", i);
+    sl_sb_str(sb, "}}");
+}
+
+static void most_patterns(sl_strbuf *sb, size_t bytes)
+{
+    (void)bytes;
+    sl_sb_str(sb, "{\"allOf\":[{\"patternProperties\":{\"^x\":{}}},{\"patternProperties\":{\"^y\":{}");
+    for (int i = 0; i < 126; i++)
+        sl_sb_printf(sb, ",\"^a%d(b|c)*d\":{\"format\":\"date-time\"}", i);
+    sl_sb_str(sb, "}}]}");
+}
+
+static void crossed_formats(sl_strbuf *sb, size_t bytes)
+{
+    static const char *const formats[] = {"date-time", "email",    "uuid",    "ipv6",
+                                          "uri",       "hostname", "duration"};
+    sl_sb_str(sb, "{\"allOf\":[{}");
+    for (int i = 0; sb->len + 150 < bytes; i++)
+        sl_sb_printf(
+            sb,
+            ",{\"anyOf\":[{\"type\":\"string\",\"format\":\"%s\"},{\"type\":\"string\",\"format\":\"%s\"}]}",
+            formats[i % 7], formats[(i + 1) % 7]);
+    sl_sb_str(sb, "]}");
+}
+
+static void one_of(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "{\"oneOf\":[{\"const\":0}");
+    for (int i = 0; sb->len + 100 < bytes; i++)
+        sl_sb_printf(sb, ",{\"properties\":{\"kind\":{\"const\":\"k%d\"}},\"required\":[\"kind\"]}", i);
+    sl_sb_str(sb, "]}");
+}
+
+static void long_choices(sl_strbuf *sb, size_t bytes)
+{
+    sl_sb_str(sb, "[\"x\"");
+    for (int i = 0; sb->len + 20 < bytes; i++)
+        sl_sb_printf(sb, ",\"%x\"", i * 2654435761u);
+    sl_sb_str(sb, "]");
+}
+
+enum { ALTERNATIVES = 15 };
+
 static const struct {
     const char *name;
     sl_grammar_kind kind;
@@ -436,8 +517,17 @@ static const struct {
     {"groups", SL_GRAMMAR_GBNF, deep_groups},
     {"circle of rules", SL_GRAMMAR_GBNF, circle_of_rules},
     {"optional items", SL_GRAMMAR_GBNF, optional_items},
-    {"alternatives", SL_GRAMMAR_GBNF, alternatives},
+    [ALTERNATIVES] = {"alternatives", SL_GRAMMAR_GBNF, alternatives},
     {"ambiguous", SL_GRAMMAR_GBNF, ambiguous},
+    {"letters of all scripts", SL_GRAMMAR_REGEX, letters_of_all_scripts},
+    {"ranges of numbers", SL_GRAMMAR_SCHEMA, ranges_of_numbers},
+    {"multiples", SL_GRAMMAR_SCHEMA, multiples},
+    {"lists of lists", SL_GRAMMAR_SCHEMA, lists_of_lists},
+    {"names by pattern", SL_GRAMMAR_SCHEMA, names_by_pattern},
+    {"most patterns of names", SL_GRAMMAR_SCHEMA, most_patterns},
+    {"crossed formats", SL_GRAMMAR_SCHEMA, crossed_formats},
+    {"one of", SL_GRAMMAR_SCHEMA, one_of},
+    {"choices", SL_GRAMMAR_CHOICE, long_choices},
 };
 
 /* Whether it is refused or served: compiling and 20 tokens end, and in ten times the processor time that the header promises. */
@@ -473,6 +563,109 @@ START_TEST(hostile_grammars_are_bounded)
 }
 END_TEST
 
+/* KiB of this line of /proc/self/status. */
+static long status_kib(const char *line)
+{
+    char text[256];
+    long kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(text, sizeof text, f))
+        if (!strncmp(text, line, strlen(line)))
+            kib = strtol(text + strlen(line) + 1, NULL, 10);
+    if (f)
+        fclose(f);
+    return kib;
+}
+
+/* What the process has in memory at most from now on is what VmHWM says; false: this system cannot begin anew. */
+static bool forget_peak(void)
+{
+    FILE *f = fopen("/proc/self/clear_refs", "w");
+    bool ok = f && fputs("5", f) >= 0;
+    return f && fclose(f) == 0 && ok;
+}
+
+static sl_status check_hostile(int which, size_t bytes, size_t *len)
+{
+    sl_strbuf sb = {0};
+    hostile[which].make(&sb, bytes);
+    sl_status st = sl_grammar_check(engine, hostile[which].kind, sb.data, sb.len, NULL);
+    *len = sb.len;
+    sl_sb_free(&sb);
+    return st;
+}
+
+/* Compiling takes at most what sl_grammar_bytes() says, which the router takes from its budget before. */
+START_TEST(memory_of_a_text_is_bounded)
+{
+    size_t len;
+    if (RUN_SUITE_SANITIZED || !forget_peak())
+        return;
+    long before = status_kib("VmRSS:");
+    check_hostile(_i, SL_GRAMMAR_BYTES_MAX - 250, &len);
+    long most = status_kib("VmHWM:") - before;
+    ck_assert_msg(most <= (long)(sl_grammar_bytes(len) >> 10), "%s: %zu bytes take %ld KiB", hostile[_i].name,
+                  len, most);
+}
+END_TEST
+
+/* Of texts that are only checked nothing stays; of those that are opened, at most 128 MiB. */
+START_TEST(memory_of_many_texts_is_bounded)
+{
+    enum { MANY = 40 };
+    sl_grammar *c;
+    size_t len = 0;
+    if (RUN_SUITE_SANITIZED)
+        return;
+    long before = status_kib("VmRSS:");
+    for (int i = 0; i < MANY; i++)
+        ck_assert_int_eq(check_hostile(ALTERNATIVES, SL_GRAMMAR_BYTES_MAX - 300 - 8 * (size_t)i, &len),
+                         SL_OK);
+    long checked = status_kib("VmRSS:") - before;
+    ck_assert_msg(checked <= (long)(sl_grammar_bytes(len) >> 10), "%ld KiB stay of %d texts", checked, MANY);
+    for (int i = 0; i < 4 * MANY; i++) { /* small ones: by their number; then large ones: by their bytes */
+        sl_strbuf sb = {0};
+        sl_sb_printf(&sb, "[a-z]{%d}", i + 1);
+        ck_assert_int_eq(sl_grammar_open(engine, SL_GRAMMAR_REGEX, sb.data, sb.len, &c, NULL), SL_OK);
+        sl_grammar_close(c);
+        sl_sb_free(&sb);
+    }
+    for (int i = 0; i < MANY; i++) {
+        sl_strbuf sb = {0};
+        hostile[ALTERNATIVES].make(&sb, SL_GRAMMAR_BYTES_MAX - 300 - 8 * (size_t)i);
+        ck_assert_int_eq(sl_grammar_open(engine, SL_GRAMMAR_GBNF, sb.data, sb.len, &c, NULL), SL_OK);
+        sl_grammar_close(c);
+        sl_sb_free(&sb);
+    }
+    long kept = status_kib("VmRSS:") - before;
+    ck_assert_msg(kept <= 128 << 10, "%ld KiB are kept of %d texts", kept, MANY);
+}
+END_TEST
+
+/* A check finds what opening finds, the first time and later. */
+START_TEST(a_check_is_as_opening)
+{
+    sl_grammars_stats before, after;
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < SL_COUNT(refused); i++) {
+            sl_err err = {0}, other = {0};
+            sl_grammar *c;
+            const char *text = refused[i].text;
+            sl_status st = sl_grammar_check(engine, refused[i].kind, text, strlen(text), &err);
+            ck_assert_int_eq(st, sl_grammar_open(engine, refused[i].kind, text, strlen(text), &c, &other));
+            ck_assert_str_eq(err.text, other.text);
+        }
+        sl_grammars_stats_get(engine, &before);
+        for (size_t i = 0; i < SL_COUNT(cases); i++)
+            ck_assert_int_eq(
+                sl_grammar_check(engine, cases[i].kind, cases[i].grammar, strlen(cases[i].grammar), NULL),
+                SL_OK);
+        sl_grammars_stats_get(engine, &after);
+        ck_assert_uint_eq(after.compiled - before.compiled, round ? 0 : SL_COUNT(cases));
+    }
+}
+END_TEST
+
 int main(void)
 {
     sl_err err = {0};
@@ -492,6 +685,9 @@ int main(void)
     tcase_add_test(t, the_end_and_special_tokens);
     tcase_add_loop_test(t, what_is_refused, 0, (int)SL_COUNT(refused));
     tcase_add_loop_test(t, hostile_grammars_are_bounded, 0, (int)SL_COUNT(hostile));
+    tcase_add_loop_test(t, memory_of_a_text_is_bounded, 0, (int)SL_COUNT(hostile));
+    tcase_add_test(t, memory_of_many_texts_is_bounded);
+    tcase_add_test(t, a_check_is_as_opening);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

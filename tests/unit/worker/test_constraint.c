@@ -193,6 +193,30 @@ START_TEST(no_constraint_and_failures)
 }
 END_TEST
 
+/* However many long texts wait to be compiled, a short one waits for the one that is being compiled. */
+START_TEST(a_short_text_is_compiled_before_long_ones)
+{
+    enum { LONG = 12, PARTS = 2500 };
+    static char text[LONG][PARTS * 8 + 32];
+    sl_constraint *c[LONG];
+    start(llguidance_library());
+    for (int i = 0; i < LONG; i++) {
+        size_t n = (size_t)snprintf(text[i], sizeof text[i], "root ::= \"b%d\"", i);
+        for (int k = 0; k < PARTS; k++)
+            n += (size_t)snprintf(text[i] + n, sizeof text[i] - n, "|\"a%d\"", k);
+        c[i] = opened(SL_GRAMMAR_GBNF, text[i], NULL, 0);
+    }
+    sl_constraint *shorter = opened(SL_GRAMMAR_REGEX, "[ab]+", NULL, 0);
+    until_ready(shorter);
+    int ready = 0;
+    for (int i = 0; i < LONG; i++)
+        ready += sl_constraint_ready(c[i]);
+    ck_assert_msg(ready < LONG, "all long texts were compiled before the short one");
+    for (int i = 0; i < LONG; i++)
+        until_ready(c[i]); /* they are compiled in the end */
+}
+END_TEST
+
 START_TEST(without_the_library_constraints_fail_by_name)
 {
     sl_err err = {0};
@@ -216,6 +240,7 @@ int main(void)
     if (llguidance_library() || getenv("SL_LLGUIDANCE")) {
         tcase_add_test(t, masks_follow_the_tokens);
         tcase_add_test(t, no_constraint_and_failures);
+        tcase_add_test(t, a_short_text_is_compiled_before_long_ones);
     } else {
         printf("skipped: masks and failures; there is no llguidance, scripts/install-deps installs it\n");
     }
