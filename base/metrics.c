@@ -304,3 +304,13 @@ uint64_t sl_histogram_count(const sl_histogram *h)
         total += atomic_load_explicit(&h->s.counts[i], memory_order_relaxed);
     return total;
 }
+
+size_t sl_histogram_read(const sl_histogram *h, uint64_t *counts, size_t cap, const double **bounds)
+{
+    if (!h || h->s.set->n >= cap)
+        return 0;
+    for (size_t i = 0; i <= h->s.set->n; i++)
+        counts[i] = atomic_load_explicit(&h->s.counts[i], memory_order_relaxed);
+    *bounds = h->s.set->bounds;
+    return h->s.set->n;
+}

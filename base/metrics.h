@@ -78,6 +78,8 @@ void sl_histogram_observe(sl_histogram *h, double v);
 uint64_t sl_counter_value(const sl_counter *c);
 double sl_gauge_value(const sl_gauge *g);
 uint64_t sl_histogram_count(const sl_histogram *h);
+/* The counts of its buckets, one more than the bounds, which it returns with their number; 0: h is NULL, or cap is too small. */
+size_t sl_histogram_read(const sl_histogram *h, uint64_t *counts, size_t cap, const double **bounds);
 
 /* Prometheus text exposition 0.0.4, malloc'ed; NULL when out of memory. Any thread. */
 char *sl_metrics_text(sl_metrics *m);

@@ -46,6 +46,8 @@ const sl_command sl_commands[] = {
      "sluice config check configs/one-host.yaml --set model.max_context=32768", sl_cmd_config},
     {"cache", "what is cached where, and checks, filling and emptying of caches",
      "sluice cache stat --router http://127.0.0.1:8080", sl_cmd_cache},
+    {"top", "what the router's live page shows, in a terminal", "sluice top --router http://127.0.0.1:8080",
+     sl_cmd_top},
     {"bench", "benchmarks of single parts", "sluice bench transport --help", sl_cmd_bench},
     {"version", "the version", "sluice version", sl_cmd_version},
     {NULL, NULL, NULL, NULL},

@@ -199,6 +199,42 @@ uint32_t sl_cluster_retry_after_s(const sl_router *r);
 /* Forgets every worker's cached prefixes, here and there. */
 void sl_cluster_flush_cache(sl_router *r);
 
+/* ---- for people who look at the cluster ---- */
+
+enum { SL_REQUEST_STAGES = 4 }; /* queued, reserving, prefilling, decoding */
+const char *sl_request_stage_name(int stage);
+
+/* One request that has not ended. */
+typedef struct sl_request_info {
+    char id[96], client[SL_CLIENT_MAX];
+    int stage;
+    uint64_t start_ns;
+    uint32_t prompt, cached, produced; /* tokens; cached: of the prompt */
+    uint32_t attempt, prefill, decode; /* ids of the members of this attempt, 0 none */
+} sl_request_info;
+
+/* The oldest requests, at most cap, the oldest first; returns their number. stages: how many requests are in each. */
+size_t sl_cluster_requests(const sl_router *r, sl_request_info *list, size_t cap,
+                           uint32_t stages[SL_REQUEST_STAGES]);
+
+typedef struct sl_client_info {
+    char client[SL_CLIENT_MAX]; /* a tenant, or an address */
+    uint32_t queued, active;    /* requests in the queue; requests that have not ended */
+} sl_client_info;
+
+/* Clients with requests, and tenants that have had some; at most cap. Returns their number. */
+size_t sl_cluster_clients(const sl_router *r, sl_client_info *list, size_t cap);
+
+/* A request that ended with an error. */
+typedef struct sl_error_info {
+    uint64_t at_ns;
+    const char *outcome; /* static */
+    char id[96], reason[160];
+} sl_error_info;
+
+/* The last errors, at most cap, the newest first; returns their number. */
+size_t sl_cluster_errors(const sl_router *r, sl_error_info *list, size_t cap);
+
 /* ---- questions about the cache of one worker ---- */
 
 typedef struct sl_cache_call sl_cache_call;

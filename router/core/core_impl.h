@@ -25,6 +25,7 @@
  *   prefetch.c        requests that wait are announced to workers
  *   kv_events.c       changes of prefix caches, for the index and for subscribers    sl_kv_log
  *   facts.c           the queries of core.h for the fronts
+ *   glance.c          those for people who look at the cluster          sl_error_ring
  *
  * In one iteration of the loop, messages of workers and calls of fronts become events; a step turns an event into
  * effects; sl_effects_run() performs the effects in order. No effect is performed while a step or another effect runs.
@@ -238,6 +239,12 @@ typedef struct sl_router_life {
     uint64_t turn_cpu_ns, cpu_read_ns; /* CPU time of the thread, and when it was read */
 } sl_router_life;
 
+/* Requests that ended with an error, the newest of n. */
+typedef struct sl_error_ring {
+    uint64_t n;
+    sl_error_info at[64];
+} sl_error_ring;
+
 struct sl_router {
     sl_router_opts o;
     uv_loop_t loop;
@@ -254,6 +261,7 @@ struct sl_router {
     sl_directory *directory;
     sl_share_cache shares;
     sl_router_stats stats;
+    sl_error_ring errors;
     sl_front *fronts[SL_FRONTS]; /* NULL where off; in the registry's order */
     sl_front_shared shared;      /* of the fronts */
     sl_tls *tls;                 /* for connections that begin now; NULL = plain */
@@ -319,6 +327,11 @@ void sl_cache_member_lost(sl_router *r, uint32_t member);
 /* Questions whose time is over fail. */
 void sl_cache_tick(sl_router *r, uint64_t now);
 void sl_cache_free(sl_router *r);
+
+/* ---- glance.c ---- */
+
+/* outcome: static. */
+void sl_errors_add(sl_error_ring *ring, const char *id, const char *outcome, const char *reason);
 
 /* ---- messages.c ---- */
 

@@ -246,6 +246,8 @@ static void observe_end(sl_router *r, const sl_request *q, const sl_effect *e)
     sl_status st = e->end.status;
     const char *outcome = st ? sl_router_stats_outcome(st) : sl_finish_name(e->end.finish);
     sl_router_stats_request(&r->stats, q->group->api, outcome);
+    if (st)
+        sl_errors_add(&r->errors, q->group->id, outcome, e->end.reason);
     sl_counter_add(r->stats.cached_tokens, q->cached_tokens);
     sl_histogram_observe(r->stats.e2e, (double)(now - q->start_ns) / 1e9);
     if (q->first_token_ns)

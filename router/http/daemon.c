@@ -185,7 +185,8 @@ static sl_status http_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_e
                           .chat = sl_router_model(r)->chat,
                           .served_name = o->served_name,
                           .parse_special = o->parse_special};
-    sl_status st = open_http(h, err);
+    h->page = sl_page_create(r, loop);
+    sl_status st = h->page ? open_http(h, err) : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     if (st) {
         http_destroy(&h->front);
         return st;
@@ -202,6 +203,7 @@ static int http_port(const sl_front *f)
 static void http_tick(sl_front *f, uint64_t now_ns)
 {
     http_sweep((sl_http *)f, now_ns);
+    sl_page_tick(((sl_http *)f)->page, now_ns);
 }
 
 /* Health checks are still answered during a drain; new calls are refused by the core. */
@@ -249,6 +251,7 @@ static void http_destroy(sl_front *f)
     close_owned((uv_handle_t *)h->timer);
     http_free_closed(h);
     http_kept_free(h);
+    sl_page_close(h->page);
     free(h);
 }
 

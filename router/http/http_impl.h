@@ -15,6 +15,7 @@
 
 #include "router/http/openai.h"
 #include "router/front.h"
+#include "router/page/page.h"
 
 typedef struct http_req http_req;
 
@@ -25,6 +26,7 @@ typedef struct http_route {
     void (*run)(http_req *q); /* sets a reply, or starts work */
     bool admin;               /* the key must have admin rights */
     bool kept;                /* one answer serves all callers for a short time (kept.c) */
+    bool page;                /* belongs to the live page: for loopback, or with a key (page_allowed()) */
 } http_route;
 
 /* What a connection does, for its timeouts: libmicrohttpd only knows one, between bytes. */
@@ -55,6 +57,7 @@ typedef struct sl_http {
     uint32_t started; /* requests in work */
     sl_oai_env env;
     struct http_kept *kept;
+    sl_page *page;
     uint64_t turn;          /* of the loop, in which turn_requests were counted */
     uint32_t turn_requests; /* that were begun in this turn of the loop */
     http_req *postponed, *postponed_last;
@@ -114,6 +117,13 @@ void http_route_request(http_req *q, const char *url, const char *method);
 const char *http_head_wrong(struct MHD_Connection *c, const char *method, const char *version, bool *chunked);
 /* Of the path as it was sent. */
 bool http_path_is_plain(const char *uri);
+
+/* live.c: the live page. */
+void http_live_text(http_req *q);
+void http_live_document(http_req *q);
+/* Whether this caller may have it, where no key says so: from this host, by its address or as localhost. */
+bool http_page_allowed(http_req *q);
+void http_page_headers(struct MHD_Response *res);
 
 /* kept.c: answers that are made a few times in a tenth of a second at most, however often they are asked for. Finds one for this request;
  * true: it is q->shared. */

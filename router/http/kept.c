@@ -71,6 +71,8 @@ void http_kept_add(http_req *q)
     MHD_add_response_header(res, MHD_HTTP_HEADER_CONTENT_TYPE, q->type);
     if (q->code == 503)
         MHD_add_response_header(res, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (q->route->page)
+        http_page_headers(res);
     if (k->response)
         MHD_destroy_response(k->response); /* connections that send it have references of their own */
     k->route = q->route;

@@ -184,27 +184,31 @@ static void page_flush(http_req *q)
 }
 
 static const http_route routes[] = {
-    {"/v1/chat/completions", "POST", true, http_generate, false, false},
-    {"/v1/completions", "POST", true, http_generate, false, false},
-    {"/v1/models", "GET", true, page_models, false, true},
-    {"/v1/models/", "GET", true, page_model, false, false},
-    {"/health", "GET", false, page_health, false, true},
-    {"/health/live", "GET", false, page_live, false, true},
-    {"/health/ready", "GET", false, page_health, false, true},
-    {"/metrics", "GET", false, page_metrics, false, true},
-    {"/workers", "GET", true, page_workers, true, true},
-    {"/flush_cache", "POST", true, page_flush, true, false},
-    {"/cache/pages", "POST", true, http_cache_pages, true, false},
-    {"/cache/verify", "POST", true, http_cache_verify, true, false},
-    {"/cache/drop", "POST", true, http_cache_drop, true, false},
-    {"/cache/job", "POST", true, http_cache_job, true, false},
+    {"/", "GET", false, http_live_text, false, false, true},
+    {"/page.css", "GET", false, http_live_text, false, false, true},
+    {"/page.js", "GET", false, http_live_text, false, false, true},
+    {"/overview", "GET", true, http_live_document, false, true, true},
+    {"/v1/chat/completions", "POST", true, http_generate, false, false, false},
+    {"/v1/completions", "POST", true, http_generate, false, false, false},
+    {"/v1/models", "GET", true, page_models, false, true, false},
+    {"/v1/models/", "GET", true, page_model, false, false, false},
+    {"/health", "GET", false, page_health, false, true, false},
+    {"/health/live", "GET", false, page_live, false, true, false},
+    {"/health/ready", "GET", false, page_health, false, true, false},
+    {"/metrics", "GET", false, page_metrics, false, true, false},
+    {"/workers", "GET", true, page_workers, true, true, false},
+    {"/flush_cache", "POST", true, page_flush, true, false, false},
+    {"/cache/pages", "POST", true, http_cache_pages, true, false, false},
+    {"/cache/verify", "POST", true, http_cache_verify, true, false, false},
+    {"/cache/drop", "POST", true, http_cache_drop, true, false, false},
+    {"/cache/job", "POST", true, http_cache_job, true, false, false},
 };
 
 static const http_route *find_route(const char *url)
 {
     for (size_t i = 0; i < SL_COUNT(routes); i++) {
         size_t n = strlen(routes[i].path);
-        bool prefix = routes[i].path[n - 1] == '/';
+        bool prefix = n > 1 && routes[i].path[n - 1] == '/';
         if (prefix ? !strncmp(url, routes[i].path, n) && url[n] : !strcmp(url, routes[i].path))
             return &routes[i];
     }
@@ -235,6 +239,12 @@ void http_route_request(http_req *q, const char *url, const char *method)
     } else if (!allowed(q)) {
         http_reply_error(q, 401, "incorrect or missing API key: send Authorization: Bearer KEY",
                          "invalid_request_error", "invalid_api_key");
+    } else if (q->route->page && !http_page_allowed(q)) {
+        http_reply_error(
+            q, 403,
+            "without router.keys_file or router.api_key_file this page is for this host, by its address or as "
+            "localhost",
+            "invalid_request_error", "key_required");
     } else if (q->route->admin && !q->caller.admin) {
         http_reply_error(q, 403, "this key has no admin rights (router.keys_file)", "invalid_request_error",
                          "admin_required");

@@ -114,6 +114,8 @@ static void add_headers(http_req *q, struct MHD_Response *res, const char *type)
     MHD_add_response_header(res, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     if (q->id[0])
         MHD_add_response_header(res, "X-Request-Id", q->id);
+    if (q->route && q->route->page)
+        http_page_headers(res);
     if (q->allow)
         MHD_add_response_header(res, MHD_HTTP_HEADER_ALLOW, q->allow);
     if (q->code == 401)
