@@ -413,7 +413,7 @@ int sl_cmd_eval(int argc, char **argv)
         fprintf(stderr, "sluice eval: give either --model DIR or --url URL\n");
         return SL_EXIT_USAGE;
     }
-    sl_log_init(SL_LOG_ERROR, false, "eval");
+    sl_log_init(SL_LOG_WARN, false, "eval");
     e.f = &f;
     sl_status st = sl_cli_eval_lists_read(&f.lists, &e.lists, &err);
     if (st == SL_OK)

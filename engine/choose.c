@@ -54,6 +54,11 @@ sl_status sl_choose_algorithm(const char *name, const sl_model_config *cfg, cons
 
 /* ---- selection ---- */
 
+static uint64_t print_of(const void *cfg)
+{
+    return sl_model_attention_print(cfg);
+}
+
 static sl_algo_model model_of(const sl_model_config *cfg)
 {
     return (sl_algo_model){.architecture = cfg->architecture,
@@ -63,7 +68,9 @@ static sl_algo_model model_of(const sl_model_config *cfg)
                            .head_dim = cfg->v_head_dim,
                            .hidden_size = cfg->hidden_size,
                            .vocab_size = cfg->vocab_size,
-                           .max_context = cfg->max_context};
+                           .max_context = cfg->max_context,
+                           .print = print_of,
+                           .print_ctx = cfg};
 }
 
 static sl_status check_tokens(const sl_options *t, const void *options, int32_t context, sl_err *err)

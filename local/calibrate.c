@@ -180,6 +180,11 @@ static const char *base_name(const char *dir)
     return slash && slash[1] ? slash + 1 : dir;
 }
 
+static uint64_t print_of(const void *cfg)
+{
+    return sl_model_attention_print(cfg);
+}
+
 static sl_status calibrate(calibration *c, sl_calibrate_result *out, sl_err *err)
 {
     SL_TRY(open_model(c, err));
@@ -191,7 +196,9 @@ static sl_status calibrate(calibration *c, sl_calibrate_result *out, sl_err *err
                                   .kv_heads = m->n_kv_heads,
                                   .head_dim = m->v_head_dim,
                                   .hidden_size = m->hidden_size,
-                                  .vocab_size = m->vocab_size};
+                                  .vocab_size = m->vocab_size,
+                                  .print = print_of,
+                                  .print_ctx = m};
     out->n_layers = of.n_layers, out->kv_heads = of.kv_heads, out->head_dim = of.head_dim;
     return sl_channels_write(c->o->output, &of, base_name(c->o->dir), c->o->type, out->tokens, c->sums, err);
 }

@@ -32,6 +32,7 @@ sl_status sl_local_checkpoint_dummy(const char *dir, const char *indexer, const 
 {
     sl_local_checkpoint c = {.dummy = true};
     SL_TRY(sl_model_config_load(dir, &c.cfg, err));
+    c.cfg.dir[0] = 0; /* its weights are not read */
     c.stored = sl_model_dummy_dtype(&c.cfg);
     SL_TRY(choose_formats(&c, indexer, row_format, err));
     *out = c;

@@ -84,6 +84,8 @@ sl_status sl_model_config_load(const char *dir, sl_model_config *out, sl_err *er
         rc = sl_model_config_parse(text, n, cpath, gen, gn, gpath, out, err);
     free(gen);
     free(text);
+    if (rc == SL_OK && strlen(dir) < sizeof out->dir)
+        memcpy(out->dir, dir, strlen(dir) + 1);
     return rc;
 }
 

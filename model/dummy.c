@@ -25,6 +25,7 @@ static sl_status read_config(const char *dir, const sl_model_opts *opts, sl_mode
     sl_status rc = sl_model_config_load(dir, c, err);
     if (rc == SL_OK && opts->draft)
         rc = sl_model_config_draft(c, err);
+    c->dir[0] = 0;
     if (rc != SL_OK)
         free(c);
     else

@@ -66,6 +66,7 @@ typedef struct sl_model_config {
     bool tie_word_embeddings;
     bool fp8_acts; /* official W8A8 numerics: quantise inputs of F8 linears */
     int32_t eos_ids[SL_MAX_EOS], n_eos, bos_id;
+    char dir[512]; /* whose weights are meant; "": none, or the path is longer */
 } sl_model_config;
 
 typedef struct sl_model_opts {
@@ -105,6 +106,11 @@ typedef struct sl_model sl_model;
 
 /* Reads only config.json (and generation_config.json) of a checkpoint directory: needs no weights and no device. */
 sl_status sl_model_config_load(const char *dir, sl_model_config *out, sl_err *err);
+/*
+ * A hash of what a calibration of attention depends on: the shape of the model, and samples of the weights that make queries and
+ * keys. It does not depend on formats of rows or activations. 0: the configuration names no folder, or it has no such weights.
+ */
+uint64_t sl_model_attention_print(const sl_model_config *c);
 /*
  * With the checkpoint's MTP layer (multi-token prediction), which drafts tokens: n_layers then counts it as the last layer, with
  * rows and index keys like any other, and n_draft is 1. For whoever asks what a model loaded with sl_model_opts.draft is made of.

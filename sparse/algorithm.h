@@ -155,6 +155,10 @@ typedef struct sl_algo_model {
     const char *architecture; /* for instance "LlamaForCausalLM" */
     int32_t n_layers, n_heads, kv_heads, head_dim, hidden_size, vocab_size;
     int32_t max_context;
+    /* A hash of the weights that make queries and keys, for files that were made for a model; 0: not known. It reads files, so it
+     * is called only where it is compared. NULL: not known. */
+    uint64_t (*print)(const void *print_ctx);
+    const void *print_ctx;
 } sl_algo_model;
 
 typedef struct sl_algo sl_algo; /* an instance; its struct begins with `const sl_algo_desc *desc` */

@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/log.h"
 
 enum { MAX_LAYERS = 4096, MAX_HEADS = 1024, MAX_DIM = 1024, MAX_FILE = 256 << 20, WHERE = 512 };
 
@@ -125,6 +126,42 @@ static sl_status check_model(const json_t *doc, const char *name, const sl_chann
     return SL_OK;
 }
 
+/* What was measured: of keys alone, or of queries and keys. Channels of values say nothing about products. */
+static sl_status check_type(const json_t *doc, const char *name, sl_err *err)
+{
+    const char *type = "qk";
+    SL_TRY(sl_json_opt_string(doc, name, "channel_type", &type, err));
+    if (strcmp(type, "qk") != 0 && strcmp(type, "k") != 0)
+        return sl_fail(err, SL_ERR_REFUSED,
+                       "%s.channel_type: \"%.64s\", but keys are selected by channels of type qk or k", name,
+                       type);
+    return SL_OK;
+}
+
+/* Sets *said when the file names the weights for which it was made. */
+static sl_status check_print(const json_t *doc, const char *name, const sl_channels_model *m, bool *said,
+                             sl_err *err)
+{
+    const char *text = NULL;
+    char mine[20];
+    SL_TRY(sl_json_opt_string(doc, name, "model_print", &text, err));
+    if (!text)
+        return SL_OK;
+    *said = true;
+    if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
+        return sl_fail(err, SL_ERR_INVALID, "%s.model_print: \"%.64s\", want 16 hexadecimal digits", name,
+                       text);
+    const uint64_t print = m->print ? m->print(m->print_ctx) : 0;
+    snprintf(mine, sizeof mine, "%016llx", (unsigned long long)print);
+    if (print && strcmp(text, mine) != 0)
+        return sl_fail(
+            err, SL_ERR_REFUSED,
+            "%s.model_print: %s, but the weights of the model have %s: it is the calibration of another model or fine-tune; "
+            "`sluice calibrate` makes one for these weights",
+            name, text, mine);
+    return SL_OK;
+}
+
 static sl_status read_ours(const json_t *doc, const char *name, const sl_channels_model *m, sl_channels **out,
                            sl_err *err)
 {
@@ -132,6 +169,7 @@ static sl_status read_ours(const json_t *doc, const char *name, const sl_channel
     int64_t version = 0, count = 0;
     SL_TRY(sl_json_get_int(doc, name, "schema_version", 1, 1, &version, err));
     SL_TRY(check_model(doc, name, m, err));
+    SL_TRY(check_type(doc, name, err));
     SL_TRY(sl_json_get_int(doc, name, "heavy_channels", 1, m->head_dim, &count, err));
     SL_TRY(sl_json_get_object(doc, name, "channels", &layers, err));
     if (json_object_size(layers) != (size_t)m->n_layers)
@@ -224,16 +262,19 @@ static sl_status check_sizes(const sl_channels_model *m, const char *name, sl_er
     return SL_OK;
 }
 
-static sl_status read_table(const json_t *doc, const char *name, const sl_channels_model *m,
+static sl_status read_table(const json_t *doc, const char *name, const sl_channels_model *m, bool *said,
                             sl_channels **out, sl_err *err)
 {
     char key[64];
     sl_channels *c = NULL;
+    *said = false;
     SL_TRY(check_sizes(m, name, err));
     if (!json_is_object(doc))
         return sl_fail(err, SL_ERR_INVALID, "%s: want an object", name);
     bool older = older_layer(doc, 0, "qk", key) || older_layer(doc, 0, "k", key);
     sl_status st = (older ? read_older : read_ours)(doc, name, m, &c, err);
+    if (st == SL_OK && !older) /* the last check, because it reads weights */
+        st = check_print(doc, name, m, said, err);
     if (st != SL_OK) {
         sl_channels_free(c);
         return st;
@@ -247,8 +288,9 @@ sl_status sl_channels_parse(const char *text, size_t n, const char *name, const 
                             sl_channels **out, sl_err *err)
 {
     json_t *doc = NULL;
+    bool said;
     SL_TRY(sl_json_parse(text, n, name, &doc, err));
-    sl_status st = read_table(doc, name, m, out, err);
+    sl_status st = read_table(doc, name, m, &said, out, err);
     json_decref(doc);
     return st;
 }
@@ -293,13 +335,20 @@ sl_status sl_channels_load(const char *path, const sl_channels_model *m, const s
 {
     json_t *doc = NULL;
     sl_channels *c = NULL;
+    bool said;
     SL_TRY(sl_json_load(path, MAX_FILE, &doc, err));
-    sl_status st = read_table(doc, path, m, &c, err);
+    sl_status st = read_table(doc, path, m, &said, &c, err);
     json_decref(doc);
     SL_TRY(st);
     const sl_channels *kept = keep(c);
     if (!kept)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    if (!said && kept == c) /* once for each table */
+        sl_log(
+            SL_LOG_WARN, "sparse", "calibration",
+            "file=\"%s\" reason=\"it does not say for which weights it was made, so only its shape was compared; "
+            "sluice calibrate makes one that does\"",
+            path);
     *out = kept;
     return SL_OK;
 }
@@ -327,11 +376,15 @@ static void write_table(FILE *f, const sl_channels_model *m, const char *name, c
             "{\n\"schema_version\": 1,\n\"model_arch\": \"%s\",\n\"model\": %s,\n\"num_layers\": %d,\n"
             "\"num_heads\": %d,\n\"num_kv_heads\": %d,\n\"head_dim\": %d,\n\"hidden_size\": %d,\n"
             "\"vocab_size\": %d,\n\"heavy_channels\": %d,\n\"channel_type\": \"%s\",\n"
-            "\"indexing\": \"global_kv_head_id\",\n\"tokens\": %lld,\n\"channels\": {\n",
+            "\"indexing\": \"global_kv_head_id\",\n\"tokens\": %lld,\n",
             m->architecture, model ? model : "null", m->n_layers, m->n_heads, m->kv_heads, m->head_dim,
             m->hidden_size, m->vocab_size, m->head_dim, type, (long long)tokens);
     free(model);
     json_decref(quoted);
+    const uint64_t print = m->print ? m->print(m->print_ctx) : 0;
+    if (print)
+        fprintf(f, "\"model_print\": \"%016llx\",\n", (unsigned long long)print);
+    fputs("\"channels\": {\n", f);
     for (int32_t l = 0; l < m->n_layers; l++) {
         fprintf(f, "\"%d\": [", l);
         for (int32_t h = 0; h < m->kv_heads; h++) {

@@ -3,10 +3,11 @@
  * (`sluice calibrate`), which double_sparsity selects by. A table is read from a JSON file, in one of two forms:
  *
  *   ours      schema 1 of SGLang's newer code: "channels" maps the layer to a list per KV head; the file names model
- *             and shape. Channels are in order of importance, the most important first.
+ *             and shape, and as "model_print" a hash of the weights that make queries and keys, so the file of another fine-tune
+ *             is refused. Channels are in order of importance, the most important first.
  *   SGLang    the older form: "model.layers.N.self_attn.qk_proj" is a list per query head, of which the channels with
  *             the smallest sums of ranks over the query heads of a KV head are taken; without it "…k_proj", a list per
- *             KV head. Such a file does not name its model: only the shape can be compared.
+ *             KV head. Such a file does not name its model: only the shape can be compared, which a warning in the log says.
  *
  * A table that was loaded is kept until the process ends, and the same contents are kept once, so a pointer to it may be
  * copied freely. Any thread.
@@ -20,6 +21,9 @@
 typedef struct sl_channels_model {
     const char *architecture; /* for instance "LlamaForCausalLM" */
     int32_t n_layers, n_heads, kv_heads, head_dim, hidden_size, vocab_size;
+    /* As in sl_algo_model: a hash of the weights that make queries and keys. */
+    uint64_t (*print)(const void *print_ctx);
+    const void *print_ctx;
 } sl_channels_model;
 
 typedef struct sl_channels {

@@ -46,6 +46,8 @@ static sl_status check_model(const sl_config *cfg, sl_model_config *mc, int32_t 
         st = sl_setup_stored(cfg, mc, &stored, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "model.path");
+    if (cfg->model.load_format == SL_CFG_LOAD_DUMMY)
+        mc->dir[0] = 0; /* its weights are not read */
     SL_TRY(sl_setup_formats(cfg, mc, stored, &index, &rows, err));
     SL_TRY(sl_setup_select(cfg, mc, &selected, err));
     *context = cfg->model.max_context && cfg->model.max_context < mc->max_context ? cfg->model.max_context

@@ -66,6 +66,8 @@ static sl_status read_identity(const sl_config *cfg, sl_model_opts *mo, sl_model
     SL_TRY(sl_model_config_load(path, mc, err));
     SL_TRY(sl_setup_stored(cfg, mc, &stored, err));
     mo->dummy = cfg->model.load_format == SL_CFG_LOAD_DUMMY;
+    if (mo->dummy)
+        mc->dir[0] = 0; /* its weights are not read */
     mo->act = sl_model_auto_act(stored);
     SL_TRY(sl_setup_formats(cfg, mc, stored, &mo->index_format, &mo->row_format, err));
     sl_setup_selection selected;

@@ -129,6 +129,8 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err)
     SL_TRY(sl_setup_stored(s->cfg, &s->mc, &stored, err));
     s->mo.dummy = s->cfg->model.load_format == SL_CFG_LOAD_DUMMY;
     if (s->mo.dummy)
+        s->mc.dir[0] = 0; /* its weights are not read */
+    if (s->mo.dummy)
         sl_log(
             SL_LOG_WARN, s->comp, "random_weights",
             "path=\"%s\" reason=\"model.load_format is dummy: no weights are read, answers have no meaning\"",

@@ -102,7 +102,9 @@ static sl_status sparsity_prepare(void *options, const sl_algo_model *m, uint64_
                                      .kv_heads = m->kv_heads,
                                      .head_dim = m->head_dim,
                                      .hidden_size = m->hidden_size,
-                                     .vocab_size = m->vocab_size};
+                                     .vocab_size = m->vocab_size,
+                                     .print = m->print,
+                                     .print_ctx = m->print_ctx};
     if (m->kv_heads < 1) /* refused with the reason when the cache is shaped */
         return SL_OK;
     if (!o->channel_config_path[0])

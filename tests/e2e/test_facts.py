@@ -2,6 +2,7 @@
 show. tests/e2e/test_quickstart.py asks the second one about a long document."""
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -198,6 +199,35 @@ def test_eval_of_own_documents(tmp_path):
     p = subprocess.run([SLUICE, "eval", "--model", MODEL, "--tasks", lines(tmp_path / "bad.jsonl", {"prompt": "q", "scorer": "exact"})],
                        capture_output=True, text=True, timeout=300)
     assert p.returncode == 1 and "bad.jsonl:1: field \"answers\" is missing" in p.stderr
+
+
+def test_a_calibration_of_another_fine_tune_is_refused(tmp_path):
+    """The same shape and names: only the weights of queries and keys say that the file is for another model."""
+    text, file, tuned = tmp_path / "text", tmp_path / "channels.json", tmp_path / "tuned"
+    text.write_text(" ".join(e["user"] for e in EXAMPLES.values()))
+    subprocess.run([SLUICE, "calibrate", "--algorithm", "double_sparsity", "--model", MODEL, "--text", text, "--output", file, "--block", "64"],
+                   check=True, capture_output=True, timeout=300)
+    shutil.copytree(MODEL, tuned)
+    weights = tuned / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    head = int.from_bytes(data[:8], "little")
+    first, end = json.loads(data[8:8 + head])["model.layers.2.self_attn.k_proj.weight"]["data_offsets"]
+    data[8 + head + end - 1] ^= 1  # the least that can differ: one bit of the last key weight
+    weights.write_bytes(data)
+
+    def generate(model, channels):
+        return subprocess.run([SLUICE, "generate", "--model", model, "--prompt", "The code of the lamp", "--max-new-tokens", "1", "--algorithm",
+                               "double_sparsity", "--channel-config-path", channels], capture_output=True, text=True, timeout=300)
+
+    assert generate(MODEL, file).returncode == 0
+    p = generate(tuned, file)
+    assert p.returncode == 1 and "channel_config_path" in p.stderr and "model_print" in p.stderr and "another model or fine-tune" in p.stderr
+    without = json.loads(file.read_text())
+    del without["model_print"]  # as SGLang's files are
+    older = tmp_path / "older.json"
+    older.write_text(json.dumps(without))
+    p = generate(tuned, older)
+    assert p.returncode == 0 and "does not say for which weights" in p.stderr
 
 
 def test_eval_of_any_text(tmp_path):

@@ -112,8 +112,8 @@ static const sl_channels *calibrated(const sl_calibrate_opts *o)
     ck_assert_msg(sl_calibrate(o, &r, &err) == SL_OK, "%s", err.text);
     ck_assert_int_eq(r.tokens, BLOCK * BLOCKS);
     ck_assert_int_eq(sl_model_config_load(MODEL, &m, &err), SL_OK);
-    const sl_channels_model of = {m.architecture, m.n_layers,    m.n_heads,   m.n_kv_heads,
-                                  m.v_head_dim,   m.hidden_size, m.vocab_size};
+    const sl_channels_model of = {m.architecture, m.n_layers,   m.n_heads, m.n_kv_heads, m.v_head_dim,
+                                  m.hidden_size,  m.vocab_size, NULL,      NULL};
     ck_assert_msg(sl_channels_load(o->output, &of, &c, &err) == SL_OK, "%s", err.text);
     ck_assert(c->n_layers == LAYERS && c->kv_heads == HEADS && c->head_dim == DIM && c->count == DIM);
     return c;

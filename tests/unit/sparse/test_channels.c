@@ -110,6 +110,10 @@ static const struct {
     {"\"1\": [[1", "\"2\": [[1", "file.channels.1: want a list", SL_ERR_INVALID},
     {", \"1\": [[1, 2], [2, 3]]", "", "file.channels: 1 layers, but the model has 2", SL_ERR_REFUSED},
     {"\"channels\"", "\"chanels\"", "file.channels: is missing", SL_ERR_INVALID},
+    {"\"channel_type\": \"k\"", "\"channel_type\": \"v\"", "file.channel_type: \"v\", but keys",
+     SL_ERR_REFUSED},
+    {"\"schema_version\": 1", "\"schema_version\": 1, \"model_print\": \"12\"",
+     "file.model_print: \"12\", want 16", SL_ERR_INVALID},
 };
 
 START_TEST(refusals_say_where)
@@ -172,6 +176,38 @@ START_TEST(what_is_written_is_read)
 }
 END_TEST
 
+static uint64_t print_of(const void *print)
+{
+    return *(const uint64_t *)print;
+}
+
+/* A file says for which weights it was made: those of another fine-tune are refused, unknown ones are not compared. */
+START_TEST(the_weights_are_compared)
+{
+    char path[] = "/tmp/sl-channels-XXXXXX";
+    double importance[16];
+    uint64_t print = 0xfedcba9876543210ull;
+    const sl_channels *c = NULL;
+    sl_channels_model m = model;
+    sl_err err = {0};
+    close(mkstemp(path));
+    for (int i = 0; i < 16; i++)
+        importance[i] = i;
+    m.print = print_of, m.print_ctx = &print;
+    ck_assert_int_eq(sl_channels_write(path, &m, "m", "qk", 1, importance, &err), SL_OK);
+    ck_assert_msg(sl_channels_load(path, &m, &c, &err) == SL_OK, "%s", err.text);
+    print = 0;
+    ck_assert_int_eq(sl_channels_load(path, &m, &c, &err), SL_OK);
+    ck_assert_int_eq(sl_channels_load(path, &model, &c, &err), SL_OK);
+    print = 7;
+    ck_assert_int_eq(sl_channels_load(path, &m, &c, &err), SL_ERR_REFUSED);
+    ck_assert_msg(strstr(err.text, path) && strstr(err.text, "model_print: fedcba9876543210, but") &&
+                      strstr(err.text, "0000000000000007"),
+                  "%s", err.text);
+    unlink(path);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("sparse/channels");
@@ -181,6 +217,7 @@ int main(void)
     tcase_add_loop_test(c, refusals_say_where, 0, (int)(sizeof wrong / sizeof *wrong));
     tcase_add_test(c, older_files_of_another_shape_are_refused);
     tcase_add_test(c, what_is_written_is_read);
+    tcase_add_test(c, the_weights_are_compared);
     suite_add_tcase(s, c);
     return run_suite(s);
 }
