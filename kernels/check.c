@@ -4,6 +4,8 @@
  */
 #include "kernels/check.h"
 
+#include <math.h>
+
 #include "kernels/synth.h"
 
 void sl_chk_need(sl_chk *c, bool ok, const char *field, const char *why)
@@ -215,6 +217,13 @@ void sl_chk_silu_mul(sl_chk *c, const void *params)
     sl_chk_ptr(c, "gate", p->gate, sl_dtype_size(p->act));
     sl_chk_ptr(c, "up", p->up, sl_dtype_size(p->act));
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_glu(c, &p->glu);
+}
+
+void sl_chk_glu(sl_chk *c, const sl_glu *glu)
+{
+    sl_chk_need(c, glu->limit >= 0 && glu->alpha >= 0 && isfinite(glu->offset), "glu",
+                "has a negative limit or alpha, or no number");
 }
 
 void sl_chk_moe_route(sl_chk *c, const void *params)
@@ -264,6 +273,7 @@ void sl_chk_moe(sl_chk *c, const void *params)
     sl_chk_pos(c, "experts", p->experts);
     sl_chk_need(c, p->top_k >= 1 && p->top_k <= p->experts, "top_k", "must be within 1..experts");
     sl_chk_act(c, "act", p->act);
+    sl_chk_glu(c, &p->glu);
     if (c->st != SL_OK)
         return;
     need = sl_moe_workspace_bytes(p->tokens, p->hidden, p->inter, p->experts, p->top_k);

@@ -47,6 +47,7 @@ void sl_chk_experts(sl_chk *c, const sl_weight *gate, const sl_weight *up, const
 /* Even, 0 or more, at most dim. */
 void sl_chk_rope(sl_chk *c, int32_t rope, int32_t dim, const float *cos_sin);
 void sl_chk_eps(sl_chk *c, float eps);
+void sl_chk_glu(sl_chk *c, const sl_glu *glu);
 void sl_chk_seqs(sl_chk *c, const sl_seq_tables *s);
 void sl_chk_host(sl_chk *c, const sl_host_plane *h, int64_t row_bytes);
 void sl_chk_hot(sl_chk *c, const sl_hot_state *h, sl_evict_policy policy);

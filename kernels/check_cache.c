@@ -327,6 +327,7 @@ void sl_chk_sparse_attn(sl_chk *c, const void *params)
     sl_chk_rows(c, "ql", p->ql, 4, 4 * (p->lora + (int64_t)p->rope));
     sl_chk_ptr(c, "phys", p->phys, 4);
     sl_chk_rows(c, "o", p->o, 4, 4 * (int64_t)p->lora);
+    sl_chk_need(c, (uintptr_t)p->sinks % 4 == 0, "sinks", "is not aligned to its elements");
     if (p->block_need || p->block_done) {
         sl_chk_need(c, p->ld_blocks >= sl_list_blocks(p->k), "ld_blocks",
                     "is smaller than the list's blocks");

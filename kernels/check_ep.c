@@ -53,6 +53,7 @@ void sl_chk_ep_experts(sl_chk *c, const void *params)
 
     chk_layout(c, l);
     sl_chk_pos(c, "inter", p->inter);
+    sl_chk_glu(c, &p->glu);
     sl_chk_rows(c, "recv", p->recv, 4, SL_ROW_ALIGN);
     sl_chk_ptr(c, "recv_count", p->recv_count, 4);
     sl_chk_rows(c, "send", p->send, 4, SL_ROW_ALIGN);

@@ -92,6 +92,7 @@ typedef struct sl_ep_experts_params {
     void *const *to;     /* as in sl_ep_send_params: [result cap][result bytes] each */
     int32_t inter;
     bool fp8_acts;
+    sl_glu glu;
     /* Host; added to, at the latest by the next sl_be_sync(), until which it must exist; one for all ops of an instance.
      * Also for an op in a graph. NULL: not counted; nor are more than SL_EP_COUNTED experts of a rank on CUDA. */
     sl_ep_load *load;

@@ -9,6 +9,7 @@
 #include "kernels/ep.h"
 #include "kernels/gqa.h"
 #include "kernels/labels.h"
+#include "kernels/streams.h"
 #include "kernels/retained.h"
 #include "kernels/sample.h"
 #include "kernels/synth.h"

@@ -51,7 +51,11 @@
     X(RETAINED_APPEND, retained_append, SEQS,   seqs,            "Bounds of pages of retained tokens.") \
     X(RETAINED_SCORES, retained_scores, COUNT,  token_count,     "Scores of pages of retained tokens.") \
     X(RETAINED_LISTS,  retained_lists,  COUNT,  token_count,     "Lists of the tokens of the best pages.") \
-    X(SILU_MUL,        silu_mul,        COUNT,  tokens,          "silu(gate) times up.") \
+    X(SILU_MUL,        silu_mul,        COUNT,  tokens,          "The gate of an MLP: silu(gate) times up, and its variants.") \
+    X(SIGMOID_MUL,     sigmoid_mul,     COUNT,  tokens,          "x times the sigmoid of a gate.") \
+    X(JOIN,            join,            COUNT,  tokens,          "Rows of two matrices, one after the other.") \
+    X(STREAMS_OUT,     streams_out,     COUNT,  tokens,          "One row from parallel residual streams, and the gates of what is added to them.") \
+    X(STREAMS_ADD,     streams_add,     COUNT,  tokens,          "A row added to every residual stream, by its gate.") \
     X(MOE_ROUTE,       moe_route,       COUNT,  tokens,          "The experts of each token and their weights.") \
     X(MOE,             moe,             COUNT,  tokens,          "Routed experts on this device.") \
     X(EP_SEND,         ep_send,         ALWAYS, tokens,          "Rows of tokens to the ranks of their experts.") \

@@ -494,15 +494,27 @@ typedef struct sl_sparse_attn_params {
     sl_row_format format;
     const int32_t *block_need, *block_done; /* [T][ld_blocks] or NULL */
     int32_t ld_blocks;
+    /* [H] or NULL: a logit of each head that takes part in the softmax after the last row, is not scaled and has no value.
+     * An empty list gives 0 with it too. */
+    const float *sinks;
 } sl_sparse_attn_params;
 
-/* out = silu(gate) * up in float32, rounded to act : [T][dim] each; gate and up may be halves of one matrix
- * (ld). */
+/*
+ * The variants of a gated MLP's activation. With g = min(gate, limit) and u = up within -limit and limit:
+ * g / (1 + exp(-alpha * g)) * (u + offset). Zeros stand for no limit, alpha 1 and no offset: silu(gate) * up.
+ */
+typedef struct sl_glu {
+    float limit, alpha, offset;
+} sl_glu;
+
+/* out = silu(gate) * up, or a variant, in float32, rounded to act : [T][dim] each; gate and up may be halves of one
+ * matrix (ld). */
 typedef struct sl_silu_mul_params {
     const void *gate, *up;
     void *out;
     int32_t tokens, dim, ld_in, ld_out;
     sl_dtype act;
+    sl_glu glu;
 } sl_silu_mul_params;
 
 /*
@@ -523,7 +535,7 @@ typedef struct sl_moe_route_params {
 
 /*
  * Routed experts: out[t] = sum over chosen e (ascending id) of weight * down_e(silu(gate_e x) * up_e x),
- * float32, one cast to act. Results of gate, up, their product and down are each rounded to act, as if by
+ * or a variant (sl_glu), float32, one cast to act. Results of gate, up, their product and down are each rounded to act, as if by
  * SL_OP_LINEAR and SL_OP_SILU_MUL. An expert id of -1 adds nothing. Experts that no token chose are not read.
  */
 typedef struct sl_moe_params {
@@ -537,6 +549,7 @@ typedef struct sl_moe_params {
     int32_t tokens, hidden, inter, experts, top_k;
     bool fp8_acts;
     sl_dtype act;
+    sl_glu glu;
 } sl_moe_params;
 
 /* x += y in float32, rounded to act : [T][dim]. */

@@ -29,7 +29,7 @@ static sl_status read_identity(sl_config_reader *x, const sl_family **family)
         return sl_cfg_bad(x, "model_type: missing");
     const sl_family *f = sl_family_find(type);
     if (!f) {
-        char known[128] = "";
+        char known[256] = "";
         for (size_t i = 0, at = 0; sl_family_at(i) && at < sizeof known; i++)
             at += (size_t)snprintf(known + at, sizeof known - at, i ? ", %s" : "%s",
                                    sl_family_at(i)->model_type);
@@ -155,6 +155,7 @@ sl_status sl_model_config_parse(const char *text, size_t n, const char *label, c
         x.label = generation_label;
         rc = read_ids(&x);
     }
+    json_decref(x.filled);
     json_decref(gen);
     json_decref(root);
     if (rc == SL_OK)

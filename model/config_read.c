@@ -30,6 +30,42 @@ sl_status sl_cfg_cannot(const sl_config_reader *x, const char *fmt, ...)
     return st;
 }
 
+sl_status sl_cfg_fill(sl_config_reader *x, const char *defaults)
+{
+    json_t *more = json_loads(defaults, JSON_REJECT_DUPLICATES, NULL),
+           *all = json_copy((json_t *)(uintptr_t)x->root);
+    const char *key;
+    json_t *v;
+    SL_CHECK(more, "defaults of a family are no JSON: %s", defaults);
+    bool ok = all != NULL;
+    json_object_foreach(more, key, v) if (ok && !sl_cfg_get(all, key)) ok = json_object_set(all, key, v) == 0;
+    json_decref(more);
+    if (!ok) {
+        json_decref(all);
+        return sl_fail(x->err, SL_ERR_NO_MEMORY, "%s: no memory for a config", x->label);
+    }
+    json_decref(x->filled);
+    x->root = x->filled = all;
+    return SL_OK;
+}
+
+sl_status sl_cfg_only_selected(sl_config_reader *x)
+{
+    static const char *const words[] = {"deepseek_sparse_attention", "indexed_attention", "full_attention"};
+    const json_t *list = sl_cfg_get(x->root, "layer_types");
+    if (list && !json_is_array(list))
+        return sl_cfg_bad(x, "layer_types: not a list");
+    for (size_t i = 0; list && i < json_array_size(list); i++) {
+        const char *s = json_string_value(json_array_get(list, i));
+        bool known = false;
+        for (size_t k = 0; s && k < SL_COUNT(words); k++)
+            known = known || strcmp(s, words[k]) == 0;
+        if (!known)
+            return sl_cfg_cannot(x, "layer_types[%zu]: only \"deepseek_sparse_attention\" is supported", i);
+    }
+    return SL_OK;
+}
+
 const json_t *sl_cfg_get(const json_t *object, const char *key)
 {
     const json_t *v = json_object_get(object, key);

@@ -20,12 +20,17 @@ typedef struct sl_config_reader {
     const char *label;  /* the name of the document in errors */
     sl_model_config *c; /* the result */
     sl_err *err;
+    json_t *filled; /* owned: what root points to after sl_cfg_fill(), else NULL */
 } sl_config_reader;
 
 /* SL_ERR_INVALID and SL_ERR_UNSUPPORTED with "label: text". */
 sl_status sl_cfg_bad(const sl_config_reader *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 sl_status sl_cfg_cannot(const sl_config_reader *x, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* Gives keys that the document does not have, or that are null, the values that they have in `defaults`, a JSON object. For
+ * what the published configuration class of a family fills in; dimensions of a model are not among it. */
+sl_status sl_cfg_fill(sl_config_reader *x, const char *defaults);
 
 /* The value of a key, NULL when it is absent or null. */
 const json_t *sl_cfg_get(const json_t *object, const char *key);
@@ -58,6 +63,10 @@ sl_status sl_cfg_ints(sl_config_reader *x, const sl_cfg_int_key *keys, size_t n)
 /* For keys with one implemented value, `only`: any other value would change the mathematics and is refused. */
 sl_status sl_cfg_only_string(sl_config_reader *x, const char *key, const char *only);
 sl_status sl_cfg_only_false(sl_config_reader *x, const char *key);
+
+/* `layer_types`, if it is there: every word must be one of those under which published configs name layers of selected
+ * attention. Only for families all of whose layers are such. */
+sl_status sl_cfg_only_selected(sl_config_reader *x);
 
 /* A list with one of two words for each layer: out[i] says whether it is `yes`. Entries of MTP layers may follow. */
 sl_status sl_cfg_layer_words(sl_config_reader *x, const json_t *list, const char *key, const char *yes,

@@ -42,6 +42,7 @@ static sl_status read_plain(sl_config_reader *x, const json_t *rope)
 static sl_status read_llama3(sl_config_reader *x, const json_t *rope)
 {
     sl_model_config *c = x->c;
+    double all;
     SL_TRY(sl_cfg_int(x, sl_cfg_get(rope, "original_max_position_embeddings"),
                       "original_max_position_embeddings", 1, 1 << 24, &c->rope_original_max));
     SL_TRY(sl_cfg_real(x, sl_cfg_get(rope, "factor"), "factor", 1, 1e6, &c->rope_factor));
@@ -52,6 +53,9 @@ static sl_status read_llama3(sl_config_reader *x, const json_t *rope)
     if (c->rope_high_freq <= c->rope_low_freq)
         return sl_cfg_bad(x, "high_freq_factor: %g is not above low_freq_factor %g", c->rope_high_freq,
                           c->rope_low_freq);
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "mscale_all_dim"), "mscale_all_dim", 0, 1e3, 0, &all));
+    if (all != 0)
+        return sl_cfg_cannot(x, "mscale_all_dim: %g is not supported with rope_type \"llama3\"", all);
     return SL_OK;
 }
 

@@ -134,6 +134,7 @@ static sl_status run_experts(sl_pass *p, const sl_ep_layout *l, bool shared, boo
                               .to = w.placed != SL_COMM_IN_SEND ? w.to : NULL,
                               .inter = p->c->moe_intermediate_size,
                               .fp8_acts = p->c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
+                              .glu = p->c->expert_glu,
                               .load = &p->m->expert_load};
     SL_TRY(sl_pass_run(p, SL_OP_EP_EXPERTS, &a));
     SL_TRY(begin(p, &w, shared));

@@ -9,9 +9,11 @@
 
 #include "model/families/dsa/dsa.h"
 #include "model/families/gqa/gqa.h"
+#include "model/families/hy_v4/hy_v4.h"
 
 static const sl_family *const built_in[] = {
-    &sl_family_deepseek_v32, &sl_family_glm_moe_dsa, &sl_family_llama, &sl_family_qwen2, &sl_family_qwen3,
+    &sl_family_deepseek_v32, &sl_family_glm_moe_dsa, &sl_family_llama,
+    &sl_family_qwen2,        &sl_family_qwen3,       &sl_family_hy_v4,
 };
 
 enum { MAX_ADDED = 8 };
@@ -137,6 +139,9 @@ bool sl_family_ignores(const sl_family *f, const sl_model_config *c, const char 
     static const char prefix[] = "model.layers.";
     if (ends_with(name, "rotary_emb.inv_freq"))
         return true;
+    for (const char *const *u = f->unused; u && *u; u++)
+        if (strncmp(name, *u, strlen(*u)) == 0)
+            return true;
     if (strcmp(name, "lm_head.weight") == 0)
         return c->tie_word_embeddings;
     if (strncmp(name, prefix, sizeof prefix - 1) != 0)

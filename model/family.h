@@ -19,8 +19,8 @@
 struct sl_config_reader; /* model/config_read.h */
 struct sl_pass;          /* model/steps.h */
 
-/* Slots of tensors that belong to the whole model. */
-enum { SL_T_EMBED, SL_T_NORM, SL_T_HEAD, SL_MODEL_SLOTS };
+/* Slots of tensors that belong to the whole model; from SL_T_MODEL_OWN on those of the family. */
+enum { SL_T_EMBED, SL_T_NORM, SL_T_HEAD, SL_T_MODEL_OWN, SL_MODEL_SLOTS = SL_T_MODEL_OWN + 3 };
 
 /* Slots of the tensors of one layer: those that the shared steps read, then up to SL_OWN_SLOTS of the family. */
 enum {
@@ -80,13 +80,20 @@ enum {
 };
 
 typedef struct sl_tensor_spec {
-    const char *name; /* layer tensors: the part after "model.layers.N." */
-    int slot;         /* SL_T_*, or SL_T_OWN + the family's number */
+    /* Of layer tensors the part after "model.layers.N."; several names that checkpoints use are separated by |. */
+    const char *name;
+    int slot; /* SL_T_*, or SL_T_OWN + the family's number */
     sl_kind kind;
     sl_when when; /* NULL: always */
     sl_dim rows, cols;
     unsigned flags; /* SL_SPEC_* */
 } sl_tensor_spec;
+
+/* A tensor whose rows are not all the rows of the file, or not in their order: row r is row row_of(c, r) of file_rows. */
+typedef struct sl_row_map {
+    sl_dim file_rows;
+    int64_t (*row_of)(const sl_model_config *c, int64_t row);
+} sl_row_map;
 
 /* One step of a layer: enqueues one or a few ops. */
 typedef struct sl_layer_step {
@@ -114,6 +121,10 @@ typedef struct sl_family {
     /* Routed experts are not listed: every MoE layer has them (weights.c). */
     const sl_tensor_spec *model_tensors, *layer_tensors;
     size_t n_model_tensors, n_layer_tensors;
+    /* The map of a layer tensor's rows, NULL: as in the file. NULL: no tensor has one. Several slots may be parts of one tensor. */
+    const sl_row_map *(*row_map)(const sl_model_config *c, int slot);
+    /* Beginnings of names of tensors that a checkpoint may carry and nothing uses, ends with NULL. NULL: none. */
+    const char *const *unused;
     /* Whether a checkpoint may carry the unused tensor "model.layers.<layer>.<rest>". NULL: none. */
     bool (*ignores)(const sl_model_config *c, int32_t layer, const char *rest);
 

@@ -96,6 +96,26 @@ static void put_config(sl_wr *w, const sl_model_config *c)
     }
 }
 
+/* What only some families have: prints of others do not mention it. */
+static void put_more(sl_wr *w, const sl_model_config *c)
+{
+    const sl_glu *g[] = {&c->mlp_glu, &c->expert_glu};
+    if (c->rope_halves)
+        sl_wr_str(w, "rope halves");
+    if (c->streams.count) {
+        sl_wr_u32(w, (uint32_t)c->streams.count);
+        put_f64(w, c->streams.eps);
+        put_f64(w, c->streams.magnitude);
+    }
+    for (size_t i = 0; i < SL_COUNT(g); i++)
+        if (g[i]->limit != 0 || g[i]->alpha != 0 || g[i]->offset != 0) {
+            sl_wr_u8(w, (uint8_t)i);
+            put_f64(w, g[i]->limit);
+            put_f64(w, g[i]->alpha);
+            put_f64(w, g[i]->offset);
+        }
+}
+
 static sl_key hash_bytes(sl_key k, const uint8_t *data, size_t n)
 {
     if (n <= WHOLE)
@@ -124,6 +144,7 @@ static sl_key hash_config(const sl_model_config *c, const sl_model_opts *o)
     sl_wr_init(&w);
     sl_wr_str(&w, "sluice model 1");
     put_config(&w, c);
+    put_more(&w, c);
     sl_wr_u8(&w, (uint8_t)o->index_format);
     sl_wr_u8(&w, (uint8_t)o->row_format);
     sl_wr_u8(&w, (uint8_t)o->act);

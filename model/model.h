@@ -28,6 +28,12 @@ typedef enum {
 /* As config.json has it: "default", "yarn", "llama3". */
 const char *sl_rope_type_name(sl_rope_type type);
 
+/* Parallel residual streams (hyper-connections), SL_OP_STREAMS_OUT. count 0: one stream, the usual residual. */
+typedef struct sl_streams_config {
+    int32_t count;
+    float eps, magnitude;
+} sl_streams_config;
+
 /* What config.json says, checked and completed. Dimensions as in the Hugging Face keys of the same name. */
 typedef struct sl_model_config {
     char family[32];       /* model_type, for instance "deepseek_v32" */
@@ -49,11 +55,15 @@ typedef struct sl_model_config {
     /* The class of each layer, by number in sl_cache_dims.classes; all 0 where the family states no classes. */
     uint8_t layer_class[SL_MAX_LAYERS];
     bool index_rope_interleaved;
-    float rms_eps;          /* residual norms */
-    float lora_eps;         /* q_a, kv_a layer norms */
-    float index_eps;        /* indexer k_norm */
-    int32_t n_nextn_layers; /* MTP layers that a checkpoint may carry after the last layer; not loaded */
-    int32_t n_draft;        /* MTP layers that are loaded, the last of n_layers: sl_model_config_draft() */
+    bool
+        rope_halves; /* latent attention: the checkpoint pairs the rotated values i and i + half; the loader reorders rows */
+    sl_streams_config streams;
+    sl_glu mlp_glu, expert_glu; /* of dense MLPs and shared experts; of routed experts */
+    float rms_eps;              /* residual norms */
+    float lora_eps;             /* q_a, kv_a layer norms */
+    float index_eps;            /* indexer k_norm */
+    int32_t n_nextn_layers;     /* MTP layers that a checkpoint may carry after the last layer; not loaded */
+    int32_t n_draft; /* MTP layers that are loaded, the last of n_layers: sl_model_config_draft() */
     int32_t max_context;
     double rope_theta, rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
     /* llama3: bounds of the transition, as original context / wavelength */

@@ -107,7 +107,8 @@ sl_status sl_pass_mlp_out(sl_pass *p, void *out)
                             .dim = dim,
                             .ld_in = gate_up_ld(p),
                             .ld_out = dim,
-                            .act = p->act};
+                            .act = p->act,
+                            .glu = p->c->mlp_glu};
     SL_TRY(sl_pass_run(p, SL_OP_SILU_MUL, &a));
     return sl_pass_linear(p, p->ws->inter, &p->lw->w[SL_T_DOWN], out);
 }
@@ -173,7 +174,8 @@ sl_status sl_step_experts(sl_pass *p)
                        .experts = simulated ? p->m->local_experts : c->n_routed_experts,
                        .top_k = c->num_experts_per_tok,
                        .fp8_acts = c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
-                       .act = p->act};
+                       .act = p->act,
+                       .glu = c->expert_glu};
     return sl_pass_run(p, SL_OP_MOE, &a);
 }
 

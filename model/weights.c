@@ -24,6 +24,9 @@ typedef struct placement {
     sl_dtype from, to;
     const float *scale; /* of F8 blocks, in the file; or NULL */
     int64_t cols;
+    const sl_row_map *map; /* or NULL; then rows of the result and bytes of a row of the file */
+    int64_t rows;
+    size_t row_bytes;
     const void **dst;
 } placement;
 
@@ -83,6 +86,20 @@ static sl_status find(loader *l, const char *name, sl_ck_tensor **out)
     (*out)->used = true;
     (*out)->expert = l->expert;
     return SL_OK;
+}
+
+/* The first of the names that the checkpoint has, of names that are separated by |; the first one if it has none. */
+static void choose_name(const loader *l, const char *prefix, const char *names, char *out, size_t cap)
+{
+    for (const char *at = names;; at += strcspn(at, "|") + 1) {
+        int n = (int)strcspn(at, "|");
+        snprintf(out, cap, "%s%.*s", prefix, n, at);
+        if (sl_checkpoint_find(l->ck, out))
+            return;
+        if (!at[n])
+            break;
+    }
+    snprintf(out, cap, "%s%.*s", prefix, (int)strcspn(names, "|"), names);
 }
 
 /* Finds a tensor and checks that its shape is dims[rank]. */
@@ -179,12 +196,44 @@ static sl_status bind_vector(loader *l, const char *name, int64_t n, bool floats
     return SL_OK;
 }
 
-static sl_status bind_spec(loader *l, const sl_tensor_spec *s, const char *name, sl_weight *out)
+static sl_status bind_rows(loader *l, const sl_tensor_spec *s, const char *name, int64_t rows, sl_weight *out)
 {
-    int64_t rows = s->rows(l->c), cols = s->cols(l->c);
     if (s->kind == SL_K_VECTOR || s->kind == SL_K_FLOATS)
         return bind_vector(l, name, rows, s->kind == SL_K_FLOATS, out);
-    return bind_matrix(l, name, rows, cols, s->kind == SL_K_LINEAR, out);
+    return bind_matrix(l, name, rows, s->cols(l->c), s->kind == SL_K_LINEAR, out);
+}
+
+/* Whether no row leaves its block, so that the scales of F8 blocks stay as they are. */
+static bool keeps_blocks(const loader *l, const sl_row_map *map, int64_t rows)
+{
+    bool kept = map->file_rows(l->c) == rows;
+    for (int64_t r = 0; kept && r < rows; r++)
+        kept = map->row_of(l->c, r) / BLOCK == r / BLOCK;
+    return kept;
+}
+
+/* The tensor that was bound last, of all rows of the file, becomes its rows in another order, or some of them. */
+static sl_status bind_map(loader *l, const sl_tensor_spec *s, const char *name, const sl_row_map *map,
+                          sl_weight *out)
+{
+    int64_t rows = s->rows(l->c), file_rows = map->file_rows(l->c);
+    bool f8 = out->dtype == SL_F8_E4M3;
+    placement *p = &l->places[l->n - (f8 ? 2 : 1)];
+    if (f8 && !keeps_blocks(l, map, rows))
+        return sl_fail(l->err, SL_ERR_UNSUPPORTED,
+                       "%s: tensor %s: its rows must be reordered beyond the F8 blocks of %d rows",
+                       sl_checkpoint_dir(l->ck), name, BLOCK);
+    p->map = map, p->rows = rows, p->row_bytes = p->bytes / (size_t)file_rows;
+    l->w->bytes -= p->bytes - p->row_bytes * (size_t)rows;
+    out->out = (int32_t)rows;
+    return SL_OK;
+}
+
+static sl_status bind_spec(loader *l, const sl_tensor_spec *s, const char *name, const sl_row_map *map,
+                           sl_weight *out)
+{
+    SL_TRY(bind_rows(l, s, name, map ? map->file_rows(l->c) : s->rows(l->c), out));
+    return map ? bind_map(l, s, name, map, out) : SL_OK;
 }
 
 /* Whether another rank of the group holds routed expert e. */
@@ -279,14 +328,15 @@ static void keep_as_bf16(loader *l, sl_weight *w)
 
 static sl_status bind_layer(loader *l, const sl_family *f, int32_t layer)
 {
-    char name[128];
+    char name[128], prefix[32];
+    snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
     for (size_t i = 0; i < f->n_layer_tensors; i++) {
         const sl_tensor_spec *s = &f->layer_tensors[i];
         if (!sl_when_holds(s->when, l->c, layer))
             continue;
-        snprintf(name, sizeof name, "model.layers.%d.%s", layer, s->name);
+        choose_name(l, prefix, s->name, name, sizeof name);
         sl_weight *w = &l->w->layers[layer].w[s->slot];
-        SL_TRY(bind_spec(l, s, name, w));
+        SL_TRY(bind_spec(l, s, name, f->row_map ? f->row_map(l->c, s->slot) : NULL, w));
         if ((s->flags & SL_SPEC_ABSORBED) && w->dtype == SL_F8_E4M3 && l->o->act == SL_BF16)
             keep_as_bf16(l, w);
     }
@@ -329,8 +379,10 @@ static sl_status bind_all(loader *l, const sl_family *f)
     SL_TRY(alloc_tables(l));
     for (size_t i = 0; i < f->n_model_tensors; i++) {
         const sl_tensor_spec *s = &f->model_tensors[i];
+        char name[128];
+        choose_name(l, "", s->name, name, sizeof name);
         if (s->slot != SL_T_HEAD || !l->c->tie_word_embeddings)
-            SL_TRY(bind_spec(l, s, s->name, &l->w->w[s->slot]));
+            SL_TRY(bind_spec(l, s, name, NULL, &l->w->w[s->slot]));
     }
     for (int32_t i = 0; i < l->c->n_layers; i++)
         SL_TRY(bind_layer(l, f, i));
@@ -346,11 +398,14 @@ static sl_status bind_all(loader *l, const sl_family *f)
 /* Whether the ops can read the bytes where the file is mapped. */
 static bool stays(const loader *l, const placement *p)
 {
-    return (sl_backend_caps(l->be) & SL_BE_UNIFIED) && !p->items && (uintptr_t)p->src % p->align == 0;
+    return (sl_backend_caps(l->be) & SL_BE_UNIFIED) && !p->items && !p->map &&
+           (uintptr_t)p->src % p->align == 0;
 }
 
 static size_t placed_bytes(const placement *p)
 {
+    if (p->map)
+        return p->items ? (size_t)p->rows * sl_dtype_size(p->to) : (size_t)p->rows * p->row_bytes;
     return p->items ? p->items * sl_dtype_size(p->to) : p->bytes;
 }
 
@@ -394,6 +449,27 @@ static sl_status copy_converted(loader *l, const placement *p, void *dst)
     return rc;
 }
 
+/* Rows in another order. Of a tensor that is converted the rows are single values, which become float32. */
+static sl_status copy_mapped(loader *l, const placement *p, void *dst)
+{
+    uint8_t *all = malloc(placed_bytes(p));
+    if (!all)
+        return sl_fail(l->err, SL_ERR_NO_MEMORY, "no memory to reorder weights");
+    for (int64_t r = 0; r < p->rows; r++) {
+        int64_t from = p->map->row_of(l->c, r);
+        if (p->items)
+            sl_load_f32(p->from, p->src, from, 1, (float *)(void *)all + r);
+        else
+            memcpy(all + (size_t)r * p->row_bytes, (const uint8_t *)p->src + (size_t)from * p->row_bytes,
+                   p->row_bytes);
+    }
+    sl_status rc = sl_be_copy(l->be, dst, all, placed_bytes(p), l->err);
+    if (rc == SL_OK)
+        rc = sl_be_sync(l->be, l->err);
+    free(all);
+    return rc;
+}
+
 static sl_status copy_plain(loader *l, const placement *p, uint8_t *dst, uint64_t done, uint64_t *last_ns)
 {
     sl_status rc = SL_OK;
@@ -421,7 +497,9 @@ static sl_status place_all(loader *l)
         *p->dst = p->src;
         if (!stays(l, p)) {
             *p->dst = next;
-            rc = p->items ? copy_converted(l, p, next) : copy_plain(l, p, next, done, &last_ns);
+            rc = p->map     ? copy_mapped(l, p, next)
+                 : p->items ? copy_converted(l, p, next)
+                            : copy_plain(l, p, next, done, &last_ns);
             next += (placed_bytes(p) + ALIGN - 1) / ALIGN * ALIGN;
         }
         done += p->bytes;

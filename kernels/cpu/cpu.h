@@ -75,8 +75,8 @@ void sl_weight_row(const sl_weight *w, int64_t r, sl_dtype round_act, float *out
 void sl_rope(float *x, int32_t n, const float *cs, bool interleaved, sl_dtype act);
 /* In place: butterflies, stride 1 first, then * scale. n is a power of two. */
 void sl_hadamard(float *x, int32_t n);
-/* silu(g) * u in float32. */
-float sl_silu_mul(float g, float u);
+/* The gated activation in float32. */
+float sl_glu_mul(float g, float u, const sl_glu *glu);
 
 /* kernels/cpu/comm_memory.c */
 extern const sl_comm_desc sl_comm_shared_memory;

@@ -195,6 +195,7 @@ static sl_status run_ep_experts(sl_backend *be, const void *params, sl_err *err)
                         .inter = p->inter,
                         .act = l->act,
                         .fp8_acts = p->fp8_acts,
+                        .glu = p->glu,
                         .load = load_row,
                         .take = take_result,
                         .ctx = &r};

@@ -102,7 +102,7 @@ static void one_expert(sl_cpu *c, const sl_cpu_experts *p, const bufs *b, int32_
     project(c, p, b, &p->gate[e], slots, n, b->g);
     project(c, p, b, &p->up[e], slots, n, b->u);
     for (int64_t i = 0; i < (int64_t)n * p->inter; i++)
-        b->h[i] = sl_round_act(sl_silu_mul(b->g[i], b->u[i]), p->act);
+        b->h[i] = sl_round_act(sl_glu_mul(b->g[i], b->u[i], &p->glu), p->act);
     for (int32_t i = 0; fp8 && i < n; i++)
         sl_quant_acts(b->h + (int64_t)i * p->inter, p->inter, b->scale + (int64_t)i * groups);
     product(c, b, &p->down[e], b->h, n, fp8, b->d, p->act);

@@ -13,6 +13,7 @@ typedef struct sl_cpu_experts {
     int32_t rows, top_k, experts, hidden, inter;
     sl_dtype act;
     bool fp8_acts;
+    sl_glu glu;
     /* Row `row` as float32. With `scale` of not NULL it is wanted as e4m3 values and their scales, else plain. */
     void (*load)(const void *ctx, int32_t row, float *x, float *scale);
     /* Takes the result of choice `slot` = row * top_k + choice: [hidden], rounded to act. Experts come in ascending

@@ -46,6 +46,7 @@ static sl_status run_moe(sl_backend *be, const void *params, sl_err *err)
                         .inter = p->inter,
                         .act = p->act,
                         .fp8_acts = p->fp8_acts,
+                        .glu = p->glu,
                         .load = load_token,
                         .take = add_result,
                         .ctx = &c};

@@ -1,13 +1,18 @@
-/* SL_OP_SILU_MUL. */
+/* SL_OP_SILU_MUL, and the activation of routed experts. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
 
 #include "kernels/formats.h"
 
-float sl_silu_mul(float g, float u)
+float sl_glu_mul(float g, float u, const sl_glu *glu)
 {
-    return g / (1.0f + expf(-g)) * u;
+    if (glu->limit > 0) { /* comparisons that leave NaN as it is */
+        g = g > glu->limit ? glu->limit : g;
+        u = u > glu->limit ? glu->limit : u < -glu->limit ? -glu->limit : u;
+    }
+    float steep = glu->alpha > 0 ? glu->alpha * g : g;
+    return g / (1.0f + expf(-steep)) * (glu->offset != 0 ? u + glu->offset : u);
 }
 
 typedef struct ctx {
@@ -25,7 +30,7 @@ static void tokens(void *arg, int64_t first, int64_t count, int worker)
         sl_load_f32(p->act, p->gate, t * p->ld_in, p->dim, g);
         sl_load_f32(p->act, p->up, t * p->ld_in, p->dim, u);
         for (int32_t i = 0; i < p->dim; i++)
-            g[i] = sl_silu_mul(g[i], u[i]);
+            g[i] = sl_glu_mul(g[i], u[i], &p->glu);
         sl_store_f32(p->act, g, p->dim, p->out, t * p->ld_out);
     }
 }

@@ -62,6 +62,8 @@ static void attend(const ctx *c, int64_t t, int32_t h0, int32_t heads, float *ro
             sl_softmax_block(p->scale, count, scores + h * BLOCK, rows, dim, p->lora, &st.max[h], &st.sum[h],
                              o + (int64_t)h * p->lora);
     }
+    for (int32_t h = 0; n && p->sinks && h < heads; h++)
+        st.sum[h] += expf(p->sinks[h0 + h] - st.max[h]);
     for (int32_t h = 0; n && h < heads; h++)
         for (int32_t i = 0; i < p->lora; i++)
             o[(int64_t)h * p->lora + i] /= st.sum[h];

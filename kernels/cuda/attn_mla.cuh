@@ -90,6 +90,14 @@ __device__ static inline float inverse(float l)
     return l == 0.0f ? 0.0f : 1.0f / l;
 }
 
+/* 1 / the sum of all parts, whose maximum is m, with the sink of this head of the model. m is in powers of two. */
+__device__ static inline float inverse_with_sink(const attn_work &w, int head, float m, float l)
+{
+    if (w.p.sinks && l != 0.0f && head < w.p.heads)
+        l += exp2f(__fmaf_rn(w.p.sinks[head], 1.4426950408889634f, -m));
+    return inverse(l);
+}
+
 #endif
 
 #endif

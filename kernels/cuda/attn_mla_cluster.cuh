@@ -8,9 +8,9 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* The factors that merge the parts, by the same steps that end_part() takes in turn. Returns how many parts exist. */
-__device__ static inline int cluster_factors(cg::cluster_group &cl, attn_shared *x, int parts)
+__device__ static inline int cluster_factors(cg::cluster_group &cl, attn_shared *x, const attn_work &w)
 {
-    int n = 1;
+    int n = 1, parts = w.parts;
 
     while (n < parts && *cl.map_shared_rank(&x->present, n))
         n++;
@@ -20,7 +20,7 @@ __device__ static inline int cluster_factors(cg::cluster_group &cl, attn_shared 
         for (int c = 1; c < n; c++)
             merge_sums(m, l, *cl.map_shared_rank(&x->max[h], c), *cl.map_shared_rank(&x->sum[h], c),
                        &x->part_keep[c][h], &x->part_take[c][h]);
-        x->part_inv[h] = inverse(l);
+        x->part_inv[h] = inverse_with_sink(w, (int)blockIdx.y % w.groups * HEADS + h, m, l);
     }
     sl_bar_sync(BAR_VALUES, 256);
     return n;
@@ -29,7 +29,7 @@ __device__ static inline int cluster_factors(cg::cluster_group &cl, attn_shared 
 __device__ static inline void cluster_merge(cg::cluster_group &cl, const float *tile, attn_shared *x,
                                             const attn_work &w)
 {
-    int parts = cluster_factors(cl, x, w.parts), item = blockIdx.y, h0 = item % w.groups * HEADS,
+    int parts = cluster_factors(cl, x, w), item = blockIdx.y, h0 = item % w.groups * HEADS,
         heads = min(HEADS, w.p.heads - h0);
     float *out = w.p.o + ((int64_t)(item / w.groups) * w.p.heads + h0) * LORA;
 

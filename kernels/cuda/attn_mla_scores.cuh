@@ -119,8 +119,10 @@ __device__ static inline void probabilities(float (&s)[32], softmax_state &x, ui
 
 /* Ends a part of the list: adds up its sums over the columns, and computes the factors that merge it with the
  * earlier parts. */
-__device__ static inline void end_part(attn_shared *x, softmax_state &s, int part, int slot, bool in_cluster)
+__device__ static inline void end_part(attn_shared *x, softmax_state &s, int part, int slot,
+                                       const attn_work &w, int h0)
 {
+    bool in_cluster = w.parts > 1;
     int lane = threadIdx.x & 31, head = FIRST_HEAD(lane);
 
 #pragma unroll
@@ -137,7 +139,7 @@ __device__ static inline void end_part(attn_shared *x, softmax_state &s, int par
                 x->max[head + 8 * r] = s.m[r], x->sum[head + 8 * r] = l;
             x->keep[slot][head + 8 * r] = keep;
             x->take[slot][head + 8 * r] = take;
-            x->inv[slot][head + 8 * r] = inverse(s.all_l[r]);
+            x->inv[slot][head + 8 * r] = inverse_with_sink(w, h0 + head + 8 * r, s.all_m[r], s.all_l[r]);
         }
         s.m[r] = -INFINITY;
         s.l[r] = 0;
@@ -184,7 +186,7 @@ __device__ static inline void score_blocks(uint8_t *smem, const attn_work &w, at
                 if ((threadIdx.x & 31) == 0)
                     sl_mbar_arrive(&x->prob[at]);
             }
-            end_part(x, st, part, ended & 1, w.parts > 1);
+            end_part(x, st, part, ended & 1, w, item % w.groups * HEADS);
             __syncwarp();
             if ((threadIdx.x & 31) == 0)
                 sl_mbar_arrive(&x->merge[ended & 1]);

@@ -88,10 +88,21 @@ __device__ static inline float sl_sigmoid(float v)
     return 1.0f / (1.0f + expf(-v));
 }
 
-/* silu(g) * u. */
-__device__ static inline float sl_silu_mul(float g, float u)
+/* What kernels get: no limit is infinity, and alpha is set. */
+static inline sl_glu sl_glu_full(sl_glu g)
 {
-    return __fmul_rn(g / (1.0f + expf(-g)), u);
+    g.limit = g.limit > 0 ? g.limit : INFINITY;
+    g.alpha = g.alpha > 0 ? g.alpha : 1.0f;
+    return g;
+}
+
+/* The gated activation of sl_glu_full(). Comparisons leave NaN as it is; without a variant these are the bits of silu(g) * u. */
+__device__ static inline float sl_glu_mul(float g, float u, const sl_glu &v)
+{
+    g = g > v.limit ? v.limit : g;
+    u = u > v.limit ? v.limit : u < -v.limit ? -v.limit : u;
+    u = v.offset != 0.0f ? __fadd_rn(u, v.offset) : u;
+    return __fmul_rn(g / (1.0f + expf(-__fmul_rn(v.alpha, g))), u);
 }
 
 /* Four values times m as e4m3, the first in the lowest byte. */

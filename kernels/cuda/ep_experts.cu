@@ -99,6 +99,7 @@ static sl_status run_ep_experts(sl_backend *be, const void *params, sl_err *err)
 
     p->x = e->recv, p->out = p->workspace = e->send;
     p->gate = e->gate, p->up = e->up, p->down = e->down, p->fp8_acts = e->fp8_acts, p->act = l->act;
+    p->glu = e->glu;
     p->tokens = l->ranks * l->cap, p->hidden = l->hidden, p->inter = e->inter, p->top_k = l->top_k;
     p->experts = l->first[l->rank + 1] - l->first[l->rank];
     SL_TRY(check_quantised(e, p->experts, err));

@@ -104,7 +104,7 @@ __global__ static void gate_up_kernel(moe_args a, uint32_t *deverr)
         float g = qu && !qg ? mid[o] : sl_actr(row_dot(a.gate[e], o, x, qg ? xs : NULL), a.p.act),
               u = qg && !qu ? mid[o] : sl_actr(row_dot(a.up[e], o, x, qu ? xs : NULL), a.p.act);
         if ((threadIdx.x & 31) == 0)
-            mid[o] = sl_actr(sl_silu_mul(g, u), a.p.act);
+            mid[o] = sl_actr(sl_glu_mul(g, u, a.p.glu), a.p.act);
     }
 }
 
@@ -183,6 +183,7 @@ static sl_status run_floats(sl_cuda *cu, sl_moe_run *r, sl_err *err)
 
 sl_status sl_moe_products(sl_cuda *cu, sl_moe_run *r, sl_err *err)
 {
+    r->p.glu = sl_glu_full(r->p.glu);
     const bool quantised = r->p.fp8_acts && (!r->arrived.recv || r->arrived.quantised);
 
     switch (sl_path_moe(&cu->gpu, &r->p, r->arrived.recv ? r->arrived.cap : r->p.tokens, quantised)) {

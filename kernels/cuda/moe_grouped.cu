@@ -62,6 +62,7 @@ static sl_status describe(sl_cuda *cu, const sl_moe_run *r, const grouped_memory
     up->rows = down->rows = m->lists;
     up->ld = down->ld = (int)m->ld;
     up->xs = m->xs, up->ms = m->ms, up->mid = m->mid;
+    up->glu = p->glu;
     up->groups = (int)(in / ST_BOX), up->outs = p->inter, up->out_tiles = p->inter / ST_BOX;
     down->to = r->arrived.to;
     down->xs = m->ms, down->res = (__nv_bfloat16 *)p->workspace;

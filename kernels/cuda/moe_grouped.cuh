@@ -83,6 +83,7 @@ struct mg_args {
     __nv_bfloat16 *res; /* down: [pairs][outs] */
     sl_moe_to to;       /* down: where they go instead */
     int ld, groups, outs, out_tiles;
+    sl_glu glu; /* gate and up */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -185,10 +186,10 @@ __device__ static inline void mg_multiply(const mg_args &p, mg_ring &r, const fl
     }
 }
 
-__device__ static inline float mg_silu_up(float g, float u)
+__device__ static inline float mg_glu_up(float g, float u, const sl_glu &v)
 {
     g = sl_bf16r(g);
-    return sl_bf16r(sl_silu_mul(g, sl_bf16r(u)));
+    return sl_bf16r(sl_glu_mul(g, sl_bf16r(u), v));
 }
 
 /* Stores row half h of a box as bf16 at `out`; real: the row exists. */
@@ -240,7 +241,7 @@ __device__ static inline void mg_finish_dual(const mg_args &p, const mg_tile &t,
 
 #pragma unroll
     for (int i = 0; i < 64; i++) {
-        acc[0][i] = mg_silu_up(acc[0][i], acc[1][i]);
+        acc[0][i] = mg_glu_up(acc[0][i], acc[1][i], p.glu);
         amax[i >> 1 & 1] = fmaxf(amax[i >> 1 & 1], fabsf(acc[0][i]));
     }
 #pragma unroll

@@ -59,6 +59,7 @@ struct moe_args {
     __nv_bfloat16 *res; /* down: [pairs][outs] */
     sl_moe_to to;       /* down: where they go instead */
     int ld, groups, outs, out_tiles;
+    sl_glu glu; /* gate and up */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -170,10 +171,10 @@ __device__ static inline float2 unpack(uint32_t v)
     return __bfloat1622float2(*(__nv_bfloat162 *)&v);
 }
 
-__device__ static inline float silu_up(float g, float u)
+__device__ static inline float glu_up(float g, float u, const sl_glu &v)
 {
     g = sl_bf16r(g);
-    return sl_bf16r(sl_silu_mul(g, u));
+    return sl_bf16r(sl_glu_mul(g, u, v));
 }
 
 /* silu(gate) * up, quantised: gate is acc, up comes from the exchange memory. A thread's row half h is row + 8 h. */
@@ -186,8 +187,8 @@ __device__ static inline void finish_dual(const moe_args &p, const moe_tile &t, 
 #pragma unroll
     for (int i = 0; i < 32; i++) {
         float2 u = unpack(up[i * 2 * TOKENS + (threadIdx.x & 127)]);
-        acc[2 * i] = silu_up(acc[2 * i], u.x);
-        acc[2 * i + 1] = silu_up(acc[2 * i + 1], u.y);
+        acc[2 * i] = glu_up(acc[2 * i], u.x, p.glu);
+        acc[2 * i + 1] = glu_up(acc[2 * i + 1], u.y, p.glu);
         amax[i & 1] = fmaxf(amax[i & 1], fmaxf(fabsf(acc[2 * i]), fabsf(acc[2 * i + 1])));
     }
 #pragma unroll
@@ -322,6 +323,7 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, sl_moe_run *r, sl_err *err)
     SL_TRY(SL_LAUNCH(cu, group_kernel, (sl_launch{dim3(sl_moe_sort_blocks(&r->arrived)), 1024}), err,
                      p->expert_ids, (int)pairs, p->experts, up.rows, r->arrived, cu->deverr));
     SL_TRY(sl_moe_rows_f8(cu, r, up.rows.row_of, up.rows.pair, xq, xs, (int)ld, err));
+    up.glu = p->glu;
     up.xs = xs, up.ms = ms, up.mq = mq, up.ld = (int)ld;
     up.groups = p->hidden / GROUP, up.outs = p->inter, up.out_tiles = p->inter / ST_BOX;
     SL_TRY(launch(cu, gemm_kernel<true>, up, err));

@@ -114,6 +114,9 @@ __global__ static void __launch_bounds__(THREADS) plain_attn_kernel(sl_sparse_at
         }
         __syncthreads();
     }
+    if (p.sinks && n && (int)threadIdx.x < nh)
+        sum[threadIdx.x] += expf(p.sinks[h0 + threadIdx.x] - top[threadIdx.x]);
+    __syncthreads();
     for (int j = 0; j < COLS_MAX; j++) {
         int c = threadIdx.x + j * THREADS;
         for (int h = 0; h < HEADS; h++)

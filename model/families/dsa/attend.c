@@ -9,7 +9,7 @@ static sl_status make_queries(void *ctx, sl_err *err)
     const sl_pass *p = ctx;
     const sl_dsa_workspace *own = p->ws->own;
     (void)err; /* the ops report to the pass's own */
-    SL_TRY(sl_pass_linear(p, own->q_r, &p->lw->w[SL_DSA_Q_B], own->q));
+    SL_TRY(sl_pass_linear(p, own->q_in, &p->lw->w[SL_DSA_Q_B], own->q));
     return sl_dsa_absorb(p);
 }
 
@@ -66,6 +66,7 @@ sl_status sl_dsa_step_attend(sl_pass *p)
                      .lora = c->kv_lora_rank,
                      .rope = c->qk_rope_head_dim,
                      .scale = c->softmax_scale,
+                     .sinks = p->lw->w[SL_DSA_SINKS].data,
                      .format = format},
     };
     if (call.has_indexer)

@@ -91,37 +91,26 @@ static sl_status check_indexer_layers(sl_config_reader *x, const sl_family *f)
     return SL_OK;
 }
 
-static sl_status check_layer_types(sl_config_reader *x)
-{
-    const json_t *list = sl_cfg_get(x->root, "layer_types");
-    if (list && !json_is_array(list))
-        return sl_cfg_bad(x, "layer_types: not a list");
-    for (size_t i = 0; list && i < json_array_size(list); i++) {
-        const char *s = json_string_value(json_array_get(list, i));
-        if (!s || strcmp(s, "deepseek_sparse_attention") != 0)
-            return sl_cfg_cannot(x, "layer_types[%zu]: only \"deepseek_sparse_attention\" is supported", i);
-    }
-    return SL_OK;
-}
-
 sl_status sl_dsa_read_config(sl_config_reader *x, const sl_family *f)
 {
     const sl_dsa_traits *traits = f->traits;
     sl_model_config *c = x->c;
+    if (traits->defaults)
+        SL_TRY(sl_cfg_fill(x, traits->defaults));
     SL_TRY(sl_cfg_ints(x, int_keys, SL_COUNT(int_keys)));
     SL_TRY(sl_cfg_only_false(x, "attention_bias"));
     const json_t *kv_heads = sl_cfg_get(x->root, "num_key_value_heads");
     int32_t n;
-    if (kv_heads)
+    if (kv_heads && !traits->any_kv_heads)
         SL_TRY(sl_cfg_int(x, kv_heads, "num_key_value_heads", c->n_heads, c->n_heads, &n));
     SL_TRY(sl_cfg_bool_or(x, x->root, "indexer_rope_interleave", traits->index_rope_interleaved,
                           &c->index_rope_interleaved));
     c->lora_eps = traits->lora_eps;
-    c->index_eps = traits->index_eps;
+    c->index_eps = traits->index_eps > 0 ? traits->index_eps : c->rms_eps;
     SL_TRY(check_dims(x));
     SL_TRY(sl_cfg_moe(x));
     SL_TRY(read_indexer_layers(x));
     SL_TRY(check_indexer_layers(x, f));
-    SL_TRY(check_layer_types(x));
+    SL_TRY(sl_cfg_only_selected(x));
     return sl_cfg_rope(x);
 }

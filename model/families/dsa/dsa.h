@@ -28,18 +28,23 @@ enum {
     SL_DSA_INDEX_NORM,
     SL_DSA_INDEX_NORM_BIAS,
     SL_DSA_INDEX_WEIGHTS,
+    SL_DSA_SINKS, /* of families that have them */
+    SL_DSA_SLOTS, /* from here on those of families that are composed of this one */
 };
 
 typedef struct sl_dsa_traits {
     bool index_rope_interleaved; /* unless the config says otherwise */
     bool index_share;            /* layers may reuse an earlier layer's selection */
-    float lora_eps, index_eps;
+    float lora_eps, index_eps;   /* index_eps 0: that of the residual norms */
+    const char *defaults;        /* of keys that the published class fills in (sl_cfg_fill); NULL: none */
+    bool any_kv_heads;           /* num_key_value_heads has no meaning */
 } sl_dsa_traits;
 
 /* Buffers of the attention block; T = max_tokens, act = the activations' dtype. */
 typedef struct sl_dsa_workspace {
     void *q_a;            /* [T][q_lora] act */
     void *q_r;            /* [T][q_lora] act, normalised */
+    const void *q_in;     /* what q_b reads: q_r, unless a family says otherwise */
     void *q;              /* [T][heads][nope + rope] act */
     void *kv;             /* [T][lora + rope] act */
     float *ql;            /* [T][heads][lora + rope] */
@@ -59,6 +64,16 @@ int64_t sl_dsa_dim_kv_b(const sl_model_config *c);    /* heads * (nope + v) */
 int64_t sl_dsa_dim_o(const sl_model_config *c);       /* heads * v */
 int64_t sl_dsa_dim_index_q(const sl_model_config *c); /* index heads * index dim */
 
+/* Other dimensions, and a pattern of layers, as rows of tensors use them. */
+int64_t sl_dsa_dim_q_lora(const sl_model_config *c);
+int64_t sl_dsa_dim_kv_lora(const sl_model_config *c);
+int64_t sl_dsa_dim_index(const sl_model_config *c);
+int64_t sl_dsa_dim_index_heads(const sl_model_config *c);
+
+/* sl_family.cache_dims and ignores */
+void sl_dsa_cache_dims(const sl_model_config *c, sl_cache_dims *out);
+bool sl_dsa_ignores(const sl_model_config *c, int32_t layer, const char *rest);
+
 /* Layers that run their own indexer. */
 bool sl_dsa_in_indexer(const sl_model_config *c, int32_t layer);
 
@@ -67,10 +82,18 @@ sl_status sl_dsa_read_config(struct sl_config_reader *x, const sl_family *f);
 /* sl_family.workspace */
 void sl_dsa_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, void *own);
 /* sl_family.steps */
-enum { SL_DSA_N_STEPS = 9, SL_DSA_N_ROW_STEPS = 3 };
+enum { SL_DSA_N_STEPS = 10, SL_DSA_N_ROW_STEPS = 3 };
 extern const sl_layer_step sl_dsa_steps[SL_DSA_N_STEPS], sl_dsa_row_steps[SL_DSA_N_ROW_STEPS];
-/* The step that calls `attend`. */
+/* Its parts, for families that are composed of them: queries from q_in, latents and index keys; the index queries; the call of
+ * `attend`; results of the heads, in attn; the output, in delta. */
+sl_status sl_dsa_step_queries(struct sl_pass *p);
+sl_status sl_dsa_step_index(struct sl_pass *p);
 sl_status sl_dsa_step_attend(struct sl_pass *p);
+sl_status sl_dsa_step_values(struct sl_pass *p);
+sl_status sl_dsa_step_output(struct sl_pass *p);
+/* The first of them in two parts: what reads the normalised input; queries from q_in, and the index queries from q_r. */
+sl_status sl_dsa_step_latents(struct sl_pass *p);
+sl_status sl_dsa_step_heads(struct sl_pass *p);
 /* sl_family.presets */
 extern const sl_model_preset sl_dsa_presets_v32[];
 /* sl_family.ask_attend */

@@ -11,7 +11,7 @@ void sl_dsa_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k,
     int64_t t = o->max_tokens;
     size_t act = sl_dtype_size(o->act), f32 = sizeof(float);
     w->q_a = sl_carve_take(k, t, c->q_lora_rank, act);
-    w->q_r = sl_carve_take(k, t, c->q_lora_rank, act);
+    w->q_in = w->q_r = sl_carve_take(k, t, c->q_lora_rank, act);
     w->q = sl_carve_take(k, t, sl_dsa_dim_q(c), act);
     w->kv = sl_carve_take(k, t, sl_dsa_dim_kv_a(c), act);
     w->ql = sl_carve_take(k, t, c->n_heads * sl_dsa_dim_kv_a(c), f32);
@@ -44,9 +44,8 @@ sl_status sl_dsa_absorb(const sl_pass *p)
     return sl_pass_run(p, SL_OP_Q_ABSORB, &a);
 }
 
-/* The linear layers that read h, and those that read the normalised low-rank query: one chain for each of the two
- * inputs. Without index_weights, which is float32. */
-static sl_status step_queries(sl_pass *p)
+/* The linear layers that read h, in one chain. Without index_weights, which is float32. */
+sl_status sl_dsa_step_latents(sl_pass *p)
 {
     const sl_model_config *c = p->c;
     sl_dsa_workspace *own = p->ws->own;
@@ -54,20 +53,36 @@ static sl_status step_queries(sl_pass *p)
     bool index = c->layer_has_indexer[p->layer];
     sl_linear_params k = sl_pass_chain(p, p->ws->h, &w[SL_DSA_INDEX_K], own->index_k, NULL),
                      kv = sl_pass_chain(p, p->ws->h, &w[SL_DSA_KV_A], own->kv, index ? &k : NULL),
-                     q_a = sl_pass_chain(p, p->ws->h, &w[SL_DSA_Q_A], own->q_a, &kv),
-                     iq = sl_pass_chain(p, own->q_r, &w[SL_DSA_INDEX_Q], own->index_q, NULL),
-                     q_b = sl_pass_chain(p, own->q_r, &w[SL_DSA_Q_B], own->q, index ? &iq : NULL);
+                     q_a = sl_pass_chain(p, p->ws->h, &w[SL_DSA_Q_A], own->q_a, &kv);
     if (p->rows_only)
         return sl_pass_run(p, SL_OP_LINEAR, &kv);
     SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &q_a));
-    SL_TRY(sl_pass_norm(p, own->q_a, NULL, &w[SL_DSA_Q_A_NORM], c->lora_eps, p->tokens, own->q_r));
-    if (sl_pass_is_late(p))
-        return sl_pass_run(p, SL_OP_LINEAR, &iq);
+    return sl_pass_norm(p, own->q_a, NULL, &w[SL_DSA_Q_A_NORM], c->lora_eps, p->tokens, own->q_r);
+}
+
+/* Those that read the low-rank query, in one chain if both read the same. */
+sl_status sl_dsa_step_heads(sl_pass *p)
+{
+    sl_dsa_workspace *own = p->ws->own;
+    const sl_weight *w = p->lw->w;
+    bool index = p->c->layer_has_indexer[p->layer], late = sl_pass_is_late(p), chain = own->q_in == own->q_r;
+    sl_linear_params iq = sl_pass_chain(p, own->q_r, &w[SL_DSA_INDEX_Q], own->index_q, NULL),
+                     q_b = sl_pass_chain(p, own->q_in, &w[SL_DSA_Q_B], own->q, index && chain ? &iq : NULL);
+    if (index && (late || !chain))
+        SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &iq));
+    if (late)
+        return SL_OK;
     SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &q_b));
     return sl_dsa_absorb(p);
 }
 
-static sl_status step_index(sl_pass *p)
+sl_status sl_dsa_step_queries(sl_pass *p)
+{
+    SL_TRY(sl_dsa_step_latents(p));
+    return p->rows_only ? SL_OK : sl_dsa_step_heads(p);
+}
+
+sl_status sl_dsa_step_index(sl_pass *p)
 {
     const sl_model_config *c = p->c;
     sl_dsa_workspace *own = p->ws->own;
@@ -90,7 +105,7 @@ static sl_status step_index(sl_pass *p)
     return sl_pass_run(p, SL_OP_INDEX_QUERY, &a);
 }
 
-static sl_status step_output(sl_pass *p)
+sl_status sl_dsa_step_values(sl_pass *p)
 {
     const sl_model_config *c = p->c;
     sl_dsa_workspace *own = p->ws->own;
@@ -103,17 +118,23 @@ static sl_status step_output(sl_pass *p)
                         .v = c->v_head_dim,
                         .lora = c->kv_lora_rank,
                         .act = p->act};
+    return sl_pass_run(p, SL_OP_V_UP, &a);
+}
+
+sl_status sl_dsa_step_output(sl_pass *p)
+{
+    const sl_dsa_workspace *own = p->ws->own;
     p->pending = true;
-    SL_TRY(sl_pass_run(p, SL_OP_V_UP, &a));
     return sl_pass_linear(p, own->attn, &p->lw->w[SL_DSA_O], p->ws->delta);
 }
 
 const sl_layer_step sl_dsa_steps[SL_DSA_N_STEPS] = {
     {"input norm", NULL, sl_step_input_norm},
-    {"queries, latents and index keys", NULL, step_queries},
-    {"index", sl_dsa_in_indexer, step_index},
+    {"queries, latents and index keys", NULL, sl_dsa_step_queries},
+    {"index", sl_dsa_in_indexer, sl_dsa_step_index},
     {"attend", NULL, sl_dsa_step_attend},
-    {"output", NULL, step_output},
+    {"values", NULL, sl_dsa_step_values},
+    {"output", NULL, sl_dsa_step_output},
     {"post norm", NULL, sl_step_post_norm},
     {"dense", sl_in_dense, sl_step_mlp},
     {"experts", sl_in_moe, sl_step_experts},
@@ -122,6 +143,6 @@ const sl_layer_step sl_dsa_steps[SL_DSA_N_STEPS] = {
 
 const sl_layer_step sl_dsa_row_steps[SL_DSA_N_ROW_STEPS] = {
     {"input norm", NULL, sl_step_input_norm},
-    {"latents and index keys", NULL, step_queries},
+    {"latents and index keys", NULL, sl_dsa_step_queries},
     {"append", NULL, sl_dsa_step_attend},
 };

@@ -3,22 +3,22 @@
 
 #include "model/families/dsa/dsa.h"
 
-static int64_t dim_q_lora(const sl_model_config *c)
+int64_t sl_dsa_dim_q_lora(const sl_model_config *c)
 {
     return c->q_lora_rank;
 }
 
-static int64_t dim_kv_lora(const sl_model_config *c)
+int64_t sl_dsa_dim_kv_lora(const sl_model_config *c)
 {
     return c->kv_lora_rank;
 }
 
-static int64_t dim_index(const sl_model_config *c)
+int64_t sl_dsa_dim_index(const sl_model_config *c)
 {
     return c->index_head_dim;
 }
 
-static int64_t dim_index_heads(const sl_model_config *c)
+int64_t sl_dsa_dim_index_heads(const sl_model_config *c)
 {
     return c->index_n_heads;
 }
@@ -64,21 +64,21 @@ static const sl_tensor_spec model_tensors[] = {
 static const sl_tensor_spec layer_tensors[] = {
     {"input_layernorm.weight", SL_T_INPUT_NORM, SL_K_VECTOR, NULL, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},
     {"post_attention_layernorm.weight", SL_T_POST_NORM, SL_K_VECTOR, NULL, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},
-    {"self_attn.q_a_proj.weight", SL_DSA_Q_A, SL_K_LINEAR, NULL, dim_q_lora, sl_dim_hidden, 0},
-    {"self_attn.q_a_layernorm.weight", SL_DSA_Q_A_NORM, SL_K_VECTOR, NULL, dim_q_lora, sl_dim_one, SL_SPEC_GAIN},
-    {"self_attn.q_b_proj.weight", SL_DSA_Q_B, SL_K_LINEAR, NULL, sl_dsa_dim_q, dim_q_lora, 0},
+    {"self_attn.q_a_proj.weight", SL_DSA_Q_A, SL_K_LINEAR, NULL, sl_dsa_dim_q_lora, sl_dim_hidden, 0},
+    {"self_attn.q_a_layernorm.weight", SL_DSA_Q_A_NORM, SL_K_VECTOR, NULL, sl_dsa_dim_q_lora, sl_dim_one, SL_SPEC_GAIN},
+    {"self_attn.q_b_proj.weight", SL_DSA_Q_B, SL_K_LINEAR, NULL, sl_dsa_dim_q, sl_dsa_dim_q_lora, 0},
     {"self_attn.kv_a_proj_with_mqa.weight", SL_DSA_KV_A, SL_K_LINEAR, NULL, sl_dsa_dim_kv_a, sl_dim_hidden, 0},
-    {"self_attn.kv_a_layernorm.weight", SL_DSA_KV_A_NORM, SL_K_VECTOR, NULL, dim_kv_lora, sl_dim_one, SL_SPEC_GAIN},
-    {"self_attn.kv_b_proj.weight", SL_DSA_KV_B, SL_K_LINEAR, NULL, sl_dsa_dim_kv_b, dim_kv_lora,
+    {"self_attn.kv_a_layernorm.weight", SL_DSA_KV_A_NORM, SL_K_VECTOR, NULL, sl_dsa_dim_kv_lora, sl_dim_one, SL_SPEC_GAIN},
+    {"self_attn.kv_b_proj.weight", SL_DSA_KV_B, SL_K_LINEAR, NULL, sl_dsa_dim_kv_b, sl_dsa_dim_kv_lora,
      SL_SPEC_ABSORBED | SL_SPEC_16BIT},
     {"self_attn.o_proj.weight", SL_DSA_O, SL_K_LINEAR, NULL, sl_dim_hidden, sl_dsa_dim_o, 0},
-    {"self_attn.indexer.wq_b.weight", SL_DSA_INDEX_Q, SL_K_LINEAR, sl_dsa_in_indexer, sl_dsa_dim_index_q, dim_q_lora,
+    {"self_attn.indexer.wq_b.weight", SL_DSA_INDEX_Q, SL_K_LINEAR, sl_dsa_in_indexer, sl_dsa_dim_index_q, sl_dsa_dim_q_lora,
      0},
-    {"self_attn.indexer.wk.weight", SL_DSA_INDEX_K, SL_K_LINEAR, sl_dsa_in_indexer, dim_index, sl_dim_hidden, 0},
-    {"self_attn.indexer.k_norm.weight", SL_DSA_INDEX_NORM, SL_K_FLOATS, sl_dsa_in_indexer, dim_index, sl_dim_one,
+    {"self_attn.indexer.wk.weight", SL_DSA_INDEX_K, SL_K_LINEAR, sl_dsa_in_indexer, sl_dsa_dim_index, sl_dim_hidden, 0},
+    {"self_attn.indexer.k_norm.weight", SL_DSA_INDEX_NORM, SL_K_FLOATS, sl_dsa_in_indexer, sl_dsa_dim_index, sl_dim_one,
      SL_SPEC_GAIN},
-    {"self_attn.indexer.k_norm.bias", SL_DSA_INDEX_NORM_BIAS, SL_K_FLOATS, sl_dsa_in_indexer, dim_index, sl_dim_one, 0},
-    {"self_attn.indexer.weights_proj.weight", SL_DSA_INDEX_WEIGHTS, SL_K_LINEAR, sl_dsa_in_indexer, dim_index_heads,
+    {"self_attn.indexer.k_norm.bias", SL_DSA_INDEX_NORM_BIAS, SL_K_FLOATS, sl_dsa_in_indexer, sl_dsa_dim_index, sl_dim_one, 0},
+    {"self_attn.indexer.weights_proj.weight", SL_DSA_INDEX_WEIGHTS, SL_K_LINEAR, sl_dsa_in_indexer, sl_dsa_dim_index_heads,
      sl_dim_hidden, SL_SPEC_16BIT},
     {"enorm.weight", SL_T_TOKEN_NORM, SL_K_VECTOR, sl_in_draft, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},
     {"hnorm.weight", SL_T_STATE_NORM, SL_K_VECTOR, sl_in_draft, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},
@@ -97,7 +97,7 @@ static const sl_tensor_spec layer_tensors[] = {
 
 /* Layers that share a selection may still carry the weights of an indexer, and an MTP layer copies of the model's embedding and
  * head. */
-static bool ignores(const sl_model_config *c, int32_t layer, const char *rest)
+bool sl_dsa_ignores(const sl_model_config *c, int32_t layer, const char *rest)
 {
     static const char indexer[] = "self_attn.indexer.";
     if (sl_in_draft(c, layer))
@@ -105,7 +105,7 @@ static bool ignores(const sl_model_config *c, int32_t layer, const char *rest)
     return !c->layer_has_indexer[layer] && strncmp(rest, indexer, sizeof indexer - 1) == 0;
 }
 
-static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
+void sl_dsa_cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
     out->latent = c->kv_lora_rank;
     out->rope = c->qk_rope_head_dim;
@@ -125,9 +125,9 @@ static const sl_dsa_traits glm_moe_dsa = {
     .index_rope_interleaved = true, .index_share = true, .lora_eps = 1e-6f, .index_eps = 1e-6f};
 
 #define DSA_CODE                                                                                             \
-    .read_config = sl_dsa_read_config, .cache_dims = cache_dims, .model_tensors = model_tensors,             \
+    .read_config = sl_dsa_read_config, .cache_dims = sl_dsa_cache_dims, .model_tensors = model_tensors,      \
     .layer_tensors = layer_tensors, .n_model_tensors = SL_COUNT(model_tensors),                              \
-    .n_layer_tensors = SL_COUNT(layer_tensors), .ignores = ignores,                                          \
+    .n_layer_tensors = SL_COUNT(layer_tensors), .ignores = sl_dsa_ignores,                                   \
     .workspace_size = sizeof(sl_dsa_workspace), .workspace = sl_dsa_carve, .steps = sl_dsa_steps,            \
     .n_steps = SL_DSA_N_STEPS, .row_steps = sl_dsa_row_steps, .n_row_steps = SL_DSA_N_ROW_STEPS,             \
     .ask_attend = sl_dsa_ask_attend

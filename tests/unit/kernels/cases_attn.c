@@ -16,7 +16,7 @@ static int32_t list_of(int64_t t, int32_t k)
 }
 
 #define DISTINCT 4096
-/* T, heads, lora, rope, k, format, pool rows, full lists */
+/* T, heads, lora, rope, k, format, pool rows, full lists, sinks */
 static void attention(cf_run *r, const int64_t *a)
 {
     sl_sparse_attn_params p = {
@@ -47,6 +47,8 @@ static void attention(cf_run *r, const int64_t *a)
     }
     p.rows.base = cf_mem(r, pool, (size_t)(2 * a[6] + 1) * row);
     p.ql = cf_matrix(r, 1, r->first, r->n, a[1] * (a[2] + a[3]), a[1] * (a[2] + a[3]), SL_F32, 1);
+    if (a[8])
+        p.sinks = cf_matrix(r, 7, 0, 1, a[1], a[1], SL_F32, 4);
     p.o = cf_mem(r, NULL, (size_t)r->n * o_row);
     for (int place = 0; place < 2; place++) {
         for (int64_t t = 0; t < r->n; t++) {
@@ -208,6 +210,21 @@ static void with_gather(cf_run *r, const int64_t *a)
 #define RB SL_ROW_MLA_BF16
 #define R8 SL_ROW_MLA_FP8
 static const cf_case cases[] = {
+    {SL_OP_SPARSE_ATTN,
+     "T=9 h=20 lora=40 k=130 sinks",
+     attention,
+     {9, 20, 40, 8, 130, RF, 300, 0, 1},
+     CF_SPLIT},
+    {SL_OP_SPARSE_ATTN,
+     "T=9 h=72 k=200 fp8 sinks",
+     attention,
+     {9, 72, 512, 64, 200, R8, 1000, 0, 1},
+     CF_SPLIT},
+    {SL_OP_SPARSE_ATTN,
+     "T=3 h=32 k=1500 bf16 sinks",
+     attention,
+     {3, 32, 512, 64, 1500, RB, 8192, 1, 1},
+     CF_SPLIT},
     {SL_OP_SPARSE_ATTN, "T=1 h=1 lora=1 rope=0 k=1", attention, {1, 1, 1, 0, 1, RF, 5, 1}, CF_SPLIT},
     {SL_OP_SPARSE_ATTN,
      "T=18 h=4 lora=128 rope=16 k=16 f32",

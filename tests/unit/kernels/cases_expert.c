@@ -48,6 +48,9 @@ static sl_weight *expert_weights(cf_run *r, uint32_t stream, int64_t n, int32_t 
     return w;
 }
 
+/* Variants of the activation: none, a clamp that bites, swigluoai. */
+static const sl_glu glus[] = {{0, 0, 0}, {0.75f, 0, 0}, {1.5f, 1.702f, 1}};
+
 /* SL_OP_MOE as the cases of T, hidden, inter, experts, top_k, weight, act, fp8_acts, skipped; ids are host copies. */
 static sl_moe_params experts_of(cf_run *r, const int64_t *a, int32_t *ids)
 {
@@ -58,6 +61,7 @@ static sl_moe_params experts_of(cf_run *r, const int64_t *a, int32_t *ids)
     p.top_k = (int32_t)a[4];
     p.act = (sl_dtype)a[6];
     p.fp8_acts = a[7];
+    p.glu = glus[a[11]];
     for (int64_t t = 0; t < r->n; t++)
         for (int64_t i = 0; i < a[4]; i++) { /* distinct, ascending: a run of experts with gaps */
             int64_t g = r->first + t, span = a[3] / a[4];
@@ -191,6 +195,7 @@ static void ep_run(cf_run *r, ep_case *c)
                                   .send_count = s->count[2],
                                   .inter = c->p.inter,
                                   .fp8_acts = c->p.fp8_acts,
+                                  .glu = c->p.glu,
                                   .load = c->load,
                                   .to = ep_places(c, q, true, results, to)};
         cf_op(r, SL_OP_EP_EXPERTS, &p);
@@ -340,6 +345,14 @@ static const cf_case cases[] = {
     {SL_OP_MOE, "T=8200 hidden=8 inter=4 E=16 k=8 f32", moe, {8200, 8, 4, 16, 8, F, F, 0, 0}, CF_LARGE},
     {SL_OP_MOE, "T=11 hidden=96 inter=40 E=16 k=4 f32", moe, {11, 96, 40, 16, 4, F, F, 0, 0}, CF_SPLIT},
     {SL_OP_MOE, "T=11 hidden=96 inter=40 E=16 k=4 skipped", moe, {11, 96, 40, 16, 4, F, F, 0, 1}, CF_SPLIT},
+    {SL_OP_MOE, "T=11 96x40 E=16 k=4 f32 clamp", moe, {11, 96, 40, 16, 4, F, F, 0, 0, 0, 0, 1}, CF_SPLIT},
+    {SL_OP_MOE, "T=11 96x40 E=16 k=4 f32 swigluoai", moe, {11, 96, 40, 16, 4, F, F, 0, 0, 0, 0, 2}, CF_SPLIT},
+    {SL_OP_MOE,
+     "T=7 256x128 E=8 k=2 bf16 swigluoai",
+     moe,
+     {7, 256, 128, 8, 2, B, B, 0, 0, 0, 0, 2},
+     CF_SPLIT},
+    {SL_OP_MOE, "T=7 256x128 E=8 k=2 f8 acts clamp", moe, {7, 256, 128, 8, 2, Q, B, 1, 0, 0, 0, 1}, CF_SPLIT},
     {SL_OP_MOE, "T=7 hidden=256 inter=128 E=8 k=2 bf16", moe, {7, 256, 128, 8, 2, B, B, 0, 0}, CF_SPLIT},
     {SL_OP_MOE, "T=7 hidden=256 inter=128 E=8 k=2 f8", moe, {7, 256, 128, 8, 2, Q, B, 0, 0}, CF_SPLIT},
     {SL_OP_MOE, "T=7 hidden=300 inter=200 E=8 k=2 f8 acts", moe, {7, 300, 200, 8, 2, Q, B, 1, 0}, CF_SPLIT},
@@ -391,6 +404,11 @@ static const cf_case cases[] = {
      CF_PERF_ONLY},
     /* ranks 1 to 8; on CUDA the plain path, then those of bf16, of fp8 with f32, and of fp8 with few and many rows */
     {SL_OP_EP_EXPERTS, "T=11 96x40 E=16 k=4 f32, 3 ranks", ep, {11, 96, 40, 16, 4, F, F, 0, 1, 3}, CF_SPLIT},
+    {SL_OP_EP_EXPERTS,
+     "T=11 96x40 E=16 clamp, 3 ranks",
+     ep,
+     {11, 96, 40, 16, 4, F, F, 0, 1, 3, 0, 1},
+     CF_SPLIT},
     {SL_OP_EP_EXPERTS, "T=7 256x128 E=8 k=2 f8, 2 ranks", ep, {7, 256, 128, 8, 2, Q, B, 0, 0, 2}, CF_SPLIT},
     {SL_OP_EP_EXPERTS,
      "T=9 300x200 E=8 k=2 f8 acts, 3 ranks",

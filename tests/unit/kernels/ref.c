@@ -240,11 +240,6 @@ static void ref_linear(const void *params)
         ref_one_linear(p);
 }
 
-static double silu(double g, double u)
-{
-    return g / (1 + exp(-g)) * u;
-}
-
 /* Adds the result of expert e for the token x, multiplied by this weight, to sum[hidden]. w: gate, up and down. */
 static void ref_expert(const sl_moe_params *p, int32_t e, ref_lanes *const w[3], const double *x,
                        double weight, double *sum)
@@ -255,7 +250,7 @@ static void ref_expert(const sl_moe_params *p, int32_t e, ref_lanes *const w[3],
     product(x, &p->gate[e], w[0], p->fp8_acts, g);
     product(x, &p->up[e], w[1], p->fp8_acts, u);
     for (int32_t i = 0; i < p->inter; i++)
-        g[i] = ref_act(silu(ref_act(g[i], p->act), ref_act(u[i], p->act)), p->act);
+        g[i] = ref_act(ref_glu(ref_act(g[i], p->act), ref_act(u[i], p->act), &p->glu), p->act);
     product(g, &p->down[e], w[2], p->fp8_acts, d);
     for (int32_t k = 0; k < p->hidden; k++)
         sum[k] += weight * ref_act(d[k], p->act);
@@ -379,16 +374,6 @@ static void ref_rmsnorm(const void *params)
                     s[i] / sqrt(sum / p->dim + (double)p->eps) * ref_at(p->weight, p->weight_dtype, i));
         free(s);
     }
-}
-
-static void ref_silu_mul(const void *params)
-{
-    const sl_silu_mul_params *p = params;
-
-    for (int64_t t = 0; t < p->tokens; t++)
-        for (int64_t i = 0; i < p->dim; i++)
-            ref_put(p->out, p->act, t * p->ld_out + i,
-                    silu(ref_at(p->gate, p->act, t * p->ld_in + i), ref_at(p->up, p->act, t * p->ld_in + i)));
 }
 
 static void ref_add(const void *params)

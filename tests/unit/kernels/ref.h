@@ -33,6 +33,14 @@ void ref_gather(const void *params);
 void ref_hot_reset(const void *params);
 void ref_sparse_attn(const void *params);
 
+/* ref_streams.c: parallel streams, gates, and the activation of an MLP. */
+void ref_streams_out(const void *params);
+void ref_streams_add(const void *params);
+void ref_sigmoid_mul(const void *params);
+void ref_join(const void *params);
+void ref_silu_mul(const void *params);
+double ref_glu(double g, double u, const sl_glu *v);
+
 /* ref_gqa.c: the ops of kernels/gqa.h. */
 void ref_gqa_query(const void *params);
 void ref_gqa_append(const void *params);

@@ -360,6 +360,8 @@ static void attend(const sl_sparse_attn_params *p, int64_t t, int64_t h, const d
     for (int32_t j = 0; j < n; j++)
         for (int l = 0; l < heads; l++)
             sum[l] += s[j][l] = exp(s[j][l] - top[l]);
+    for (int l = 0; p->sinks && l < heads; l++)
+        sum[l] += exp((double)p->sinks[h + l] - top[l]);
     memset(o, 0, sizeof(*o) * (size_t)p->lora);
     for (int32_t j = 0; j < n; j++) {
         ref_lanes w = s[j] / sum;

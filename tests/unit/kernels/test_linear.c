@@ -118,7 +118,7 @@ START_TEST(an_expert_is_a_linear)
     sl_weight gate = {w[0], NULL, I, H, SL_F32}, up = {w[1], NULL, I, H, SL_F32},
               down = {w[2], NULL, H, I, SL_F32};
     sl_linear_params l = {.tokens = T, .ld_x = H, .ld_out = I, .act = SL_F32, .out_dtype = SL_F32};
-    sl_silu_mul_params s = {g, u, h, T, I, I, I, SL_F32};
+    sl_silu_mul_params s = {g, u, h, T, I, I, I, SL_F32, {0, 0, 0}};
     sl_moe_params m = {
         .x = x, .expert_ids = ids, .weights = one, .gate = &gate, .up = &up, .down = &down, .out = got};
     sl_backend *be = NULL;

@@ -229,7 +229,7 @@ static const struct {
     {"norm_topk_prob", "\"yes\"", SL_ERR_INVALID, "norm_topk_prob"},
     {"rms_norm_eps", "0", SL_ERR_INVALID, "rms_norm_eps"},
     {"routed_scaling_factor", "-1", SL_ERR_INVALID, "routed_scaling_factor"},
-    {"layer_types", "[\"full_attention\"]", SL_ERR_UNSUPPORTED, "layer_types[0]"},
+    {"layer_types", "[\"sliding_attention\"]", SL_ERR_UNSUPPORTED, "layer_types[0]"},
     {"mlp_layer_types", "[\"dense\"]", SL_ERR_INVALID, "mlp_layer_types"},
     {"mlp_layer_types", "\"dense\"", SL_ERR_INVALID, "mlp_layer_types"},
     {"index_topk_freq", "4", SL_ERR_UNSUPPORTED, "shares a selection"},

@@ -36,12 +36,14 @@ START_TEST(test_registry)
     sl_model_config c;
     ck_assert_ptr_null(sl_family_find("toy_gqa"));
     ck_assert_int_eq(parse(config, &c, &err), SL_ERR_UNSUPPORTED);
-    ck_assert_ptr_nonnull(strstr(err.text, "deepseek_v32, glm_moe_dsa, llama, qwen2, qwen3 are"));
+    for (size_t i = 0; sl_family_at(i); i++)
+        ck_assert_msg(strstr(err.text, sl_family_at(i)->model_type), "%s: %s", sl_family_at(i)->model_type,
+                      err.text);
     ck_assert_int_eq(sl_family_add(&toy_gqa), SL_OK);
     ck_assert_ptr_eq(sl_family_find("toy_gqa"), &toy_gqa);
     ck_assert_int_eq(sl_family_add(&toy_gqa), SL_ERR_INVALID);
     ck_assert_int_eq(parse("{\"model_type\":\"other\"}", &c, &err), SL_ERR_UNSUPPORTED);
-    ck_assert_ptr_nonnull(strstr(err.text, "glm_moe_dsa, llama, qwen2, qwen3, toy_gqa are"));
+    ck_assert_ptr_nonnull(strstr(err.text, ", toy_gqa are"));
 }
 END_TEST
 

@@ -25,7 +25,8 @@ static const struct {
 } cases[] = {
     {"ds-yarn", GOLDEN "ds-yarn"},       {"ds-odd", GOLDEN "ds-odd"},       {"ds-bf16", GOLDEN "ds-bf16"},
     {"ds-fp8", GOLDEN "ds-fp8"},         {"glm-share", GOLDEN "glm-share"}, {"glm-odd", GOLDEN "glm-odd"},
-    {"glm-groups", GOLDEN "glm-groups"}, {"tiny-v32", "models/tiny-v32"},
+    {"glm-groups", GOLDEN "glm-groups"}, {"tiny-v32", "models/tiny-v32"},   {"hy4-share", GOLDEN "hy4-share"},
+    {"hy4-halves", GOLDEN "hy4-halves"},
 };
 
 typedef struct prompt {

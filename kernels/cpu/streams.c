@@ -1,0 +1,146 @@
+/*
+ * SL_OP_STREAMS_OUT and SL_OP_STREAMS_ADD: parallel residual streams (hyper-connections), and the two small ops next to
+ * them, SL_OP_SIGMOID_MUL and SL_OP_JOIN. A task is a token.
+ */
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/formats.h"
+#include "kernels/streams.h"
+
+typedef struct ctx {
+    sl_cpu *cpu;
+    const void *p;
+} ctx;
+
+static float sigmoid(float v)
+{
+    return 1.0f / (1.0f + expf(-v));
+}
+
+/* ---- streams_out ---- */
+
+static void out_tokens(void *arg, int64_t first, int64_t count, int worker)
+{
+    const ctx *c = arg;
+    const sl_streams_out_params *p = c->p;
+    int32_t all = p->count * p->dim, gates = p->post ? 2 * p->count : p->count;
+    float *x = sl_cpu_own(c->cpu, worker), *out = x + all;
+
+    for (int64_t t = first; t < first + count; t++) {
+        const float *mix = p->mix + t * gates;
+        double sum = 0;
+
+        sl_load_f32(p->act, p->streams, t * all, all, x);
+        for (int32_t i = 0; i < all; i++)
+            sum += (double)x[i] * (double)x[i];
+        float inv = (float)(1.0 / sqrt(sum / all + (double)p->eps));
+
+        memset(out, 0, sizeof(float) * (size_t)p->dim);
+        for (int32_t k = 0; k < p->count; k++) {
+            float pre = sigmoid(mix[k] * inv * p->scale[0] + p->base[k]) + p->hc_eps;
+
+            for (int32_t i = 0; i < p->dim; i++)
+                out[i] += pre * x[k * p->dim + i];
+        }
+        sl_store_f32(p->act, out, p->dim, p->out, t * p->dim);
+        for (int32_t k = p->count; k < gates; k++)
+            p->post[t * p->count + k - p->count] =
+                p->magnitude * sigmoid(mix[k] * inv * p->scale[1] + p->base[k]) + p->hc_eps;
+    }
+}
+
+static sl_status run_streams_out(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_streams_out_params *p = params;
+    ctx c = {(sl_cpu *)be, p};
+    int64_t values = (int64_t)p->count * p->dim;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(float) * (size_t)(values + p->dim), err));
+    sl_cpu_for(c.cpu, p->tokens, 2 * values, out_tokens, &c);
+    return SL_OK;
+}
+
+const sl_op_impl sl_cpu_streams_out = {.run = run_streams_out};
+
+/* ---- streams_add ---- */
+
+static void add_tokens(void *arg, int64_t first, int64_t count, int worker)
+{
+    const ctx *c = arg;
+    const sl_streams_add_params *p = c->p;
+    float *x = sl_cpu_own(c->cpu, worker), *y = x + p->dim;
+
+    for (int64_t t = first; t < first + count; t++) {
+        sl_load_f32(p->act, p->y, t * p->dim, p->dim, y);
+        for (int32_t k = 0; k < p->count; k++) {
+            int64_t at = (t * p->count + k) * p->dim;
+
+            if (p->post) {
+                float post = p->post[t * p->count + k];
+                sl_load_f32(p->act, p->streams, at, p->dim, x);
+                for (int32_t i = 0; i < p->dim; i++)
+                    x[i] += post * y[i];
+            }
+            sl_store_f32(p->act, p->post ? x : y, p->dim, p->streams, at);
+        }
+    }
+}
+
+static sl_status run_streams_add(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_streams_add_params *p = params;
+    ctx c = {(sl_cpu *)be, p};
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)p->dim, err));
+    sl_cpu_for(c.cpu, p->tokens, 2 * (int64_t)p->count * p->dim, add_tokens, &c);
+    return SL_OK;
+}
+
+const sl_op_impl sl_cpu_streams_add = {.run = run_streams_add};
+
+/* ---- sigmoid_mul ---- */
+
+static void mul_tokens(void *arg, int64_t first, int64_t count, int worker)
+{
+    const ctx *c = arg;
+    const sl_sigmoid_mul_params *p = c->p;
+    float *x = sl_cpu_own(c->cpu, worker), *g = x + p->dim;
+
+    for (int64_t t = first; t < first + count; t++) {
+        sl_load_f32(p->act, p->x, t * p->ld_x, p->dim, x);
+        sl_load_f32(p->act, p->gate, t * p->ld_gate, p->dim, g);
+        for (int32_t i = 0; i < p->dim; i++)
+            x[i] *= sigmoid(g[i]);
+        sl_store_f32(p->act, x, p->dim, p->x, t * p->ld_x);
+    }
+}
+
+static sl_status run_sigmoid_mul(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_sigmoid_mul_params *p = params;
+    ctx c = {(sl_cpu *)be, p};
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)p->dim, err));
+    sl_cpu_for(c.cpu, p->tokens, 10 * (int64_t)p->dim, mul_tokens, &c);
+    return SL_OK;
+}
+
+const sl_op_impl sl_cpu_sigmoid_mul = {.run = run_sigmoid_mul};
+
+/* ---- join ---- */
+
+static sl_status run_join(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_join_params *p = params;
+    size_t size = sl_dtype_size(p->act), a = size * (size_t)p->dim_a, b = size * (size_t)p->dim_b;
+    (void)be, (void)err;
+    for (size_t t = 0; t < (size_t)p->tokens; t++) {
+        uint8_t *out = (uint8_t *)p->out + t * (a + b);
+
+        memcpy(out, (const uint8_t *)p->a + t * a, a);
+        memcpy(out + a, (const uint8_t *)p->b + t * b, b);
+    }
+    return SL_OK;
+}
+
+const sl_op_impl sl_cpu_join = {.run = run_join};

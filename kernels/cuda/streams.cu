@@ -1,0 +1,85 @@
+/*
+ * Parallel residual streams (hyper-connections). SL_OP_STREAMS_OUT: one thread block per token, which reads the streams twice, for
+ * their mean square and for their sum; the second time they come from the caches. SL_OP_STREAMS_ADD: one grid-stride kernel.
+ */
+#include "kernels/cuda/common.cuh"
+
+extern "C" {
+#include "kernels/streams.h"
+}
+
+#define THREADS 256
+
+__global__ static void __launch_bounds__(THREADS) streams_out_kernel(sl_streams_out_params p)
+{
+    __shared__ double part[THREADS / 32];
+    __shared__ float pre[SL_STREAMS_MAX], inv;
+    int64_t t = blockIdx.x, all = (int64_t)p.count * p.dim;
+    int gates = p.post ? 2 * p.count : p.count, lane = threadIdx.x & 31;
+    double sum = 0;
+
+    for (int64_t i = threadIdx.x; i < all; i += THREADS) {
+        double v = (double)sl_ld(p.streams, t * all + i, p.act);
+        sum += v * v;
+    }
+    for (int o = 16; o > 0; o /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    if (lane == 0)
+        part[threadIdx.x >> 5] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double whole = 0;
+        for (int i = 0; i < THREADS / 32; i++)
+            whole += part[i];
+        inv = (float)(1.0 / sqrt(whole / (double)all + (double)p.eps));
+    }
+    __syncthreads();
+    if ((int)threadIdx.x < gates) {
+        int k = threadIdx.x;
+        bool second = k >= p.count;
+        float m = __fmul_rn(p.mix[t * gates + k], inv);
+        float s = sl_sigmoid(__fadd_rn(__fmul_rn(m, p.scale[second]), p.base[k]));
+        if (second)
+            p.post[t * p.count + k - p.count] = __fadd_rn(__fmul_rn(p.magnitude, s), p.hc_eps);
+        else
+            pre[k] = __fadd_rn(s, p.hc_eps);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < p.dim; i += THREADS) {
+        float v = 0;
+        for (int k = 0; k < p.count; k++)
+            v = __fadd_rn(v, __fmul_rn(pre[k], sl_ld(p.streams, t * all + (int64_t)k * p.dim + i, p.act)));
+        sl_st(p.out, t * p.dim + i, v, p.act);
+    }
+}
+
+static sl_status run_streams_out(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_streams_out_params *p = (const sl_streams_out_params *)params;
+
+    return SL_LAUNCH(sl_cuda_of(be), streams_out_kernel, (sl_launch{dim3(p->tokens), THREADS}), err, *p);
+}
+
+const sl_op_impl sl_cuda_streams_out = {.run = run_streams_out};
+
+__global__ static void streams_add_kernel(sl_streams_add_params p, int64_t n)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t row = i / p.dim; /* token * count + stream */
+        float y = sl_ld(p.y, row / p.count * p.dim + i % p.dim, p.act);
+        float v = p.post ? __fadd_rn(sl_ld(p.streams, i, p.act), __fmul_rn(p.post[row], y)) : y;
+        sl_st(p.streams, i, v, p.act);
+    }
+}
+
+static sl_status run_streams_add(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_streams_add_params *p = (const sl_streams_add_params *)params;
+    int64_t n = (int64_t)p->tokens * p->count * p->dim;
+
+    return SL_LAUNCH(sl_cuda_of(be), streams_add_kernel,
+                     (sl_launch{dim3(min(sl_ceil_div(n, 256), 4096)), 256}), err, *p, n);
+}
+
+const sl_op_impl sl_cuda_streams_add = {.run = run_streams_add};

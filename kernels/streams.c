@@ -1,0 +1,66 @@
+/* What the ops of kernels/streams.h require of their parameters (see kernels/check.h). */
+#include "kernels/streams.h"
+
+#include <math.h>
+
+#include "kernels/check.h"
+
+void sl_chk_sigmoid_mul(sl_chk *c, const void *params)
+{
+    const sl_sigmoid_mul_params *p = params;
+
+    sl_chk_count(c, "tokens", p->tokens);
+    sl_chk_pos(c, "dim", p->dim);
+    sl_chk_ld(c, "ld_x", p->ld_x, p->dim);
+    sl_chk_ld(c, "ld_gate", p->ld_gate, p->dim);
+    sl_chk_act(c, "act", p->act);
+    sl_chk_ptr(c, "x", p->x, sl_dtype_size(p->act));
+    sl_chk_ptr(c, "gate", p->gate, sl_dtype_size(p->act));
+}
+
+void sl_chk_join(sl_chk *c, const void *params)
+{
+    const sl_join_params *p = params;
+
+    sl_chk_count(c, "tokens", p->tokens);
+    sl_chk_pos(c, "dim_a", p->dim_a);
+    sl_chk_pos(c, "dim_b", p->dim_b);
+    sl_chk_act(c, "act", p->act);
+    sl_chk_ptr(c, "a", p->a, sl_dtype_size(p->act));
+    sl_chk_ptr(c, "b", p->b, sl_dtype_size(p->act));
+    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+}
+
+static void chk_streams(sl_chk *c, int32_t tokens, int32_t dim, int32_t count, sl_dtype act)
+{
+    sl_chk_count(c, "tokens", tokens);
+    sl_chk_pos(c, "dim", dim);
+    sl_chk_need(c, count >= 1 && count <= SL_STREAMS_MAX, "count", "must be within 1..16");
+    sl_chk_act(c, "act", act);
+    if (c->st == SL_OK)
+        sl_chk_size(c, "dim", dim, count);
+}
+
+void sl_chk_streams_out(sl_chk *c, const void *params)
+{
+    const sl_streams_out_params *p = params;
+
+    chk_streams(c, p->tokens, p->dim, p->count, p->act);
+    sl_chk_eps(c, p->eps);
+    sl_chk_need(c, p->hc_eps >= 0 && isfinite(p->hc_eps) && isfinite(p->magnitude), "hc_eps",
+                "is negative, or it or magnitude is no number");
+    sl_chk_ptr(c, "streams", p->streams, sl_dtype_size(p->act));
+    sl_chk_ptr(c, "mix", p->mix, 4);
+    sl_chk_ptr(c, "base", p->base, 4);
+    sl_chk_ptr(c, "scale", p->scale, 4);
+    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+}
+
+void sl_chk_streams_add(sl_chk *c, const void *params)
+{
+    const sl_streams_add_params *p = params;
+
+    chk_streams(c, p->tokens, p->dim, p->count, p->act);
+    sl_chk_ptr(c, "streams", p->streams, sl_dtype_size(p->act));
+    sl_chk_ptr(c, "y", p->y, sl_dtype_size(p->act));
+}

@@ -1,0 +1,57 @@
+/*
+ * Parameters of the ops of parallel residual streams (hyper-connections), and of the gates that families put after attention
+ * and norms. The conventions are those of kernels/params.h.
+ */
+#ifndef SL_KERNELS_STREAMS_H
+#define SL_KERNELS_STREAMS_H
+
+#include "kernels/params.h"
+
+/* x *= 1 / (1 + exp(-gate)) in float32, rounded to act : [T][dim]. x and gate may be the same: then x becomes silu(x). */
+typedef struct sl_sigmoid_mul_params {
+    void *x;          /* [T][ld_x] */
+    const void *gate; /* [T][ld_gate] */
+    int32_t tokens, dim, ld_x, ld_gate;
+    sl_dtype act;
+} sl_sigmoid_mul_params;
+
+/* out[t] = a[t], then b[t]. */
+typedef struct sl_join_params {
+    const void *a, *b; /* [T][dim_a], [T][dim_b] */
+    void *out;         /* [T][dim_a + dim_b] */
+    int32_t tokens, dim_a, dim_b;
+    sl_dtype act;
+} sl_join_params;
+
+/*
+ * Hyper-connections without mixing: the residual is C = count parallel streams X of dim values. mix holds the product of
+ * all C * dim values with the weights of the gates, before normalisation. With m = mix / sqrt(mean of the squares of all
+ * values + eps):
+ *   out = sum over c of (sigmoid(m[c] * scale[0] + base[c]) + hc_eps) * X[c], rounded to act
+ *   post[c] = magnitude * sigmoid(m[C + c] * scale[1] + base[C + c]) + hc_eps
+ * The mean square is summed in double, everything else is float32.
+ */
+typedef struct sl_streams_out_params {
+    const void *streams; /* [T][C][dim] act */
+    const float *mix;    /* [T][2 C], or [T][C] without post */
+    const float *base;   /* as a row of mix */
+    const float *scale;  /* [2], or [1] without post */
+    void *out;           /* [T][dim] act */
+    float *post;         /* [T][C] or NULL */
+    int32_t tokens, dim, count;
+    float eps, hc_eps, magnitude;
+    sl_dtype act;
+} sl_streams_out_params;
+
+#define SL_STREAMS_MAX 16
+
+/* X[c] += post[c] * y in float32, rounded to act. post NULL: X[c] = y, the beginning. */
+typedef struct sl_streams_add_params {
+    void *streams;     /* [T][C][dim] act */
+    const void *y;     /* [T][dim] act */
+    const float *post; /* [T][C] or NULL */
+    int32_t tokens, dim, count;
+    sl_dtype act;
+} sl_streams_add_params;
+
+#endif

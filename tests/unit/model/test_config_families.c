@@ -1,0 +1,143 @@
+/* config.json of the families of 2026: what the published classes fill in, both spellings, and what is refused, by key. */
+#include <check.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/config.h"
+#include "tests/unit/run_suite.h"
+
+/* Only what has no default. */
+static const char *const hy4 =
+    "{\"architectures\": [\"HYV4ForCausalLM\"], \"model_type\": \"hy_v4\", \"vocab_size\": 120832, \"hidden_size\": 2816, "
+    "\"intermediate_size\": 6912, \"moe_intermediate_size\": 768, \"num_hidden_layers\": 10, \"num_attention_heads\": 32, "
+    "\"num_key_value_heads\": 8, \"max_position_embeddings\": 262144, \"rms_norm_eps\": 1e-5, \"n_routed_experts\": 256, "
+    "\"num_experts_per_tok\": 8, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 192, "
+    "\"qk_rope_head_dim\": 64, \"v_head_dim\": 256, \"index_n_heads\": 16, \"index_head_dim\": 128, \"index_topk\": 2048, "
+    "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}";
+
+/* `base` with the keys of `more`, a JSON object. */
+static sl_status parse(const char *base, const char *more, sl_model_config *c, sl_err *err)
+{
+    json_t *j = json_loads(base, 0, NULL), *m = json_loads(more, 0, NULL);
+    ck_assert_msg(j && m && json_object_update(j, m) == 0, "%s", more);
+    char *text = json_dumps(j, 0);
+    sl_status rc = sl_model_config_parse(text, strlen(text), "dir/config.json", NULL, 0, NULL, c, err);
+    free(text);
+    json_decref(m);
+    json_decref(j);
+    return rc;
+}
+
+static sl_model_config accepted(const char *base, const char *more)
+{
+    sl_model_config c;
+    sl_err err = {0};
+    ck_assert_msg(parse(base, more, &c, &err) == SL_OK, "%s: %s", more, err.text);
+    return c;
+}
+
+START_TEST(defaults_of_hy4)
+{
+    sl_model_config c = accepted(hy4, "{}");
+    ck_assert(c.streams.count == 4 && c.streams.eps == 1e-6f && c.streams.magnitude == 2.0f);
+    ck_assert(c.expert_glu.limit == 10.0f && c.mlp_glu.limit == 0 && c.n_group == 1 && c.norm_topk_prob);
+    ck_assert(!c.rope_halves && c.index_rope_interleaved && c.routed_scaling_factor == 2.827f);
+    ck_assert(c.lora_eps == 1e-6f && c.index_eps == 1e-5f && c.rms_eps == 1e-5f);
+    for (int i = 0; i < 10; i++)
+        ck_assert(c.layer_is_moe[i] == (i > 0) && c.layer_has_indexer[i] == (i == 0 || i % 4 == 1));
+}
+END_TEST
+
+START_TEST(keys_of_hy4)
+{
+    sl_model_config c = accepted(hy4, "{\"rope_interleave\": false, \"swiglu_limit\": 0, \"hc_mult\": 2}");
+    ck_assert(c.rope_halves && !c.index_rope_interleaved && c.expert_glu.limit == 0 && c.streams.count == 2);
+    c = accepted(
+        hy4,
+        "{\"swiglu_limit\": -1.0, \"num_hidden_layers\": 2, \"indexer_types\": [\"full\", \"full\"], "
+        "\"mlp_layer_types\": [\"sparse\", \"dense\"], \"layer_types\": [\"indexed_attention\", \"full_attention\"]}");
+    ck_assert(c.expert_glu.limit == 0 && c.layer_has_indexer[1] && c.layer_is_moe[0] && !c.layer_is_moe[1]);
+}
+END_TEST
+
+static const struct {
+    const char *const *base;
+    const char *more;
+    sl_status status;
+    const char *says;
+} wrong[] = {
+    {&hy4, "{\"attention_bias\": true}", SL_ERR_UNSUPPORTED, "attention_bias"},
+    {&hy4, "{\"hidden_act\": \"gelu\"}", SL_ERR_UNSUPPORTED, "hidden_act"},
+    {&hy4, "{\"q_lora_rank\": null}", SL_ERR_INVALID, "q_lora_rank: missing"},
+    {&hy4, "{\"hc_mult\": 0}", SL_ERR_INVALID, "hc_mult"},
+    {&hy4, "{\"hc_mult\": 17}", SL_ERR_INVALID, "hc_mult"},
+    {&hy4, "{\"hc_mult\": \"4\"}", SL_ERR_INVALID, "hc_mult"},
+    {&hy4, "{\"hc_eps\": -1}", SL_ERR_INVALID, "hc_eps"},
+    {&hy4, "{\"hc_magnitude\": []}", SL_ERR_INVALID, "hc_magnitude"},
+    {&hy4, "{\"swiglu_limit\": \"none\"}", SL_ERR_INVALID, "swiglu_limit"},
+    {&hy4, "{\"rope_interleave\": 1}", SL_ERR_INVALID, "rope_interleave"},
+    {&hy4, "{\"index_topk_freq\": 4}", SL_ERR_UNSUPPORTED, "index_topk_freq"},
+    {&hy4, "{\"index_topk_pattern\": \"FFFFFFFFFF\"}", SL_ERR_UNSUPPORTED, "index_topk_pattern"},
+    {&hy4, "{\"layer_types\": [\"sliding_attention\"]}", SL_ERR_UNSUPPORTED, "layer_types[0]"},
+    {&hy4, "{\"scoring_func\": \"softmax\"}", SL_ERR_UNSUPPORTED, "scoring_func"},
+    {&hy4, "{\"rope_parameters\": {\"rope_type\": \"default\"}}", SL_ERR_INVALID, "rope_theta: missing"},
+    {&hy4, "{\"rope_parameters\": {\"rope_type\": \"longrope\", \"rope_theta\": 1e4}}", SL_ERR_UNSUPPORTED,
+     "longrope"},
+    {&hy4,
+     "{\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e4, \"partial_rotary_factor\": 0.5}}",
+     SL_ERR_UNSUPPORTED, "partial_rotary_factor"},
+    {&hy4,
+     "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 1e4, \"factor\": 8.0, \"low_freq_factor\": 1.0, "
+     "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192, \"mscale_all_dim\": 1.0}}",
+     SL_ERR_UNSUPPORTED, "mscale_all_dim"},
+    {&hy4, "{\"quantization_config\": {\"quant_method\": \"mxfp4\"}}", SL_ERR_UNSUPPORTED,
+     "quantization_config"},
+};
+
+START_TEST(refused)
+{
+    sl_model_config c;
+    sl_err err = {0};
+    sl_status rc = parse(*wrong[_i].base, wrong[_i].more, &c, &err);
+    ck_assert_msg(rc == wrong[_i].status && strstr(err.text, wrong[_i].says) &&
+                      strstr(err.text, "dir/config.json"),
+                  "%s: %s: %s", wrong[_i].more, sl_status_name(rc), err.text);
+}
+END_TEST
+
+/* Every key that a config has is missing, null or of another type in turn: accepted, or refused with the key's name. */
+START_TEST(every_key)
+{
+    static const char *const values[] = {"null", "[]", "{}", "\"x\"", "-7", "1e30", "true"};
+    json_t *j = json_loads(*wrong[0].base, 0, NULL);
+    const char *key;
+    json_t *v;
+    json_object_foreach(j, key, v) for (size_t i = 0; i < SL_COUNT(values); i++)
+    {
+        char more[128];
+        sl_model_config c;
+        sl_err err = {0};
+        snprintf(more, sizeof more, "{\"%s\": %s}", key, values[i]);
+        sl_status rc = parse(*wrong[0].base, more, &c, &err);
+        const char *name = strcmp(key, "rope_parameters") == 0 ? "rope" : key;
+        ck_assert_msg(rc == SL_OK || strstr(err.text, name) || strstr(err.text, "heads * head dimension"),
+                      "%s: %s", more, err.text);
+    }
+    json_decref(j);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("config of the families of 2026");
+    TCase *t = tcase_create("config");
+    tcase_add_test(t, defaults_of_hy4);
+    tcase_add_test(t, keys_of_hy4);
+    tcase_add_test(t, every_key);
+    tcase_add_loop_test(t, refused, 0, SL_COUNT(wrong));
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}
