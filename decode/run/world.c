@@ -206,7 +206,7 @@ static int32_t available(void *ctx)
 static bool load(void *ctx, sl_ticket *t)
 {
     sl_run *r = ctx;
-    if (r->snapshot || t->sampling.prompt_logprobs) /* the latter shares no pages */
+    if (t->sampling.prompt_logprobs) /* it shares no pages */
         return false;
     return sl_pages_wait(r->pages, t->number, t->router, &sl_run_of(t)->m->msg.reserve);
 }

@@ -399,10 +399,10 @@ def end(process, seconds):
 
 class Cluster(Base):
     """`mpirun -n N sluice serve` on this host. roles as in the config; settings by dotted key; prefix: a program, with its arguments,
-    that starts mpirun."""
+    that starts mpirun; program: another one than sluice."""
 
     def __init__(self, directory, roles=("router", "prefill", "decode", "decode"), config="configs/one-host.yaml", launcher=None,
-                 ready=True, prefix=(), **settings):
+                 ready=True, prefix=(), program=None, **settings):
         directory = pathlib.Path(directory)
         self.log = directory / f"cluster-{time.monotonic_ns()}.log"
         self.n = len(roles)
@@ -412,7 +412,7 @@ class Cluster(Base):
         self.settings = {**fixed, **{k.replace("__", "."): v for k, v in settings.items()}}
         command = launcher or ["mpirun", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "--enable-recovery", "--oversubscribe",
                                "--bind-to", "none"]
-        command = [*prefix, *command, "-n", str(self.n), str(SLUICE), "serve", "--config", str(ROOT / config), *settings_args(self.settings)]
+        command = [*prefix, *command, "-n", str(self.n), str(program or SLUICE), "serve", "--config", str(ROOT / config), *settings_args(self.settings)]
         self.command = command
         with open(self.log, "wb") as out:
             self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
