@@ -107,6 +107,10 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f, sl_local_sele
          0, 0, sl_evict_policy_names()},
         {"chunk", SL_ARG_INT, &o->chunk, "N", "Number of prompt tokens per prefill step. Default 512.", 1,
          1 << 20, NULL},
+        {"draft-tokens", SL_ARG_INT, &o->draft_tokens, "N",
+         "Number of tokens that the checkpoint's MTP layer drafts for a step. The output is the same with drafts and without. "
+         "Default 0.",
+         0, SL_LOCAL_DRAFTS_MAX, NULL},
         SL_CLI_INDEXER_ARG(o->indexer),
         SL_CLI_ROW_FORMAT_ARG(o->row_format),
         SL_CLI_ACT_ARG(o->act),

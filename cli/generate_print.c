@@ -62,6 +62,10 @@ static sl_status print_json(const sl_local_run *r, const sl_local_run_opts *o, c
                                   rate(r->n_prompt, r->prefill_s), "decode_tokens_per_s",
                                   rate(steps, r->decode_s)));
     json_object_set_new(j, "swap", swap_json(&r->stats));
+    if (o->draft_tokens)
+        json_object_set_new(j, "drafts",
+                            json_pack("{s:I, s:I, s:I}", "steps", (json_int_t)r->steps, "drafted",
+                                      (json_int_t)r->drafted, "accepted", (json_int_t)r->accepted));
     json_object_set_new(j, "device_bytes", json_integer((json_int_t)r->stats.device_bytes));
     int bad = json_dumpf(j, to, 0);
     json_decref(j);
@@ -87,6 +91,9 @@ static void print_text(const sl_local_run *r, const sl_local_run_opts *o, const 
     if (o->want_logits)
         fputc('\n', to);
     fprintf(to, "finish: %s\n", r->stopped ? "stop" : "length");
+    if (o->draft_tokens)
+        fprintf(to, "drafts: %llu steps, %llu tokens drafted, %llu accepted\n", (unsigned long long)r->steps,
+                (unsigned long long)r->drafted, (unsigned long long)r->accepted);
     fprintf(to, "algorithm: %s\n", r->local.algorithm->name);
     fprintf(to, "load %.2f s, prefill %zu tokens in %.3f s (%.1f/s), decode %zu tokens in %.3f s (%.1f/s)\n",
             r->local.load_s, r->n_prompt, r->prefill_s, rate(r->n_prompt, r->prefill_s), steps, r->decode_s,

@@ -29,6 +29,7 @@ sl_status sl_local_open_model(sl_local *l, const sl_local_opts *o, sl_err *err)
         .max_context = o->max_context,
         .comm = o->comm,
         .dummy = l->checkpoint.dummy,
+        .draft = l->checkpoint.cfg.n_draft > 0,
         .progress = on_load,
         .progress_ctx = &progress,
     };

@@ -60,6 +60,11 @@ static sl_status open_local(sl_local_run *r, const sl_local_run_opts *o, sl_err 
         SL_TRY(sl_local_checkpoint_dummy(o->dir, o->indexer, o->row_format, &r->local.checkpoint, err));
     else
         SL_TRY(sl_local_checkpoint_read(o->dir, o->indexer, o->row_format, &r->local.checkpoint, err));
+    if (o->draft_tokens > 0 && !o->model) {
+        sl_status st = sl_model_config_draft(&r->local.checkpoint.cfg, err);
+        if (st != SL_OK)
+            return sl_fail_in(err, st, "%s", o->dir);
+    }
     SL_TRY(choose_context(r, o, &len, err));
     sl_local_opts lo = {.dir = o->dir,
                         .backend = o->backend,
@@ -67,10 +72,12 @@ static sl_status open_local(sl_local_run *r, const sl_local_run_opts *o, sl_err 
                         .layout = o->layout,
                         .threads = o->threads,
                         .max_tokens = o->chunk < len ? o->chunk : len,
-                        .max_logit_rows = 1,
+                        .max_logit_rows = 1 + o->draft_tokens,
                         .max_context = len};
     if (!o->max_context && lo.max_tokens > (int32_t)r->n_prompt)
         lo.max_tokens = (int32_t)r->n_prompt;
+    if (lo.max_tokens < lo.max_logit_rows)
+        lo.max_tokens = lo.max_logit_rows;
     SL_TRY(choose_selection(r, o, &lo, err));
     r->local.max_context = len;
     return o->model ? sl_local_open_store(&r->local, &lo, err) : sl_local_open(&r->local, &lo, err);
@@ -100,7 +107,10 @@ static sl_status open_engine(sl_local_run *r, const sl_local_run_opts *o, sl_err
     SL_TRY(longest_list(r, &longest, err));
     sl_engine_opts eo = {
         .max_hot_seqs = o->hierarchical,
-        .hot_rows = o->hot_rows > 0 ? o->hot_rows : sl_plan_default_hot_rows(algorithm, longest, longest),
+        .hot_rows = o->hot_rows > 0
+                        ? o->hot_rows
+                        : sl_plan_default_hot_rows(algorithm, longest, longest * (1 + o->draft_tokens)),
+        .max_item_tokens = 1 + o->draft_tokens,
         .tail_rows = o->tail_rows,
         .gates = r->gates,
         .poison = o->poison,
@@ -205,19 +215,59 @@ static sl_status sample(sl_local_run *r, const float *logits, int32_t *id, sl_er
     return SL_OK;
 }
 
-static sl_status run_steps(sl_local_run *r, const sl_local_run_opts *o, sl_local_progress *p,
-                           const float *logits, sl_err *err)
+/* Drafts after the last token, as many as the sequence, its length and the caller allow. */
+static sl_status draft(sl_local_run *r, const sl_local_run_opts *o, int32_t *ids, int32_t *n, sl_err *err)
 {
-    while (r->n_output < (size_t)o->max_new && !r->stopped) {
-        int32_t id;
-        SL_TRY(sample(r, logits, &id, err));
+    int32_t room = r->local.max_context - sl_engine_seq_len(r->seq) - 1,
+            left = o->max_new - (int32_t)r->n_output - 1;
+    *n = o->draft_tokens < left ? o->draft_tokens : left;
+    *n = *n < room ? *n : room;
+    if (*n < 1) {
+        *n = 0;
+        return SL_OK;
+    }
+    sl_draft_item it = {.seq = r->seq, .token = ids[0], .n = *n, .sampling = &r->sampling, .out = ids + 1};
+    return sl_engine_draft(r->engine, &it, 1, err);
+}
+
+/* Every token of a step with drafts chooses the next one, until a choice is not the draft. */
+static sl_status take(sl_local_run *r, const sl_local_run_opts *o, const sl_step_item *it, int32_t drafts,
+                      sl_err *err)
+{
+    const int32_t before = sl_engine_seq_len(r->seq) - it->n_tokens;
+    int32_t id, k = 0;
+    for (; k < drafts; k++) {
+        SL_TRY(sample(r, it->logits + (size_t)k * (size_t)r->local.checkpoint.cfg.vocab_size, &id, err));
+        if (id != it->tokens[1 + k])
+            break;
         r->output[r->n_output++] = id;
         r->stopped = sl_sampling_is_stop(&r->sampling, r->sampler, id);
         if (r->stopped || r->n_output == (size_t)o->max_new)
             break;
-        sl_step_item it = {.seq = r->seq, .tokens = &id, .n_tokens = 1, .want_logits = true};
+    }
+    r->drafted += (uint64_t)drafts;
+    r->accepted += (uint64_t)k;
+    /* The token after those that stand is chosen by the caller, from the same logits. */
+    return drafts ? sl_engine_seq_truncate(r->engine, r->seq, before + 1 + k, err) : SL_OK;
+}
+
+static sl_status run_steps(sl_local_run *r, const sl_local_run_opts *o, sl_local_progress *p,
+                           const float *logits, sl_err *err)
+{
+    while (r->n_output < (size_t)o->max_new && !r->stopped) {
+        int32_t ids[1 + SL_LOCAL_DRAFTS_MAX], drafts;
+        SL_TRY(sample(r, logits, &ids[0], err));
+        r->output[r->n_output++] = ids[0];
+        r->stopped = sl_sampling_is_stop(&r->sampling, r->sampler, ids[0]);
+        if (r->stopped || r->n_output == (size_t)o->max_new)
+            break;
+        SL_TRY(draft(r, o, ids, &drafts, err));
+        sl_step_item it = {.seq = r->seq, .tokens = ids, .n_tokens = 1 + drafts, .want_logits = 1 + drafts};
         SL_TRY(sl_engine_step(r->engine, &it, 1, NULL, err));
-        logits = it.logits;
+        const size_t had = r->n_output;
+        SL_TRY(take(r, o, &it, drafts, err));
+        logits = it.logits + (r->n_output - had) * (size_t)r->local.checkpoint.cfg.vocab_size;
+        r->steps++;
         sl_local_progress_update(p, r->n_output, (uint64_t)o->max_new, "tokens");
     }
     return SL_OK;

@@ -22,6 +22,8 @@ typedef struct sl_local_chosen {
 } sl_local_chosen;
 
 /* The names are those of the registries; NULL or "auto": the checkpoint and the backend decide. */
+enum { SL_LOCAL_DRAFTS_MAX = 4 };
+
 typedef struct sl_local_run_opts {
     const char *dir, *backend;
     const char *algorithm;
@@ -30,7 +32,9 @@ typedef struct sl_local_run_opts {
     bool dummy;        /* random weights in place of those of dir */
     bool hierarchical; /* the prompt's rows leave the device after prefill */
     bool want_logits, ignore_eos;
-    bool poison;                                               /* see sl_engine_opts */
+    bool poison; /* see sl_engine_opts */
+    int32_t
+        draft_tokens; /* tokens that the MTP layer drafts for a step, 0 to SL_LOCAL_DRAFTS_MAX; the output is the same */
     int32_t max_new;                                           /* number of tokens to produce */
     int32_t chunk;                                             /* number of prompt tokens per step */
     int32_t hot_rows;                                          /* 0: sl_plan_default_hot_rows() */
@@ -50,8 +54,10 @@ typedef struct sl_local_run {
     sl_tokenizer *tok; /* NULL when the prompt was given as ids and the directory has no tokenizer */
     int32_t *prompt, *output;
     size_t n_prompt, n_output;
-    float *prompt_logits; /* [vocab_size]; NULL unless want_logits */
-    bool stopped;         /* ended with an end token; else because of max_new */
+    float *prompt_logits;       /* [vocab_size]; NULL unless want_logits */
+    bool stopped;               /* ended with an end token; else because of max_new */
+    uint64_t steps;             /* of decode */
+    uint64_t drafted, accepted; /* tokens that were drafted; that stood */
     sl_local local;
     sl_gates gates;
     sl_engine *engine;
