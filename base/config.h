@@ -44,6 +44,8 @@ enum {
 typedef char sl_cfg_choice[SL_CFG_CHOICE_BYTES];
 
 /* Enumerations of the configuration file. A value is the index of its name in the row of the table. */
+/* A number of tokens, or as many as pay. */
+typedef enum { SL_CFG_DRAFTS_NONE, SL_CFG_DRAFTS_AUTO = 5 } sl_cfg_drafts;
 typedef enum { SL_CFG_LOAD_AUTO, SL_CFG_LOAD_DUMMY } sl_cfg_load;
 typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPTIVE } sl_cfg_mode;
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
@@ -82,6 +84,7 @@ typedef struct sl_config {
         sl_cfg_choice indexer;
         sl_cfg_choice row_format;
         int max_context; /* tokens; 0 = from the checkpoint */
+        sl_cfg_drafts draft_tokens;
     } model;
     struct {
         sl_cfg_choice name;

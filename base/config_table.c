@@ -40,6 +40,7 @@ static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", "both", NULL};
 static const char *const verifies[] = {"off", "sampled", "always", "rows", NULL};
+static const char *const drafts[] = {"0", "1", "2", "3", "4", "auto", NULL};
 static const char *const shares[] = {"all", "tenant", "none", NULL};
 static const char *const prefetches[] = {"best_effort", "timeout", "wait_complete", "off", NULL};
 static const char *const writes[] = {"write_through", "write_through_selective", "write_through_second",
@@ -86,6 +87,12 @@ const sl_option sl_cfg_own[] = {
         "auto: fp8 for quantised checkpoints, else the checkpoint's dtype."),
     INT(model, max_context, "0", 0, MAX_TOKENS,
         "Longest prompt plus output, in tokens. 0: from the checkpoint."),
+    ENUM(
+        model, draft_tokens, "0", drafts,
+        "Tokens that the checkpoint's MTP layer drafts for a request in a step, which the model then checks: every stream stays the "
+        "same, bit by bit. 0: the layer is not loaded. 1 to 4: always as many. auto: up to 4, fewer or none for requests and "
+        "loads where they do not pay. With drafts one step is in flight at a time, and groups of ranks draft none. All processes of a "
+        "cluster must agree on 0 or not 0, because pages then have the rows of one more layer."),
 
     CHOICE(backend, name, "cpu", NULL, "Compute backend; cuda needs a build with CUDA and a GPU."),
     INT(backend, device, "-1", -1, 255, "GPU number on this host. -1: by local rank."),

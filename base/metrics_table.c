@@ -187,6 +187,15 @@ static const sl_metric_def table[] = {
         "were computed; on the cpu backend, time of the engine's thread between steps."),
     COUNTER("sluice_decode_tokens_total", D, "", "Tokens produced."),
     COUNTER(
+        "sluice_decode_items_total", D, "",
+        "Requests in steps, each counted once for every step: tokens over items are the tokens of a request in a step, which "
+        "is 1 without drafts."),
+    COUNTER("sluice_draft_tokens_total", D, "place=1|2|3|4",
+            "Tokens that the MTP layer drafted, by their place after the last token."),
+    COUNTER("sluice_draft_accepted_tokens_total", D, "place=1|2|3|4",
+            "Of these, tokens that the model chose as well, with all before them."),
+    SECONDS("sluice_draft_seconds_total", D, "", "Time of drafting, which is in addition to that of steps."),
+    COUNTER(
         "sluice_sampled_tokens_total", D, "where=device|host",
         "Tokens chosen by steps, of which the host chooses those of requests for whose penalties and bias no "
         "device memory is free. A request that ends counts one token more when the next step was in flight."),

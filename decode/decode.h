@@ -41,8 +41,9 @@ typedef struct sl_decode_opts {
     /* Hierarchical: requests that decode are resident while they fit into this number of row pages of the device, and are
      * spilled when pages are needed. 0: every request has a hot buffer from the start. */
     int64_t row_pages;
-    int32_t max_batch;   /* requests in the batch */
-    int32_t max_waiting; /* tickets in addition to those */
+    int32_t max_batch;    /* requests in the batch */
+    int32_t draft_tokens; /* as in sl_run_opts */
+    int32_t max_waiting;  /* tickets in addition to those */
     /* NULL: auto. Where it allows `direct`, writers of this host may write into the arena directly, provided that it is
      * shared memory and the system supports it. Where that is not possible, create fails if `direct` was chosen. */
     const sl_shipping *shipping;

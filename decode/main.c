@@ -42,6 +42,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, s
         .residency = mode == SL_CFG_MODE_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL,
         .row_pages = mode == SL_CFG_MODE_ADAPTIVE ? parts.engine_opts.row_pages - parts.prompt_pages : 0,
         .max_batch = cfg->decode.max_batch,
+        .draft_tokens = cfg->model.draft_tokens == SL_CFG_DRAFTS_AUTO ? -1 : (int32_t)cfg->model.draft_tokens,
         .max_waiting = cfg->decode.max_waiting,
         .shipping = parts.shipping,
         .pages = {.n_tiers = parts.n_tiers,

@@ -29,10 +29,6 @@ sl_status sl_drafts_init(sl_engine *e, sl_err *err)
                    rows = sl_drafts_rows(seqs, (uint64_t)e->o.max_step_tokens);
     if (!e->cfg->n_draft)
         return SL_OK;
-    if (e->item_tokens < 2)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "engine: the model has an MTP layer, but max_item_tokens %d leaves no room for drafts",
-                       e->o.max_item_tokens);
     sl_drafts *d = calloc(1, sizeof *d);
     if (!d)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");

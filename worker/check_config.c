@@ -41,9 +41,8 @@ static sl_status check_model(const sl_config *cfg, sl_model_config *mc, int32_t 
     sl_row_format rows;
     sl_setup_selection selected;
     sl_geometry g;
-    sl_status st = sl_model_config_load(cfg->model.path, mc, err);
-    if (st == SL_OK)
-        st = sl_setup_stored(cfg, mc, &stored, err);
+    SL_TRY(sl_setup_config(cfg, mc, err));
+    sl_status st = sl_setup_stored(cfg, mc, &stored, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "model.path");
     if (cfg->model.load_format == SL_CFG_LOAD_DUMMY)

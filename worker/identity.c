@@ -63,7 +63,8 @@ static sl_status read_identity(const sl_config *cfg, sl_model_opts *mo, sl_model
     const char *path = cfg->model.path;
     sl_dtype stored;
     sl_geometry g;
-    SL_TRY(sl_model_config_load(path, mc, err));
+    SL_TRY(sl_setup_config(cfg, mc, err));
+    mo->draft = mc->n_draft > 0;
     SL_TRY(sl_setup_stored(cfg, mc, &stored, err));
     mo->dummy = cfg->model.load_format == SL_CFG_LOAD_DUMMY;
     if (mo->dummy)

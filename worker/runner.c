@@ -87,6 +87,16 @@ static uint64_t e_step_ns(const void *impl)
     return sl_engine_step_ns(impl);
 }
 
+static sl_status e_draft(void *impl, sl_draft_item *items, int32_t n, sl_err *err)
+{
+    return sl_engine_draft(impl, items, n, err);
+}
+
+static sl_status e_truncate(void *impl, void *seq, int32_t len, sl_err *err)
+{
+    return sl_engine_seq_truncate(impl, seq, len, err);
+}
+
 static void e_rest(void *impl)
 {
     sl_engine_rest(impl);
@@ -164,6 +174,8 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .collect = e_collect,
                        .can_follow = e_can_follow,
                        .step_ns = e_step_ns,
+                       .draft = cfg->n_draft ? e_draft : NULL,
+                       .truncate = cfg->n_draft ? e_truncate : NULL,
                        .rest = e_rest,
                        .stats = e_stats,
                        .layer_stats = e_layer_stats,

@@ -38,6 +38,9 @@ typedef struct sl_runner {
     sl_status (*collect)(void *impl, sl_err *err);
     bool (*can_follow)(const void *impl, const sl_step_item *it);
     uint64_t (*step_ns)(const void *impl);
+    /* Both, or NULL: it drafts nothing. items[i].seq as in step. */
+    sl_status (*draft)(void *impl, sl_draft_item *items, int32_t n, sl_err *err);
+    sl_status (*truncate)(void *impl, void *seq, int32_t len, sl_err *err);
     void (*rest)(void *impl);
     void (*stats)(const void *impl, sl_engine_stats *out);
     void (*layer_stats)(const void *impl, sl_layer_stats *out); /* [n_layers] */

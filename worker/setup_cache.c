@@ -253,6 +253,7 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
                      .tail_rows = c->sparse_attention.tail_rows,
                      .max_context = max_context(s),
                      .max_step_tokens = s->mo.max_tokens,
+                     .max_item_tokens = sl_setup_item_tokens(s->cfg, s->role),
                      .max_seqs = sl_setup_seqs(s),
                      .host_bytes = sl_arena_bytes(s->p->arena),
                      .row_sums = s->p->row_sums != NULL};

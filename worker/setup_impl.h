@@ -42,6 +42,10 @@ sl_status sl_setup_backend(sl_setup *s, sl_err *err);
 sl_status sl_setup_group(sl_setup *s, sl_err *err);
 /* The options of the links of this process: transport, secret, times. */
 sl_status sl_setup_links(const sl_setup *s, sl_worker_opts *out, sl_err *err);
+/* The model as the configuration wants it: with its MTP layer or without. Errors name model.path or model.draft_tokens. */
+sl_status sl_setup_config(const sl_config *cfg, sl_model_config *out, sl_err *err);
+/* Most tokens of a sequence in a decode step: 1, and its drafts. */
+int32_t sl_setup_item_tokens(const sl_config *cfg, sl_role role);
 /* Most tokens of a step of this role, and most sequences that are open at once. */
 int32_t sl_setup_step_tokens(const sl_setup *s);
 int32_t sl_setup_seqs(const sl_setup *s);

@@ -57,13 +57,30 @@ sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_d
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, "model");
 }
 
+sl_status sl_setup_config(const sl_config *cfg, sl_model_config *out, sl_err *err)
+{
+    sl_status st = sl_model_config_load(cfg->model.path, out, err);
+    if (st != SL_OK)
+        return sl_fail_in(err, st, "model.path");
+    st = cfg->model.draft_tokens == SL_CFG_DRAFTS_NONE ? SL_OK : sl_model_config_draft(out, err);
+    return st == SL_OK ? SL_OK : sl_fail_in(err, st, "model.draft_tokens");
+}
+
+int32_t sl_setup_item_tokens(const sl_config *cfg, sl_role role)
+{
+    const int32_t drafts = (int32_t)cfg->model.draft_tokens;
+    return sl_role_does(role, SL_ROLE_DECODE)
+               ? 1 + (drafts < SL_CFG_DRAFTS_AUTO ? drafts : SL_CFG_DRAFTS_AUTO - 1)
+               : 1;
+}
+
 int32_t sl_setup_step_tokens(const sl_setup *s)
 {
     bool host = (sl_backend_caps(s->p->backend) & SL_BE_UNIFIED) != 0;
     int32_t prompts = sl_chunk_most(s->cfg->prefill.chunk_tokens, host, s->launch->group_ranks);
     int32_t batch = s->cfg->decode.max_batch;
     return (sl_role_does(s->role, SL_ROLE_PREFILL) ? prompts : 0) +
-           (sl_role_does(s->role, SL_ROLE_DECODE) ? batch : 0);
+           (sl_role_does(s->role, SL_ROLE_DECODE) ? batch * sl_setup_item_tokens(s->cfg, s->role) : 0);
 }
 
 int32_t sl_setup_seqs(const sl_setup *s)
@@ -77,7 +94,7 @@ int32_t sl_setup_seqs(const sl_setup *s)
 static void choose_sizes(sl_setup *s)
 {
     s->mo.max_tokens = sl_setup_step_tokens(s);
-    s->mo.max_logit_rows = sl_setup_seqs(s);
+    s->mo.max_logit_rows = sl_setup_seqs(s) * sl_setup_item_tokens(s->cfg, s->role);
     if (s->mo.max_logit_rows > s->mo.max_tokens)
         s->mo.max_logit_rows = s->mo.max_tokens;
 }
@@ -123,9 +140,8 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err)
 {
     const char *path = s->cfg->model.path;
     sl_dtype stored;
-    sl_status st = sl_model_config_load(path, &s->mc, err);
-    if (st != SL_OK)
-        return sl_fail_in(err, st, "model.path");
+    SL_TRY(sl_setup_config(s->cfg, &s->mc, err));
+    s->mo.draft = s->mc.n_draft > 0;
     SL_TRY(sl_setup_stored(s->cfg, &s->mc, &stored, err));
     s->mo.dummy = s->cfg->model.load_format == SL_CFG_LOAD_DUMMY;
     if (s->mo.dummy)

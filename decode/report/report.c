@@ -26,6 +26,8 @@ typedef struct numbers {
     int32_t quarantined, prompts_waiting;
 } numbers;
 
+static const char *const draft_places[SL_DRAFTS_MAX] = {"1", "2", "3", "4"};
+
 static const sl_row rows[] = {
     SL_ROW(numbers, run.stale, "sluice_messages_dropped_total", "stale"),
     SL_ROW(numbers, pages.stale, "sluice_messages_dropped_total", "stale"),
@@ -49,6 +51,10 @@ static const sl_row rows[] = {
     SL_ROW(numbers, run.count[SL_TICKET_WAITING], "sluice_decode_requests_waiting"),
     SL_ROW(numbers, run.resident, "sluice_decode_requests_resident"),
     SL_ROW(numbers, run.tokens, "sluice_decode_tokens_total"),
+    SL_ROW(numbers, run.decoded, "sluice_decode_items_total"),
+    SL_ROW_EACH(numbers, run.drafted, "sluice_draft_tokens_total", draft_places, NULL),
+    SL_ROW_EACH(numbers, run.accepted, "sluice_draft_accepted_tokens_total", draft_places, NULL),
+    SL_ROW(numbers, run.draft_ns, "sluice_draft_seconds_total"),
     SL_ROW(numbers, run.retracted, "sluice_decode_retractions_total"),
     SL_ROW(numbers, run.spilled, "sluice_decode_spills_total"),
     SL_ROW(numbers, tiles_read, "sluice_attention_tiles_total", "read"),

@@ -155,7 +155,7 @@ bool sl_run_can_choose(sl_run *r, sl_ticket *t)
 
 sl_step_sample *sl_run_sample(sl_run_flight *f, const sl_ticket *t, int32_t item, int32_t ahead)
 {
-    sl_step_sample *w = &f->samples[item];
+    sl_step_sample *w = &f->samples[(size_t)item * (1 + SL_DRAFTS_MAX)];
     w->sampling = &t->sampling;
     w->history = (sl_history){.prompt = t->tokens,
                               .n_prompt = (size_t)t->n_prompt,
@@ -228,6 +228,14 @@ static sl_status failed(sl_run *r, const sl_run_flight *f, sl_status st, const s
     return st <= SL_ERR_DEVICE ? st : SL_OK;
 }
 
+/* No step has begun: the requests that would be in it are told so. */
+static sl_status drafts_failed(sl_run *r, sl_run_flight *f, const sl_err *err)
+{
+    f->prompts = 0;
+    tell_step(r, f);
+    return failed(r, f, f->st, err);
+}
+
 /* Submits a step of all that can compute. *begun: there was one. */
 static sl_status begin(sl_run *r, bool *begun, sl_err *err)
 {
@@ -241,6 +249,9 @@ static sl_status begin(sl_run *r, bool *begun, sl_err *err)
     if (!n)
         return SL_OK;
     *begun = true;
+    f->st = sl_drafts_make(r, f, err);
+    if (f->st != SL_OK)
+        return drafts_failed(r, f, err);
     sl_prompts_begun(r, f);
     tell_step(r, f);
     f->began_ns = sl_now_ns();
@@ -266,16 +277,20 @@ bool sl_run_chosen(sl_run *r, sl_ticket *t, const sl_step_item *it, sl_msg_token
     return st == SL_OK;
 }
 
+/* The rows of drafts that stand are counted with the next step. */
 static void take_token(sl_run *r, const sl_run_part *part, const sl_step_item *it)
 {
     sl_ticket *t = sl_tickets_number(&r->core.tickets, part->number);
-    sl_msg_token token;
+    sl_msg_token tokens[1 + SL_DRAFTS_MAX];
     sl_ticket_event ev = {.kind = SL_ON_TOKENS, .now_ns = sl_now_ns()};
-    if (!t || t->state != SL_TICKET_RUNNING || !sl_run_chosen(r, t, it, &token))
+    if (!t || t->state != SL_TICKET_RUNNING || !sl_run_chosen(r, t, it, &tokens[0]))
         return;
-    ev.tokens.list = &token;
-    ev.tokens.n = 1;
-    sl_core_event(&r->core, t, &ev);
+    ev.tokens.list = tokens;
+    ev.tokens.n = sl_drafts_confirm(r, t, it);
+    for (int32_t k = 1; k < ev.tokens.n; k++)
+        tokens[k] = sl_worker_token(&it->sample[k].out);
+    if (ev.tokens.n > 0)
+        sl_core_event(&r->core, t, &ev);
 }
 
 static void results(sl_run *r, const sl_run_flight *f)
@@ -294,6 +309,7 @@ static void measure(sl_run *r, const sl_run_flight *f)
         sl_histogram_observe(r->metrics.step, (double)ns / 1e9);
         sl_histogram_observe(r->metrics.batch, f->decoding);
     }
+    sl_drafts_measure(r, f, ns);
     sl_prompts_measure(r, f, ns);
 }
 

@@ -306,11 +306,13 @@ static sl_status allocate(sl_run *r, sl_err *err)
         sl_run_flight *f = &r->flight[i];
         f->parts = calloc(n, sizeof *f->parts);
         f->items = calloc(n, sizeof *f->items);
-        f->samples = calloc(n, sizeof *f->samples);
+        f->samples = calloc(n * (1 + SL_DRAFTS_MAX), sizeof *f->samples);
         if (!f->parts || !f->items || !f->samples)
             return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     }
     SL_TRY(sl_core_open(&r->core, err));
+    SL_TRY(sl_drafts_open(r, err));
+    r->depth = r->drafts.most ? 1 : r->depth;
     return sl_prompts_open(r, err);
 }
 
@@ -369,6 +371,7 @@ void sl_run_destroy(sl_run *r)
     sl_run_settle(r);
     sl_core_close(&r->core);
     sl_prompts_close(r);
+    sl_drafts_close(r);
     for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++) {
         free(r->flight[i].parts);
         free(r->flight[i].items);

@@ -17,6 +17,7 @@
 #include "decode/core/ticket.h"
 #include "decode/mail.h"
 #include "decode/pages/pages.h"
+#include "decode/run/draft_length.h"
 #include "worker/role.h"
 
 typedef struct sl_run sl_run;
@@ -38,8 +39,9 @@ typedef struct sl_run_opts {
     /* Hierarchical: requests that decode are resident while they fit into this number of row pages of the device, and are
      * spilled when pages are needed. 0: every request has a hot buffer from the start. */
     int64_t row_pages;
-    int32_t max_batch;      /* requests in the batch */
-    int32_t max_waiting;    /* tickets in addition to those */
+    int32_t draft_tokens; /* of a request in a step: 0 none, -1 as many as pay; needs a runner that drafts */
+    int32_t max_batch;    /* requests in the batch */
+    int32_t max_waiting;  /* tickets in addition to those */
     uint32_t quarantine_ms; /* how long an aborted writer may stay silent before its connection is closed */
 } sl_run_opts;
 
@@ -88,6 +90,8 @@ typedef struct sl_run_stats {
     /* damaged pages, found when a request begins, by the patrol, and when a step fetched their rows */
     uint64_t damaged_reused, damaged_running, damaged_fetched;
     uint64_t retracted, spilled, fences;
+    /* Drafts by their place, those of them that stood, and the time of drafting; tokens are chosen in `decoded` items of steps. */
+    uint64_t drafted[SL_DRAFTS_MAX], accepted[SL_DRAFTS_MAX], draft_ns, decoded;
     /* now */
     int32_t count[SL_TICKET_STATES];
     int32_t tickets;        /* that have a place */

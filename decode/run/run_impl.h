@@ -33,6 +33,7 @@ typedef struct sl_run_ticket {
     sl_layer_stats stats;      /* of the sequence that was closed last */
     sl_constraint *constraint; /* NULL: none */
     bool resident;             /* residency.c has decided that all its rows are on the device */
+    sl_draft_seen drafts;
     /* PROMPT */
     sl_queued_prompt prompt;
     uint64_t started_ns;
@@ -55,12 +56,24 @@ typedef struct sl_run_part {
 typedef struct sl_run_flight {
     sl_run_part *parts; /* [max_batch + max_requests] of the step; the next one likewise */
     sl_step_item *items;
-    sl_step_sample *samples;
+    sl_step_sample *samples; /* 1 + drafts.most of each item */
     sl_scores_room scored;
     int32_t decoding, prompts; /* parts: first those of running requests */
     uint64_t began_ns;
     sl_status st; /* of a step that was computed at once */
 } sl_run_flight;
+
+/* Of a worker. most 0: it drafts nothing. */
+typedef struct sl_run_drafts {
+    int32_t most;   /* drafts of a request in a step */
+    bool automatic; /* fewer, or none, where they do not pay; else always as many */
+    sl_draft_cost cost;
+    sl_draft_item *items;      /* [max_batch] */
+    struct sl_run_drafted *of; /* [max_batch]: by number of the item in the step */
+    int32_t n_of;
+    int32_t longest;  /* drafts of a request in this step */
+    uint64_t took_ns; /* drafting for this step */
+} sl_run_drafts;
 
 struct sl_run {
     sl_run_opts o;
@@ -87,6 +100,7 @@ struct sl_run {
     sl_prompt_queue prompts; /* role both */
     sl_random_pages random;  /* what is declared as computed; without units where nothing is */
     sl_stall stall;
+    sl_run_drafts drafts;
 
     bool patrolling; /* a job of the patrol is at the checker */
     uint64_t patrol_ns;
@@ -175,6 +189,17 @@ sl_status sl_run_states_save(sl_run *r, sl_ticket *t, int32_t n, sl_err *err);
 /* The sequence was opened, with the matched pages of a prompt; to decode. SL_ERR_CORRUPT. */
 sl_status sl_run_states_begin(sl_run *r, sl_ticket *t, sl_err *err);
 sl_status sl_run_states_resume(sl_run *r, sl_ticket *t, sl_err *err);
+
+/* drafts.c */
+sl_status sl_drafts_open(sl_run *r, sl_err *err);
+void sl_drafts_close(sl_run *r);
+/* Drafts for the running requests of the step, and puts the drafts into their items. Nothing is in flight. */
+sl_status sl_drafts_make(sl_run *r, sl_run_flight *f, sl_err *err);
+/* The step took ns. */
+void sl_drafts_measure(sl_run *r, const sl_run_flight *f, uint64_t ns);
+/* After the step: how many tokens of item i of a running request stand, 1 or more; the others are taken back. 0: the first one
+ * could not be chosen. */
+int32_t sl_drafts_confirm(sl_run *r, sl_ticket *t, const sl_step_item *it);
 
 /* residency.c */
 /* t has its prompt's sequence, which is resident: it stays so while there is room, else it is spilled. Errors

@@ -373,11 +373,6 @@ START_TEST(wrong_drafts_are_refused)
     ck_assert_ptr_nonnull(strstr(err.text, "pages"));
     it.n = 1, it.token = f.cfg->vocab_size;
     ck_assert_int_eq(sl_engine_draft(f.engine, &it, 1, &err), SL_ERR_INVALID);
-    sl_engine_opts eo = f.eo;
-    eo.max_item_tokens = 1;
-    fix_seq_close(&f, &run[0], false);
-    run[0] = (fix_run){0};
-    fix_refused(&f, &eo, SL_ERR_INVALID, "drafts");
     stop();
     start(&kinds[0], false);
     open_seq(0, SL_RESIDENT, 0);

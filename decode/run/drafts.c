@@ -1,0 +1,173 @@
+/*
+ * Drafts in the steps of the batch: before a step, the model's MTP layer drafts tokens for the requests that are in it, whose
+ * items then append their last token and the drafts; after it, the drafts that the model has chosen itself stand and the rest is taken
+ * back. The stream of a request is the same with drafts and without. How many are drafted: draft_length.h.
+ *
+ * A request gets no drafts while it has a constraint, whose mask follows from the token before, at the end of its last page
+ * (the next one is taken when it is needed), and at the limits of its length. With drafts, one step is in flight at a time.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "decode/run/run_impl.h"
+
+/* What an item with drafts appends, and its request's output with the drafts after it, as the histories of its tokens. */
+typedef struct sl_run_drafted {
+    int32_t ids[1 + SL_DRAFTS_MAX];
+    int32_t *output; /* owned */
+    size_t room;
+} sl_run_drafted;
+
+sl_status sl_drafts_open(sl_run *r, sl_err *err)
+{
+    sl_run_drafts *d = &r->drafts;
+    const size_t n = (size_t)r->o.max_batch;
+    if (!r->runner->draft || r->runner->group || r->o.draft_tokens == 0)
+        return SL_OK;
+    d->automatic = r->o.draft_tokens < 0;
+    d->most = d->automatic || r->o.draft_tokens > SL_DRAFTS_MAX ? SL_DRAFTS_MAX : r->o.draft_tokens;
+    d->items = calloc(n, sizeof *d->items);
+    d->of = calloc(n, sizeof *d->of);
+    if (!d->items || !d->of)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    d->n_of = (int32_t)n;
+    return SL_OK;
+}
+
+void sl_drafts_close(sl_run *r)
+{
+    for (int32_t i = 0; i < r->drafts.n_of; i++)
+        free(r->drafts.of[i].output);
+    free(r->drafts.of);
+    free(r->drafts.items);
+}
+
+static int32_t at_most(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Drafts that t may have in this step. */
+static int32_t room_of(const sl_run *r, const sl_ticket *t)
+{
+    const sl_run_ticket *x = sl_run_of(t);
+    int32_t pages = x->seq_pages * SL_PAGE_TOKENS - t->n_tokens,
+            output = t->sampling.max_tokens - sl_ticket_produced(t) - 1,
+            context = r->core.env.max_context - t->n_tokens - 1;
+    int32_t room = at_most(at_most(pages, output), context);
+    return x->constraint || room < 0 ? 0 : room;
+}
+
+/* The output of t and room for its drafts. */
+static bool copy_output(sl_run_drafted *o, const sl_ticket *t)
+{
+    const size_t n = (size_t)sl_ticket_produced(t), need = n + SL_DRAFTS_MAX;
+    if (o->room < need) {
+        int32_t *grown = realloc(o->output, 2 * need * sizeof *grown);
+        if (!grown)
+            return false;
+        o->output = grown, o->room = 2 * need;
+    }
+    memcpy(o->output, t->tokens + t->n_prompt, n * sizeof *o->output);
+    return true;
+}
+
+/* Chooses the requests that get drafts; returns their number. */
+static int32_t choose(sl_run *r, sl_run_flight *f)
+{
+    sl_run_drafts *d = &r->drafts;
+    const bool plain = d->automatic && sl_draft_cost_turn(&d->cost);
+    int32_t n = 0;
+    for (int32_t i = 0; i < f->decoding; i++) {
+        sl_ticket *t = sl_tickets_number(&r->core.tickets, f->parts[i].number);
+        int32_t room = t && !plain ? at_most(d->most, room_of(r, t)) : 0;
+        int32_t want =
+            room > 0 && d->automatic ? sl_draft_length(&d->cost, &sl_run_of(t)->drafts, room) : room;
+        if (want < 1 || !copy_output(&d->of[i], t))
+            continue;
+        d->of[i].ids[0] = t->tokens[t->n_tokens - 1];
+        d->items[n++] = (sl_draft_item){.seq = f->items[i].seq,
+                                        .token = d->of[i].ids[0],
+                                        .n = want,
+                                        .sampling = &t->sampling,
+                                        .out = d->of[i].ids + 1};
+        f->items[i].n_tokens = 1 + want;
+        d->longest = want > d->longest ? want : d->longest;
+    }
+    return n;
+}
+
+/* The item appends the drafts as well, and every token chooses the next one. */
+static void put_drafts(sl_run_drafted *o, sl_step_item *it)
+{
+    const int32_t n = it->n_tokens;
+    sl_step_sample *w = it->sample;
+    const size_t had = w->history.n_output;
+    memcpy(o->output + had, o->ids + 1, (size_t)(n - 1) * sizeof *o->ids);
+    it->tokens = o->ids;
+    it->n_samples = n;
+    for (int32_t k = 0; k < n; k++) {
+        w[k] = *it->sample;
+        w[k].history.output = o->output;
+        w[k].history.n_output = had + (size_t)k;
+    }
+}
+
+sl_status sl_drafts_make(sl_run *r, sl_run_flight *f, sl_err *err)
+{
+    sl_run_drafts *d = &r->drafts;
+    d->longest = 0, d->took_ns = 0;
+    if (!d->most)
+        return SL_OK;
+    int32_t n = choose(r, f);
+    if (n == 0)
+        return SL_OK;
+    const uint64_t began = sl_now_ns();
+    SL_TRY(r->runner->draft(r->runner->impl, d->items, n, err));
+    d->took_ns = sl_now_ns() - began;
+    for (int32_t i = 0; i < f->decoding; i++)
+        if (f->items[i].n_tokens > 1)
+            put_drafts(&d->of[i], &f->items[i]);
+    return SL_OK;
+}
+
+void sl_drafts_measure(sl_run *r, const sl_run_flight *f, uint64_t ns)
+{
+    sl_run_drafts *d = &r->drafts;
+    r->st.draft_ns += d->took_ns;
+    r->st.decoded += (uint64_t)f->decoding;
+    if (d->most && f->decoding && !f->prompts)
+        sl_draft_cost_saw(&d->cost, d->longest, (double)(ns + d->took_ns));
+}
+
+/* Tokens that stand: each draft before them is what was chosen at its place, and none of them ends the stream. */
+static int32_t standing(const sl_run *r, const sl_ticket *t, const sl_step_item *it)
+{
+    const int32_t n = it->n_samples > 1 ? it->n_samples : 1;
+    int32_t k = 0;
+    while (k < n && it->sample[k].out.fault == SL_SAMPLE_FINE) {
+        int32_t id = it->sample[k++].out.id;
+        if (k == n || id != it->tokens[k] || r->core.env.is_stop(r->core.env.ctx, &t->sampling, id))
+            break;
+    }
+    return k;
+}
+
+int32_t sl_drafts_confirm(sl_run *r, sl_ticket *t, const sl_step_item *it)
+{
+    sl_err err = {0};
+    int32_t n = it->n_tokens, kept = standing(r, t, it);
+    if (n == 1 || kept == 0)
+        return kept;
+    sl_status st = r->runner->truncate(r->runner->impl, it->seq, t->n_tokens - 1 + kept, &err);
+    if (st != SL_OK) {
+        sl_run_fail(r, t, st, "drafts: ", err.text);
+        return 0;
+    }
+    sl_draft_saw(&sl_run_of(t)->drafts, n - 1, kept - 1);
+    for (int32_t k = 0; k < n - 1; k++) {
+        r->st.drafted[k]++;
+        r->st.accepted[k] += k < kept - 1;
+    }
+    return kept;
+}

@@ -1,0 +1,124 @@
+"""Drafts of the MTP layer: a cluster with drafts, whose workers die in mid-stream, gives the tokens of one process without the layer."""
+
+import array
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+
+import pytest
+
+import real
+from streams import QUICK, Streams, has, jobs
+
+LAYERS, HIDDEN = 5, 64  # of models/tiny-v32
+HOT = {"sparse_attention.hot_rows": 5 * real.TOPK, "sparse_attention.tail_rows": 16}
+
+
+def read(path):
+    data = path.read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + n])
+    return {k: (v["shape"], data[8 + n:][slice(*v["data_offsets"])]) for k, v in head.items() if k != "__metadata__"}
+
+
+def write(path, tensors):
+    head, at = {}, 0
+    for name, (shape, data) in tensors.items():
+        head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(head).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for _, data in tensors.values()))
+
+
+def scaled(data, by):
+    return array.array("f", [x * by for x in array.array("f", data)]).tobytes()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The usual model with an MTP layer that is its last layer and gets the token's embedding. Layers add so little to the residual
+    stream that a part of the drafts is right."""
+    to = tmp_path_factory.mktemp("mtp") / "tiny-v32"
+    shutil.copytree(real.MODEL, to)
+    tensors = read(to / "model.safetensors")
+    for name, (shape, data) in list(tensors.items()):
+        if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")):
+            tensors[name] = shape, scaled(data, 0.02)
+    for name, tensor in list(tensors.items()):
+        if name.startswith(f"model.layers.{LAYERS - 1}."):
+            tensors[name.replace(f".{LAYERS - 1}.", f".{LAYERS}.", 1)] = tensor
+    ones = [HIDDEN], array.array("f", [1.0] * HIDDEN).tobytes()
+    join = array.array("f", [float(r == c) for r in range(HIDDEN) for c in range(2 * HIDDEN)])
+    p = f"model.layers.{LAYERS}."
+    tensors.update({p + "enorm.weight": ones, p + "hnorm.weight": ones, p + "eh_proj.weight": ([HIDDEN, 2 * HIDDEN], join.tobytes()),
+                    p + "shared_head.norm.weight": tensors["model.norm.weight"]})
+    write(to / "model.safetensors", tensors)
+    return to
+
+
+def generate(path, ids, n, *more, **options):
+    command = [str(real.SLUICE), "generate", "--model", str(path), "--threads", "1", "--json", "--ignore-eos", "--ids",
+               ",".join(map(str, ids)), "--max-new-tokens", str(n), *more]
+    for key, value in options.items():
+        command += ["--" + key.replace("_", "-"), str(value)]
+    p = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=real.ROOT)
+    assert p.returncode == 0, p.stderr
+    return json.loads(p.stdout)
+
+
+def total(text, name):
+    return sum(real.metric(text, name, f'place="{k}"') or 0 for k in range(1, 5))
+
+
+def test_generate_drafts(checkpoint):
+    """The output of one process is the same, in fewer steps."""
+    ids = real.prompt("drafts", 200)
+    for more in ([], ["--mode", "hierarchical", "--tail-rows", "16"], ["--temperature", "0.7", "--seed", "5"]):
+        want = generate(checkpoint, ids, 100, *more)
+        have = generate(checkpoint, ids, 100, *more, "--draft-tokens", "3")
+        assert have["ids"] == want["ids"] and "drafts" not in want
+        assert 0 < have["drafts"]["accepted"] < have["drafts"]["drafted"]
+        assert have["drafts"]["steps"] == 99 - have["drafts"]["accepted"]
+
+
+def test_a_decode_worker_dies_while_streams_have_drafts(start, checkpoint):
+    c = start(**QUICK, **HOT, **{"model.path": checkpoint, "model.draft_tokens": 4})
+    todo = jobs("drafts", 6, prompt=150, out=120)
+    want = [generate(checkpoint, ids, n, **kw)["ids"] for ids, n, kw in todo]
+    for (ids, n, kw), tokens in list(zip(todo, want))[:2]:
+        assert c.tokens(ids, n, **kw) == tokens
+    text = c.metrics(2) + c.metrics(3)
+    assert 0 < total(text, "sluice_draft_accepted_tokens_total") < total(text, "sluice_draft_tokens_total")
+    streams = Streams(c, todo, want=want)
+    victim = real.until("a worker with streams", lambda: has(c, "decode/0", 1)() or has(c, "decode/1", 1)())
+    streams.until_streaming(tokens=5)
+    os.kill(victim["pid"], signal.SIGKILL)
+    streams.check()
+    ids = todo[0][0]
+    again = c.complete(ids, 60, frequency_penalty=0.5, presence_penalty=0.2)
+    assert len(again.output_ids) == 60
+    c.idle()
+
+
+def test_penalties_and_stops_are_those_without_drafts(start, checkpoint):
+    """Of two workers of role both, one with drafts and one without the layer, every answer is the same."""
+    ids = real.prompt("same", 130)
+    answers = []
+    for drafts in ("0", "auto", "3"):
+        c = start(roles=("router", "both"), config="configs/one-host-both.yaml", **QUICK, **HOT,
+                  **{"model.path": checkpoint, "model.draft_tokens": drafts})
+        body = {"prompt": ids, "max_tokens": 60, "seed": 7, "ignore_eos": True, "logprobs": 3}
+        some = [c.post({**body, **more}).json()["choices"][0] for more in
+                ({"temperature": 0}, {"temperature": 0.8, "presence_penalty": 0.7, "frequency_penalty": 0.3},
+                 {"temperature": 0.6, "repetition_penalty": 1.3, "logit_bias": {"40": 5, "41": -100}},
+                 {"temperature": 0, "min_tokens": 20, "stop_token_ids": [30]})]
+        answers.append(some)
+        text = c.metrics(1)
+        assert (total(text, "sluice_draft_tokens_total") > 0) == (drafts != "0")
+        again = c.complete(ids, 30)
+        assert again.cached_tokens == 128 and list(again.output_ids) == generate(checkpoint, ids, 30)["ids"]
+        assert c.close()
+    assert answers[1] == answers[0] and answers[2] == answers[0]

@@ -1,0 +1,124 @@
+/*
+ * How many tokens are drafted, for simulated workers: a step with k drafts costs what the case says, and drafts stand with the
+ * probabilities that it says. Against every fixed length, the rule must be near the best one, and it must find back when the
+ * costs or the requests change.
+ */
+#include <check.h>
+#include <stdlib.h>
+
+#include "decode/run/draft_length.h"
+#include "tests/unit/run_suite.h"
+
+enum { STEPS = 20000 };
+
+static uint64_t dice;
+
+static double roll(void)
+{
+    dice = dice * 6364136223846793005ull + 1442695040888963407ull;
+    return (double)(dice >> 11) / 9007199254740992.0;
+}
+
+typedef struct world {
+    double cost[SL_DRAFTS_MAX + 1], stands[SL_DRAFTS_MAX]; /* ns; of a draft, if those before it stood */
+} world;
+
+/* Tokens of a request in this step, with n drafts. */
+static int32_t stood(const world *w, int32_t n)
+{
+    int32_t k = 0;
+    while (k < n && roll() < w->stands[k])
+        k++;
+    return k;
+}
+
+/* Tokens per second with `fixed` drafts in every step; -1: with the rule. */
+static double rate(const world *w, sl_draft_cost *c, sl_draft_seen *s, int32_t fixed)
+{
+    double tokens = 0, ns = 0;
+    for (int i = 0; i < STEPS; i++) {
+        bool plain = fixed < 0 && sl_draft_cost_turn(c);
+        int32_t n = fixed >= 0 ? fixed : plain ? 0 : sl_draft_length(c, s, SL_DRAFTS_MAX);
+        int32_t k = stood(w, n);
+        double took = w->cost[n] * (0.9 + 0.2 * roll());
+        ck_assert(n >= 0 && n <= SL_DRAFTS_MAX);
+        if (fixed < 0) {
+            sl_draft_saw(s, n, k);
+            sl_draft_cost_saw(c, n, took);
+        }
+        tokens += 1 + k, ns += took;
+    }
+    return tokens / ns;
+}
+
+static double best(const world *w)
+{
+    double most = 0;
+    for (int32_t n = 0; n <= SL_DRAFTS_MAX; n++) {
+        double r = rate(w, NULL, NULL, n);
+        most = r > most ? r : most;
+    }
+    return most;
+}
+
+/* Of generated costs and probabilities, from "drafts are free" to "every draft costs a step". */
+static world make(void)
+{
+    world w = {.cost = {1e6}};
+    double adds = roll() * roll() * 1.2, falls = 0.5 + 0.5 * roll(), stands = roll();
+    for (int32_t k = 0; k < SL_DRAFTS_MAX; k++) {
+        w.cost[k + 1] = w.cost[k] + adds * 1e6 * (0.7 + 0.6 * roll());
+        w.stands[k] = stands;
+        stands *= falls;
+    }
+    return w;
+}
+
+START_TEST(near_the_best_length)
+{
+    dice = 1000 + (uint64_t)_i;
+    world w = make();
+    sl_draft_cost c = {0};
+    sl_draft_seen s = {0};
+    double got = rate(&w, &c, &s, -1), most = best(&w);
+    ck_assert_msg(got > 0.93 * most,
+                  "%.4g of %.4g tokens/s: costs %.2f %.2f %.2f %.2f, stand %.2f %.2f %.2f %.2f", got * 1e9,
+                  most * 1e9, w.cost[1] / 1e6, w.cost[2] / 1e6, w.cost[3] / 1e6, w.cost[4] / 1e6, w.stands[0],
+                  w.stands[1], w.stands[2], w.stands[3]);
+    world other = make(); /* the same worker and request, later */
+    got = rate(&other, &c, &s, -1), most = best(&other);
+    ck_assert_msg(got > 0.93 * most, "after a change %.4g of %.4g tokens/s", got * 1e9, most * 1e9);
+}
+END_TEST
+
+/* Where nothing stands, drafts cost little more than their probes. */
+START_TEST(off_where_it_does_not_pay)
+{
+    world w = {.cost = {1e6, 2e6, 3e6, 4e6, 5e6}};
+    sl_draft_cost c = {0};
+    sl_draft_seen s = {0};
+    dice = 3;
+    double got = rate(&w, &c, &s, -1);
+    ck_assert_msg(got > 0.97e-6, "%.4g of 1000 tokens/s", got * 1e9);
+    int32_t some = 0;
+    for (int i = 0; i < 10 * SL_DRAFT_PROBE; i++) {
+        int32_t n = sl_draft_length(&c, &s, SL_DRAFTS_MAX);
+        ck_assert_int_le(n, 1);
+        sl_draft_saw(&s, n, 0);
+        some += n;
+    }
+    ck_assert_int_eq(some, 10);
+    ck_assert_int_eq(sl_draft_length(&c, &s, 0), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("decode/draft_length");
+    TCase *c = tcase_create("length");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, near_the_best_length, 0, 60);
+    tcase_add_test(c, off_where_it_does_not_pay);
+    suite_add_tcase(s, c);
+    return run_suite(s);
+}
