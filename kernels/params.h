@@ -530,6 +530,8 @@ typedef struct sl_moe_route_params {
     float *weights_out;   /* [T][top_k] */
     int32_t tokens, experts, groups, top_groups, top_k;
     bool normalise;
+    bool
+        zero_refused; /* experts of the other groups stay, with c = 0, so one of them may be chosen before a negative c */
     float scale;
 } sl_moe_route_params;
 

@@ -48,6 +48,8 @@ typedef struct sl_model_config {
     int32_t index_n_heads, index_head_dim, index_topk;
     int32_t n_routed_experts, n_shared_experts, num_experts_per_tok, n_group, topk_group;
     bool norm_topk_prob;
+    bool refused_groups_zero; /* sl_moe_route_params.zero_refused */
+    int32_t norm_gate_rank;   /* of gates after norms; 0: there are none */
     float routed_scaling_factor;
     bool layer_is_moe[SL_MAX_LAYERS];
     /* false: reuses the selection of the last layer that has an indexer (IndexShare) */

@@ -151,6 +151,7 @@ sl_status sl_step_experts(sl_pass *p)
                              .top_groups = c->topk_group,
                              .top_k = c->num_experts_per_tok,
                              .normalise = c->norm_topk_prob,
+                             .zero_refused = c->refused_groups_zero,
                              .scale = c->routed_scaling_factor};
     SL_TRY(sl_pass_run(p, SL_OP_MOE_ROUTE, &r));
     p->pending = true;

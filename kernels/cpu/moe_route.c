@@ -38,8 +38,8 @@ static float group_score(const float *choice, int32_t n)
     return n > 1 ? a + b : a;
 }
 
-/* Marks the experts of groups that are not among the best as taken. */
-static void drop_groups(const sl_moe_route_params *p, const float *choice, uint8_t *taken, float *scores,
+/* Marks the experts of groups that are not among the best as taken, or gives them the choice 0. */
+static void drop_groups(const sl_moe_route_params *p, float *choice, uint8_t *taken, float *scores,
                         uint8_t *kept)
 {
     int32_t per = p->experts / p->groups;
@@ -50,7 +50,9 @@ static void drop_groups(const sl_moe_route_params *p, const float *choice, uint8
     for (int32_t i = 0; i < p->top_groups; i++)
         kept[largest(scores, kept, p->groups)] = 1;
     for (int32_t g = 0; g < p->groups; g++)
-        if (!kept[g])
+        if (!kept[g] && p->zero_refused)
+            memset(choice + g * per, 0, sizeof(float) * (size_t)per);
+        else if (!kept[g])
             memset(taken + g * per, 1, (size_t)per);
 }
 

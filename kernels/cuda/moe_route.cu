@@ -74,7 +74,7 @@ __global__ static void moe_route_kernel(sl_moe_route_params p)
         }
         for (int i = threadIdx.x; i < p.experts; i += 32)
             if (!keep[i / per])
-                c[i] = -INFINITY;
+                c[i] = p.zero_refused ? 0.0f : -INFINITY;
         __syncwarp();
     }
     for (int k = 0; k < p.top_k; k++) {
@@ -145,7 +145,7 @@ __global__ static void __launch_bounds__(32) narrow_kernel(sl_moe_route_params p
         }
 #pragma unroll
         for (int i = 0; i < PER; i++)
-            c[i] = before < p.top_groups ? c[i] : -INFINITY;
+            c[i] = before < p.top_groups ? c[i] : p.zero_refused ? 0.0f : -INFINITY;
     }
     int mine = p.experts; /* lane k keeps choice k */
     float weight = 0;

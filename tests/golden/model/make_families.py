@@ -15,7 +15,7 @@ import shutil
 import safetensors.torch
 import torch
 import transformers
-from transformers import HYV4Config, HYV4ForCausalLM
+from transformers import AXK2Config, AXK2ForCausalLM, HYV4Config, HYV4ForCausalLM
 
 import make
 from make import per_expert, plain, yarn
@@ -58,7 +58,17 @@ def state_hy_v4(model, case):
     return {rename_hy_v4(k, pre): v for k, v in state.items()}
 
 
-FAMILIES = {"hy_v4": (HYV4Config, HYV4ForCausalLM, state_hy_v4)}
+def state_axk2(model, case):
+    names = ((".mlp.fc1.", ".W_down."), (".mlp.fc2.", ".W_up."), (".q_gate_proj.", ".q_b_proj."))
+    out = {}
+    for name, t in model.state_dict().items():
+        for old, new in names if case.get("published", True) else ():
+            name = name.replace(old, new)
+        out[name] = t.clone()
+    return out
+
+
+FAMILIES = {"hy_v4": (HYV4Config, HYV4ForCausalLM, state_hy_v4), "axk2": (AXK2Config, AXK2ForCausalLM, state_axk2)}
 
 CASES = {
     # As published: shared indexers by default pattern, neighbouring pairs, fused experts, a clamp that bites.
@@ -80,12 +90,29 @@ CASES = {
                     norm_topk_prob=False, routed_scaling_factor=1.3, index_n_heads=25, index_head_dim=18, index_topk=13,
                     hc_mult=3, hc_magnitude=1.7, hc_eps=1e-3, swiglu_limit=0.7, max_position_embeddings=1000, rms_norm_eps=1e-4,
                     rope_parameters=yarn(10000.0, 4.0, 256, mscale=0.8, mscale_all_dim=1.0))),
+    # As A.X-K2-Light: no groups of experts, one tensor per expert, YaRN.
+    "axk2-light": dict(
+        family="axk2", seed=51, lengths=[1, 15, 16, 17, 40, 150], per_expert=True,
+        config=dict(vocab_size=128, hidden_size=48, intermediate_size=96, moe_intermediate_size=24, num_hidden_layers=4,
+                    num_attention_heads=4, num_key_value_heads=4, q_lora_rank=40, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8,
+                    v_head_dim=12, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2, index_n_heads=24,
+                    index_head_dim=16, index_topk=16, gated_norm_rank=7, max_position_embeddings=2048, rms_norm_eps=1e-6,
+                    rope_parameters=yarn(10000.0, 8.0, 256, mscale=1.0, mscale_all_dim=1.0))),
+    # Groups whose refused experts keep the score 0, which negative scores lose to; stored in BF16, tied, fused, other names.
+    "axk2-groups": dict(
+        family="axk2", seed=52, lengths=[1, 12, 13, 33, 120], published=False, store=torch.bfloat16, bias=1.0,
+        config=dict(vocab_size=101, hidden_size=44, intermediate_size=76, moe_intermediate_size=20, num_hidden_layers=4,
+                    mlp_layer_types=["sparse", "dense", "sparse", "sparse"], num_attention_heads=3, num_key_value_heads=3, q_lora_rank=36,
+                    kv_lora_rank=28, qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=14, n_routed_experts=12,
+                    n_shared_experts=2, num_experts_per_tok=4, n_group=4, topk_group=2, norm_topk_prob=False,
+                    routed_scaling_factor=1.3, index_n_heads=25, index_head_dim=18, index_topk=13, gated_norm_rank=16,
+                    tie_word_embeddings=True, max_position_embeddings=1000, rms_norm_eps=1e-5, rope_parameters=plain(50000.0))),
 }
 
 
-def randomise(model, seed):
+def randomise(model, seed, bias):
     gen = torch.Generator().manual_seed(seed + 1000)
-    kinds = (("e_score_correction_bias", 0, 0.2), ("k_norm.bias", 0, 0.3), ("sinks", 0.5, 1.0), ("scale", 1, 0.3), (".base", 0, 0.5),
+    kinds = (("e_score_correction_bias", 0, bias), ("k_norm.bias", 0, 0.3), ("sinks", 0.5, 1.0), ("scale", 1, 0.3), (".base", 0, 0.5),
              ("hc_base", 0, 0.5))
     with torch.no_grad():
         for name, p in list(model.named_parameters()) + list(model.named_buffers()):
@@ -103,7 +130,7 @@ def build(case):
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     model = model_class(config).to(torch.float32).eval()
-    randomise(model, case["seed"])
+    randomise(model, case["seed"], case.get("bias", 0.2))
     if "store" in case:  # the answers are those of the stored values
         with torch.no_grad():
             for p in model.parameters():

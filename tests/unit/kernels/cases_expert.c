@@ -6,7 +6,7 @@
 #include "kernels/ep.h"
 #include "tests/unit/kernels/cf.h"
 
-/* T, experts, groups, top_groups, top_k, bias, normalise, ties */
+/* T, experts, groups, top_groups, top_k, bias, normalise, ties, refused groups are zero */
 static void route(cf_run *r, const int64_t *a)
 {
     sl_moe_route_params p = {.tokens = (int32_t)r->n, .experts = (int32_t)a[1], .groups = (int32_t)a[2]};
@@ -15,6 +15,7 @@ static void route(cf_run *r, const int64_t *a)
     p.top_groups = (int32_t)a[3];
     p.top_k = (int32_t)a[4];
     p.normalise = a[6];
+    p.zero_refused = a[8];
     p.scale = 2.5f;
     for (int64_t t = 0; t < r->n; t++)
         for (int64_t i = 0; i < a[1]; i++) {
@@ -23,7 +24,7 @@ static void route(cf_run *r, const int64_t *a)
             logits[t * a[1] + i] = a[7] ? roundf(v) : v; /* whole numbers: many equal experts and groups */
         }
     p.logits = cf_mem(r, logits, 4 * (size_t)(r->n * a[1]));
-    p.bias = a[5] ? cf_matrix(r, 2, 0, 1, a[1], a[1], SL_F32, 0.5f) : NULL;
+    p.bias = a[5] ? cf_matrix(r, 2, 0, 1, a[1], a[1], SL_F32, a[8] ? 1.5f : 0.5f) : NULL;
     p.experts_out = cf_mem(r, NULL, 4 * (size_t)(r->n * a[4]));
     p.weights_out = cf_mem(r, NULL, 4 * (size_t)(r->n * a[4]));
     cf_op(r, SL_OP_MOE_ROUTE, &p);
@@ -332,6 +333,8 @@ static void ep(cf_run *r, const int64_t *a)
 #define B SL_BF16
 #define Q SL_F8_E4M3
 static const cf_case cases[] = {
+    {SL_OP_MOE_ROUTE, "T=40 E=16 4 groups of 2 zero", route, {40, 16, 4, 2, 6, 1, 1, 0, 1}, CF_SPLIT},
+    {SL_OP_MOE_ROUTE, "T=40 E=256 8 groups of 4 zero", route, {40, 256, 8, 4, 8, 1, 1, 0, 1}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=1 E=1", route, {1, 1, 1, 1, 1, 0, 1, 0}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=9 E=16 groups=4/2 k=4", route, {9, 16, 4, 2, 4, 1, 1, 0}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=40 E=256 groups=8/4 k=8", route, {40, 256, 8, 4, 8, 1, 1, 0}, CF_SPLIT | CF_PERF},

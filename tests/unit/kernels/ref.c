@@ -309,19 +309,27 @@ static void ref_moe_route(const void *params)
             if (per == 1)
                 gs[g] = c[g];
         }
+        for (int32_t g = 0; G > 1 && p->zero_refused && g < G; g++) {
+            int32_t before = 0;
+
+            for (int32_t o = 0; o < G; o++)
+                before += gs[o] > gs[g] || (gs[o] == gs[g] && o < g);
+            for (int32_t e = g * per; before >= p->top_groups && e < (g + 1) * per; e++)
+                c[e] = 0;
+        }
         for (int32_t e = 0; e < E; e++) { /* chosen iff fewer than top_k experts of kept groups are better */
             int32_t better = 0, better_groups = 0;
 
             for (int32_t g = 0; g < G; g++)
                 better_groups += gs[g] > gs[e / per] || (gs[g] == gs[e / per] && g < e / per);
-            if (G > 1 && better_groups >= p->top_groups)
+            if (G > 1 && !p->zero_refused && better_groups >= p->top_groups)
                 continue;
             for (int32_t o = 0; o < E; o++) {
                 int32_t bg = 0;
 
                 for (int32_t g = 0; g < G; g++)
                     bg += gs[g] > gs[o / per] || (gs[g] == gs[o / per] && g < o / per);
-                if (G > 1 && bg >= p->top_groups)
+                if (G > 1 && !p->zero_refused && bg >= p->top_groups)
                     continue;
                 better += c[o] > c[e] || (c[o] == c[e] && o < e);
             }

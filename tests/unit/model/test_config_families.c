@@ -18,6 +18,14 @@ static const char *const hy4 =
     "\"qk_rope_head_dim\": 64, \"v_head_dim\": 256, \"index_n_heads\": 16, \"index_head_dim\": 128, \"index_topk\": 2048, "
     "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}";
 
+static const char *const axk2 =
+    "{\"architectures\": [\"AXK2ForCausalLM\"], \"model_type\": \"axk2\", \"vocab_size\": 163840, \"hidden_size\": 2048, "
+    "\"intermediate_size\": 5120, \"moe_intermediate_size\": 512, \"num_hidden_layers\": 3, \"num_attention_heads\": 32, "
+    "\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-6, \"n_routed_experts\": 128, \"num_experts_per_tok\": 8, "
+    "\"q_lora_rank\": 384, \"kv_lora_rank\": 128, \"qk_nope_head_dim\": 64, \"qk_rope_head_dim\": 32, \"v_head_dim\": 64, "
+    "\"index_n_heads\": 16, \"index_head_dim\": 128, \"index_topk\": 2048, "
+    "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}";
+
 /* `base` with the keys of `more`, a JSON object. */
 static sl_status parse(const char *base, const char *more, sl_model_config *c, sl_err *err)
 {
@@ -63,12 +71,29 @@ START_TEST(keys_of_hy4)
 }
 END_TEST
 
+START_TEST(keys_of_axk2)
+{
+    sl_model_config c = accepted(axk2, "{\"n_group\": null, \"topk_group\": null}");
+    ck_assert(c.norm_gate_rank == 16 && c.n_group == 1 && c.refused_groups_zero && !c.index_rope_interleaved);
+    ck_assert(!c.layer_is_moe[0] && c.layer_is_moe[1] && c.layer_has_indexer[2] &&
+              c.routed_scaling_factor == 2.5f);
+    c = accepted(axk2, "{\"n_group\": 8, \"topk_group\": 4, \"gated_norm_rank\": 3}");
+    ck_assert(c.n_group == 8 && c.topk_group == 4 && c.norm_gate_rank == 3);
+}
+END_TEST
+
 static const struct {
     const char *const *base;
     const char *more;
     sl_status status;
     const char *says;
 } wrong[] = {
+    {&axk2, "{\"n_group\": 8}", SL_ERR_INVALID, "n_group"},
+    {&axk2, "{\"topk_group\": 8}", SL_ERR_INVALID, "topk_group"},
+    {&axk2, "{\"n_group\": 7, \"topk_group\": 1}", SL_ERR_INVALID, "n_group: 7"},
+    {&axk2, "{\"gated_norm_rank\": 0}", SL_ERR_INVALID, "gated_norm_rank"},
+    {&axk2, "{\"num_key_value_heads\": 8}", SL_ERR_INVALID, "num_key_value_heads"},
+    {&axk2, "{\"indexer_types\": [\"full\", \"full\", \"full\"]}", SL_ERR_UNSUPPORTED, "indexer_types"},
     {&hy4, "{\"attention_bias\": true}", SL_ERR_UNSUPPORTED, "attention_bias"},
     {&hy4, "{\"hidden_act\": \"gelu\"}", SL_ERR_UNSUPPORTED, "hidden_act"},
     {&hy4, "{\"q_lora_rank\": null}", SL_ERR_INVALID, "q_lora_rank: missing"},
@@ -112,7 +137,8 @@ END_TEST
 START_TEST(every_key)
 {
     static const char *const values[] = {"null", "[]", "{}", "\"x\"", "-7", "1e30", "true"};
-    json_t *j = json_loads(*wrong[0].base, 0, NULL);
+    const char *base = _i ? axk2 : hy4;
+    json_t *j = json_loads(base, 0, NULL);
     const char *key;
     json_t *v;
     json_object_foreach(j, key, v) for (size_t i = 0; i < SL_COUNT(values); i++)
@@ -121,7 +147,7 @@ START_TEST(every_key)
         sl_model_config c;
         sl_err err = {0};
         snprintf(more, sizeof more, "{\"%s\": %s}", key, values[i]);
-        sl_status rc = parse(*wrong[0].base, more, &c, &err);
+        sl_status rc = parse(base, more, &c, &err);
         const char *name = strcmp(key, "rope_parameters") == 0 ? "rope" : key;
         ck_assert_msg(rc == SL_OK || strstr(err.text, name) || strstr(err.text, "heads * head dimension"),
                       "%s: %s", more, err.text);
@@ -136,7 +162,8 @@ int main(void)
     TCase *t = tcase_create("config");
     tcase_add_test(t, defaults_of_hy4);
     tcase_add_test(t, keys_of_hy4);
-    tcase_add_test(t, every_key);
+    tcase_add_test(t, keys_of_axk2);
+    tcase_add_loop_test(t, every_key, 0, 2);
     tcase_add_loop_test(t, refused, 0, SL_COUNT(wrong));
     suite_add_tcase(s, t);
     return run_suite(s);
