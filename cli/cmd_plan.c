@@ -4,13 +4,13 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "cli/model_args.h"
 #include "cli/plan_layers.h"
 #include "engine/choose.h"
 #include "engine/plan_group.h"
 #include "model/checkpoint.h"
+#include "model/sizes.h"
 #include "local/selection.h"
 #include "model/synthetic.h"
 
@@ -38,12 +38,6 @@ static bool device_memory(uint64_t *total)
     bool ok = sl_be_memory(be, &free_bytes, total, NULL) == SL_OK;
     sl_backend_destroy(be);
     return ok;
-}
-
-static uint64_t host_memory(void)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
 }
 
 /* The config of a preset, as a published checkpoint would have it: stored in F8. */
@@ -75,11 +69,11 @@ static bool parse_flags(int argc, char **argv, flags *f, int *exit_code)
          "Bytes of memory of one device. Default: those of this machine's GPU, or of an H200 if it has none.",
          0, 0, NULL},
         {"host-bytes", SL_ARG_BYTES, &f->in.host_bytes, "N",
-         "Bytes of memory of one host for pages. Default: three quarters of this machine's memory.", 0, 0,
-         NULL},
+         "Bytes of memory of one host for pages, such as 64G or 1.5T: kvstore.bytes of all its workers together. Required.",
+         0, 0, NULL},
         {"weight-bytes", SL_ARG_BYTES, &f->in.weight_bytes, "N",
-         "Bytes of the weights on one device. Default: the size of the checkpoint's files; with --ranks, what the "
-         "config says.",
+         "Bytes of the weights on one device. Default: the size of the checkpoint's files; without files, and with --ranks, "
+         "what the config says.",
          0, 0, NULL},
         {"reserve-bytes", SL_ARG_BYTES, &f->in.reserve_bytes, "N",
          "Bytes kept free on the device. Default: one sixteenth of its memory.", 0, 0, NULL},
@@ -114,8 +108,8 @@ static bool parse_flags(int argc, char **argv, flags *f, int *exit_code)
     sl_arg all[SL_COUNT(args) + SL_LOCAL_FLAGS];
     sl_local_selection_init(&f->selection);
     size_t n = sl_local_selection_args(&f->selection, args, SL_COUNT(args), all);
-    return sl_args_ready("--model DIR|--preset NAME [--ranks N] [--gpu-bytes N] [--host-bytes N] [flags]",
-                         all, n, argc, argv, exit_code);
+    return sl_args_ready("--model DIR|--preset NAME --host-bytes N [--ranks N] [--gpu-bytes N] [flags]", all,
+                         n, argc, argv, exit_code);
 }
 
 /* False, with a message on stderr: a flag is missing, or two contradict each other. */
@@ -127,6 +121,11 @@ static bool check_flags(const flags *f)
         fprintf(stderr, "sluice plan: --model and --preset exclude each other\n");
     else if (f->group.ranks_per_host && !f->group.ranks)
         fprintf(stderr, "sluice plan: --ranks-per-host needs --ranks\n");
+    else if (!f->in.host_bytes && !f->layers.file)
+        fprintf(
+            stderr,
+            "sluice plan: --host-bytes is required: the memory of one host for pages, such as 64G or 1.5T; the plan is for "
+            "the hosts that you will have, not for this one\n");
     else
         return true;
     return false;
@@ -139,13 +138,21 @@ static void fill_memory(flags *f)
     f->gpu_known = in->gpu_bytes > 0 || device_memory(&in->gpu_bytes);
     if (!f->gpu_known)
         in->gpu_bytes = ASSUMED_GPU;
-    if (in->host_bytes == 0)
-        in->host_bytes = host_memory() / 4 * 3;
     f->group.given_weights = in->weight_bytes;
     if (in->weight_bytes == UINT64_MAX)
         in->weight_bytes = f->dir ? sl_checkpoint_file_bytes(f->dir) : 0;
     if (in->reserve_bytes == UINT64_MAX)
         in->reserve_bytes = in->gpu_bytes / 16;
+}
+
+/* Without files the weights of one process are those of the config, as they are of a rank. */
+static void count_weights(const sl_local_checkpoint *m, flags *f)
+{
+    sl_weight_bytes w;
+    if (f->in.weight_bytes)
+        return;
+    sl_model_weight_sizes(&m->cfg, f->group.stored, f->group.act, &w);
+    f->in.weight_bytes = w.replicated + (uint64_t)m->cfg.n_routed_experts * w.expert;
 }
 
 /* Plans for one process or, with --ranks, for one rank of the group. */
@@ -157,12 +164,14 @@ static sl_status make_plan(const sl_local_checkpoint *m, flags *f, sl_plan *p, s
     SL_TRY(sl_local_selection_options(&f->selection, f->in.algorithm, true, values.values, err));
     SL_TRY(
         sl_choose_selection(f->in.algorithm, values.values, &m->cfg, &f->in.gates, &f->in.cache.select, err));
-    if (g->ranks == 0)
-        return sl_plan_make(&f->in, p, err);
     g->stored = m->has_weights || !m->cfg.fp8_acts ? m->stored : SL_F8_E4M3;
+    SL_TRY(sl_local_act_find(NULL, g->stored, &g->act, err));
+    if (g->ranks == 0) {
+        count_weights(m, f);
+        return sl_plan_make(&f->in, p, err);
+    }
     g->host_bytes = f->in.host_bytes;
     g->ranks_per_host = g->ranks_per_host ? g->ranks_per_host : g->ranks < 8 ? g->ranks : 8;
-    SL_TRY(sl_local_act_find(NULL, g->stored, &g->act, err));
     return sl_plan_group_make(g, &f->in, p, err);
 }
 

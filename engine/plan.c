@@ -251,6 +251,39 @@ static void put_mib(sl_strbuf *sb, const char *what, uint64_t bytes)
     sl_sb_printf(sb, "  %-34s %12.1f MiB\n", what, (double)bytes / 1048576);
 }
 
+/* What bounds a batch: the device, the memory of the host, or, where both have room, the number of requests that the engine
+ * sets memory aside for. */
+static const char *limit_of(int64_t device, int64_t host, int64_t batch)
+{
+    return batch < device && batch < host ? "max-seqs" : host < device ? "host" : "device";
+}
+
+/* Of each mode: how many requests fit on the device, how many in the memory of the host, and which of the two is the limit. */
+static void put_batches(sl_strbuf *sb, const sl_plan *p)
+{
+    sl_sb_printf(sb,
+                 "\nrequests that fit, by device and by host memory, which a resident request takes, too\n");
+    sl_sb_printf(sb, "%9s  %9s %9s %9s %-9s  %12s %9s %9s %-9s %6s\n", "context", "resident:", "host", "fit",
+                 "limit", "hierarchical:", "host", "fit", "limit", "gain");
+    for (int32_t i = 0; i < p->n_rows; i++) {
+        const sl_plan_row *r = &p->rows[i];
+        if (r->context > p->max_context) {
+            sl_sb_printf(sb, "%9d  beyond the longest context\n", r->context);
+            continue;
+        }
+        sl_sb_printf(sb, "%9d  %9lld %9lld %9lld %-9s  %13lld %9lld %9lld %-9s ", r->context,
+                     (long long)r->resident_gpu, (long long)r->host_batch, (long long)r->resident_batch,
+                     limit_of(r->resident_gpu, r->host_batch, r->resident_batch),
+                     (long long)r->hierarchical_gpu, (long long)r->host_batch,
+                     (long long)r->hierarchical_batch,
+                     limit_of(r->hierarchical_gpu, r->host_batch, r->hierarchical_batch));
+        if (r->resident_batch > 0)
+            sl_sb_printf(sb, "%5.1fx\n", (double)r->hierarchical_batch / (double)r->resident_batch);
+        else
+            sl_sb_printf(sb, "%6s\n", "-");
+    }
+}
+
 char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
 {
     sl_strbuf sb = {0};
@@ -289,23 +322,13 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
         put_mib(&sb, "states of a request", p->state_device);
         put_mib(&sb, "a snapshot of them on the host", p->snapshot_host);
     }
-    sl_sb_printf(&sb, "\n%9s  %12s %12s %12s   %9s %12s %7s\n", "context", "resident MiB", "hierarch MiB",
-                 "host MiB", "resident", "hierarchical", "gain");
-    for (int32_t i = 0; i < p->n_rows; i++) {
-        const sl_plan_row *r = &p->rows[i];
-        sl_sb_printf(&sb, "%9d  %12.1f %12.1f %12.1f   %9lld %12lld ", r->context,
-                     (double)r->resident_bytes / 1048576, (double)r->hierarchical_bytes / 1048576,
-                     (double)r->host_bytes / 1048576, (long long)r->resident_batch,
-                     (long long)r->hierarchical_batch);
-        if (r->context > p->max_context)
-            sl_sb_str(&sb, "  beyond the longest context\n");
-        else if (r->resident_batch > 0)
-            sl_sb_printf(&sb, "%6.1fx%s\n", (double)r->hierarchical_batch / (double)r->resident_batch,
-                         r->hierarchical_gpu > r->host_batch ? "  (host memory is the limit)" : "");
-        else
-            sl_sb_printf(&sb, "%7s%s\n", "-",
-                         r->hierarchical_gpu > r->host_batch ? "  (host memory is the limit)" : "");
-    }
+    sl_sb_printf(&sb, "\n%9s  %12s %12s %12s\n", "a request", "resident MiB", "hierarch MiB", "host MiB");
+    for (int32_t i = 0; i < p->n_rows; i++)
+        sl_sb_printf(&sb, "%9d  %12.1f %12.1f %12.1f\n", p->rows[i].context,
+                     (double)p->rows[i].resident_bytes / 1048576,
+                     (double)p->rows[i].hierarchical_bytes / 1048576,
+                     (double)p->rows[i].host_bytes / 1048576);
+    put_batches(&sb, p);
     if (in->group)
         sl_plan_group_text(in, p, &sb);
     return sl_sb_take(&sb);
@@ -335,11 +358,15 @@ char *sl_plan_json(const sl_plan_in *in, const sl_plan *p)
         sl_sb_printf(&sb,
                      "%s{\"context\": %d, \"resident_bytes\": %llu, \"hierarchical_bytes\": %llu, "
                      "\"host_bytes\": %llu, "
-                     "\"resident_batch\": %lld, \"hierarchical_batch\": %lld, \"host_batch\": %lld}",
+                     "\"resident_batch\": %lld, \"hierarchical_batch\": %lld, \"host_batch\": %lld, "
+                     "\"resident_device\": %lld, \"hierarchical_device\": %lld, \"resident_limit\": \"%s\", "
+                     "\"hierarchical_limit\": \"%s\"}",
                      i ? ", " : "", r->context, (unsigned long long)r->resident_bytes,
                      (unsigned long long)r->hierarchical_bytes, (unsigned long long)r->host_bytes,
-                     (long long)r->resident_batch, (long long)r->hierarchical_batch,
-                     (long long)r->host_batch);
+                     (long long)r->resident_batch, (long long)r->hierarchical_batch, (long long)r->host_batch,
+                     (long long)r->resident_gpu, (long long)r->hierarchical_gpu,
+                     limit_of(r->resident_gpu, r->host_batch, r->resident_batch),
+                     limit_of(r->hierarchical_gpu, r->host_batch, r->hierarchical_batch));
     }
     sl_sb_str(&sb, "]");
     if (in->group) {

@@ -253,10 +253,34 @@ START_TEST(plan_of_a_group)
     json_decref(p);
     ck_assert_int_eq(run(V32 "--ranks 4", true), 0);
     ck_assert_msg(strstr(output, "a request of 16384 tokens does not fit: it needs ") != NULL, "%s", output);
-    fails("plan --preset nothing", 1, "no synthetic model \"nothing\"");
-    fails("plan --preset tiny --ranks 17", 1, "17 ranks share 16 routed experts");
-    fails("plan --preset tiny --ranks 2 --ranks-per-host 3", 1, "3 ranks on a host, of a group of 2");
+    fails("plan --preset tiny", 2, "--host-bytes is required");
+    fails("plan --preset nothing --host-bytes 1G", 1, "no synthetic model \"nothing\"");
+    fails("plan --preset tiny --host-bytes 1.5G --ranks 17", 1, "17 ranks share 16 routed experts");
+    fails("plan --preset tiny --host-bytes 1.5G --ranks 2 --ranks-per-host 3", 1,
+          "3 ranks on a host, of a group of 2");
     fails("plan --preset tiny --ranks-per-host 2", 2, "--ranks-per-host needs --ranks");
+    /* the weights of the config are counted with and without a group, and of each mode it is said what is the limit */
+    json_t *one = run_json(V32 "--ranks 1 --json"), *alone = run_json(V32 "--json");
+    ck_assert_int_gt(json_integer_value(json_object_get(alone, "weight_bytes")), 600ll << 30);
+    ck_assert_int_eq(json_integer_value(json_object_get(alone, "weight_bytes")),
+                     json_integer_value(json_object_get(one, "weight_bytes")));
+    json_decref(one), json_decref(alone);
+    p = run_json(V32 "--ranks 8 --json");
+    for (size_t i = 0; i < json_array_size(json_object_get(p, "contexts")); i++) {
+        json_t *row = json_array_get(json_object_get(p, "contexts"), i);
+        static const char *const modes[] = {"resident", "hierarchical"};
+        for (size_t k = 0; k < SL_COUNT(modes); k++) {
+            char batch[32], device[32], limit[32];
+            snprintf(batch, sizeof batch, "%s_batch", modes[k]);
+            snprintf(device, sizeof device, "%s_device", modes[k]);
+            snprintf(limit, sizeof limit, "%s_limit", modes[k]);
+            json_int_t d = json_integer_value(json_object_get(row, device));
+            json_int_t h = json_integer_value(json_object_get(row, "host_batch"));
+            ck_assert_int_eq(json_integer_value(json_object_get(row, batch)), d < h ? d : h);
+            ck_assert_str_eq(json_string_value(json_object_get(row, limit)), h < d ? "host" : "device");
+        }
+    }
+    json_decref(p);
     fails("plan --preset tiny --model " YARN, 2, "exclude each other");
     fails("plan --preset tiny --ranks 65", 2, "64");
 }
@@ -312,7 +336,7 @@ START_TEST(algorithm_is_chosen_by_the_model)
     json_decref(a);
     json_decref(b);
     json_decref(c);
-    ck_assert_int_eq(run("plan --model tests/golden/model/llama-odd", false), 0);
+    ck_assert_int_eq(run("plan --model tests/golden/model/llama-odd --host-bytes 64G", false), 0);
     ck_assert_ptr_nonnull(strstr(output, "algorithm dense"));
 #undef RUN
 }
