@@ -27,6 +27,7 @@
  *   rank     rank     GROUP                none: what the ranks of one group tell each other (worker/group.h)
  *   prefill  decode   SCORES...            none; before COMMIT, if the request asks for them; passed on to the router
  *   decode   router   SCORES..., TOKENS..., then DONE | RETRACTED | FAILED
+ *   worker   router   BATCH (base/msg_batch.h)   none: several of its messages as one
  *   worker   router   DRAIN                LEAVE, when no request of the router needs the worker any more
  *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
  *   router   decode   DRAINED              none; relayed: the writer of (rid, attempt) writes no more

@@ -310,31 +310,35 @@ void sl_worker_post(sl_worker *w, sl_wmail *m)
     sl_mailbox_post(w->inbox, &m->link);
 }
 
-/* serial 0: all routers. */
-static void send_by_mail(sl_worker *w, uint32_t serial, const sl_msg *msg)
+/* serial 0: all routers. bytes.data NULL: out of memory. */
+static void send_by_mail(sl_worker *w, uint32_t serial, sl_msg_bytes bytes)
+{
+    sl_wsend *s = bytes.data ? malloc(sizeof *s) : NULL;
+    if (!s) {
+        free(bytes.data);
+        sl_log(SL_LOG_ERROR, w->calls.comp, "send_failed", "type=%s reason=\"out of memory\"",
+               bytes.id == SL_MSG_BATCH ? "batch" : sl_msg_type_name((sl_msg_type)bytes.id));
+        return;
+    }
+    *s = (sl_wsend){
+        .mail.kind = SL_WMAIL_SEND, .serial = serial, .id = bytes.id, .data = bytes.data, .bytes = bytes.n};
+    sl_mailbox_post(w->inbox, &s->mail.link);
+}
+
+static sl_msg_bytes encoded(const sl_msg *msg)
 {
     sl_wr wr;
     sl_wr_init(&wr);
     sl_msg_encode(msg, &wr);
-    sl_wsend *s = wr.bad ? NULL : malloc(sizeof *s);
-    if (!s) {
+    if (wr.bad)
         sl_wr_free(&wr);
-        sl_log(SL_LOG_ERROR, w->calls.comp, "send_failed", "type=%s reason=\"out of memory\"",
-               sl_msg_type_name(msg->type));
-        return;
-    }
-    *s = (sl_wsend){.mail.kind = SL_WMAIL_SEND,
-                    .serial = serial,
-                    .id = (uint16_t)msg->type,
-                    .data = wr.data,
-                    .bytes = wr.len};
-    sl_mailbox_post(w->inbox, &s->mail.link);
+    return (sl_msg_bytes){(uint16_t)msg->type, wr.data, wr.len};
 }
 
 void sl_worker_tell_peer(sl_worker *w, uint32_t serial, const sl_msg *msg)
 {
     if (serial)
-        send_by_mail(w, serial, msg);
+        send_by_mail(w, serial, encoded(msg));
 }
 
 void sl_worker_tell_router(sl_worker *w, uint32_t router, const sl_msg *msg)
@@ -342,9 +346,17 @@ void sl_worker_tell_router(sl_worker *w, uint32_t router, const sl_msg *msg)
     sl_worker_tell_peer(w, router, msg); /* a session is named by the serial of its endpoint */
 }
 
+void sl_worker_tell_router_bytes(sl_worker *w, uint32_t router, sl_msg_bytes bytes)
+{
+    if (router)
+        send_by_mail(w, router, bytes);
+    else
+        free(bytes.data);
+}
+
 void sl_worker_tell_routers(sl_worker *w, const sl_msg *msg)
 {
-    send_by_mail(w, 0, msg);
+    send_by_mail(w, 0, encoded(msg));
 }
 
 sl_tp_mem *sl_worker_memory(sl_worker *w)

@@ -25,6 +25,7 @@
 #include "base/mailbox.h"
 #include "base/metrics.h"
 #include "base/msg.h"
+#include "base/msg_batch.h"
 #include "transport/transport.h"
 
 typedef struct sl_worker sl_worker;
@@ -130,6 +131,8 @@ bool sl_worker_needed(const sl_worker *w);
 void sl_worker_post(sl_worker *w, sl_wmail *m);
 /* Any thread except the transport thread: sends msg to the router of this session; dropped when it has ended. */
 void sl_worker_tell_router(sl_worker *w, uint32_t router, const sl_msg *msg);
+/* The same with a message or a batch that is encoded already; takes bytes.data. */
+void sl_worker_tell_router_bytes(sl_worker *w, uint32_t router, sl_msg_bytes bytes);
 /* The same to the routers of all sessions. */
 void sl_worker_tell_routers(sl_worker *w, const sl_msg *msg);
 /* Any thread except the transport thread: sends msg to the peer with this serial, if it still exists. */

@@ -362,6 +362,7 @@ static const unsigned timed =
 
 void sl_mock_run_tickets(sl_mock *m, uint64_t now)
 {
+    sl_mock_gather(m, true);
     for (sl_ticket *t = NULL; !m->c.dead && (t = sl_tickets_next(&m->core.tickets, t, timed));) {
         retract_if_told(m, t, now);
         if (t->state == SL_TICKET_WAITING)
@@ -378,6 +379,7 @@ void sl_mock_run_tickets(sl_mock *m, uint64_t now)
         }
         retract_if_told(m, t, now);
     }
+    sl_mock_gather(m, false);
     sl_tickets_sweep(&m->core.tickets);
 }
 

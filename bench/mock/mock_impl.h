@@ -6,6 +6,7 @@
 #ifndef SL_BENCH_MOCK_MOCK_IMPL_H
 #define SL_BENCH_MOCK_MOCK_IMPL_H
 
+#include "base/msg_batch.h"
 #include "model/sampler.h"
 #include "router/core/keyset.h"
 #include "bench/mock/mock.h"
@@ -48,8 +49,10 @@ struct sl_mock {
     bool router_up;
     char address[SL_TP_ADDRESS_MAX];
     peer *peers;
-    job *jobs;     /* role prefill */
-    sl_core core;  /* of the other roles */
+    job *jobs;    /* role prefill */
+    sl_core core; /* of the other roles */
+    sl_msg_batch gathered;
+    bool gathers;
     bool stepping; /* a token comes from a step, not from COMMIT */
     sl_keyset *prefix;
     outbuf *out;
@@ -62,6 +65,8 @@ struct sl_mock {
 void sl_mock_sent(void *cookie, sl_status st);
 void sl_mock_send(sl_mock *m, sl_tp_ep *ep, const sl_msg *msg);
 void sl_mock_send_router(sl_mock *m, const sl_msg *msg);
+/* on: what the router is told from now on is one message, which is sent when it is off again. */
+void sl_mock_gather(sl_mock *m, bool on);
 void sl_mock_send_hello(sl_mock *m);
 void sl_mock_send_load(sl_mock *m);
 void sl_mock_send_id(sl_mock *m, sl_msg_type type, uint64_t rid, uint32_t attempt);

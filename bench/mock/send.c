@@ -17,33 +17,55 @@ void sl_mock_sent(void *cookie, sl_status st)
     free(o);
 }
 
-void sl_mock_send(sl_mock *m, sl_tp_ep *ep, const sl_msg *msg)
+static void send_bytes(sl_mock *m, sl_tp_ep *ep, sl_msg_bytes b)
 {
-    if (m->k.silent || !ep)
-        return;
-    sl_wr w;
-    sl_wr_init(&w);
-    sl_msg_encode(msg, &w);
-    outbuf *o = w.bad ? NULL : calloc(1, sizeof *o);
+    outbuf *o = calloc(1, sizeof *o);
     SL_CHECK(o, "out of memory");
-    o->data = w.data;
+    o->data = b.data;
     o->next = m->out;
     o->pprev = &m->out;
     if (o->next)
         o->next->pprev = &o->next;
     m->out = o;
-    if (sl_tp_send(ep, (uint16_t)msg->type, NULL, 0, o->data, w.len, sl_mock_sent, o) != SL_OK)
+    if (sl_tp_send(ep, b.id, NULL, 0, o->data, b.n, sl_mock_sent, o) != SL_OK)
         sl_mock_sent(o, SL_ERR_PEER); /* The mock drops the message: the router must tolerate a lost one. */
+}
+
+void sl_mock_send(sl_mock *m, sl_tp_ep *ep, const sl_msg *msg)
+{
+    sl_msg_batch one = {0};
+    if (m->k.silent || !ep)
+        return;
+    SL_CHECK(sl_msg_batch_add(&one, msg), "out of memory");
+    send_bytes(m, ep, sl_msg_batch_take(&one));
+}
+
+void sl_mock_gather(sl_mock *m, bool on)
+{
+    m->gathers = on;
+    if (!m->gathered.n)
+        return;
+    if (m->router && m->router_up)
+        send_bytes(m, m->router, sl_msg_batch_take(&m->gathered));
+    sl_msg_batch_free(&m->gathered);
+}
+
+static void send_router(sl_mock *m, const sl_msg *msg)
+{
+    if (!m->gathers)
+        sl_mock_send(m, m->router, msg);
+    else if (!m->k.silent)
+        SL_CHECK(sl_msg_batch_add(&m->gathered, msg), "out of memory");
 }
 
 void sl_mock_send_router(sl_mock *m, const sl_msg *msg)
 {
     if (!m->router_up)
         return;
-    sl_mock_send(m, m->router, msg);
+    send_router(m, msg);
     if (m->k.duplicate && (msg->type == SL_MSG_TOKENS || msg->type == SL_MSG_RESERVED ||
                            msg->type == SL_MSG_PREFILLED || msg->type == SL_MSG_DONE))
-        sl_mock_send(m, m->router, msg);
+        send_router(m, msg);
 }
 
 /* The page geometry of a cache of one layer. */

@@ -328,9 +328,11 @@ static sl_status end(sl_run *r, sl_err *err)
     r->n_flights--;
     measure(r, f);
     sl_prompts_save(r, f);
+    sl_run_gather(r, true); /* the step is one message for each router */
     tell_stepped(r, f, true, SL_OK, NULL);
     sl_run_fetched(r);
     results(r, f);
+    sl_run_gather(r, false);
     return SL_OK;
 }
 

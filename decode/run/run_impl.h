@@ -75,6 +75,12 @@ typedef struct sl_run_drafts {
     uint64_t took_ns; /* drafting for this step */
 } sl_run_drafts;
 
+/* What the router of this session is told while messages are gathered. */
+typedef struct sl_run_batch {
+    uint32_t router;
+    sl_msg_batch batch;
+} sl_run_batch;
+
 struct sl_run {
     sl_run_opts o;
     sl_worker_role *role;
@@ -106,6 +112,9 @@ struct sl_run {
     uint64_t patrol_ns;
     int64_t patrol_bytes; /* in one turn */
 
+    sl_run_batch gathered[SL_WORKER_ROUTERS_MAX];
+    bool gathers; /* what routers are told is kept in `gathered` */
+
     sl_run_stats st; /* what is counted since the beginning */
     struct {
         sl_histogram *step, *batch, *chunk;
@@ -121,6 +130,9 @@ sl_world sl_run_world(sl_run *r);
 /* FAILED to the router, for an attempt that may have no ticket. */
 void sl_run_tell_failed(sl_run *r, uint32_t router, uint64_t rid, uint32_t attempt, sl_status st,
                         bool retryable, const char *why);
+/* Tells the router of a session; what is told between sl_run_gather(r, true) and (r, false) becomes one message for each router. */
+void sl_run_tell(sl_run *r, uint32_t router, const sl_msg *m);
+void sl_run_gather(sl_run *r, bool on);
 void sl_run_tell_drained(sl_run *r, uint32_t router, uint64_t rid, uint32_t attempt);
 /* The answer to PAGES_ASK. */
 void sl_run_answer_pages(sl_run *r, const sl_wmsg *m, uint32_t *crc, size_t n);

@@ -13,6 +13,50 @@ enum { PAGE = SL_PAGE_TOKENS };
 
 /* ---- messages ---- */
 
+/* A longer batch is sent before it is complete, so that the router can begin. */
+enum { GATHERED_BYTES = 64 << 10 };
+
+static void send_gathered(sl_run *r, sl_run_batch *b)
+{
+    if (b->batch.n)
+        sl_worker_tell_router_bytes(r->worker, b->router, sl_msg_batch_take(&b->batch));
+}
+
+/* The batch of this router, or an empty one; NULL: every batch is that of another router. */
+static sl_run_batch *batch_of(sl_run *r, uint32_t router)
+{
+    sl_run_batch *empty = NULL;
+    for (int i = 0; i < SL_WORKER_ROUTERS_MAX; i++) {
+        sl_run_batch *b = &r->gathered[i];
+        if (b->batch.n && b->router == router)
+            return b;
+        if (!b->batch.n && !empty)
+            empty = b;
+    }
+    if (empty)
+        empty->router = router;
+    return empty;
+}
+
+void sl_run_tell(sl_run *r, uint32_t router, const sl_msg *m)
+{
+    sl_run_batch *b = r->gathers ? batch_of(r, router) : NULL;
+    if (!b || !sl_msg_batch_add(&b->batch, m)) {
+        if (b)
+            send_gathered(r, b); /* what was told before */
+        sl_worker_tell_router(r->worker, router, m);
+    } else if (b->batch.w.len > GATHERED_BYTES) {
+        send_gathered(r, b);
+    }
+}
+
+void sl_run_gather(sl_run *r, bool on)
+{
+    r->gathers = on;
+    for (int i = 0; i < SL_WORKER_ROUTERS_MAX && !on; i++)
+        send_gathered(r, &r->gathered[i]);
+}
+
 void sl_run_tell_failed(sl_run *r, uint32_t router, uint64_t rid, uint32_t attempt, sl_status st,
                         bool retryable, const char *why)
 {
@@ -23,7 +67,7 @@ void sl_run_tell_failed(sl_run *r, uint32_t router, uint64_t rid, uint32_t attem
     m.failed.status = st;
     m.failed.retryable = retryable;
     snprintf(m.failed.reason, sizeof m.failed.reason, "%.399s", why);
-    sl_worker_tell_router(r->worker, router, &m);
+    sl_run_tell(r, router, &m);
     sl_log(st == SL_ERR_EXHAUSTED ? SL_LOG_DEBUG : SL_LOG_WARN, "decode", "request_failed",
            "rid=%016" PRIx64 " attempt=%u status=%s retryable=%d reason=\"%s\"", rid, attempt,
            sl_status_name(st), retryable, m.failed.reason);
@@ -33,7 +77,7 @@ void sl_run_tell_drained(sl_run *r, uint32_t router, uint64_t rid, uint32_t atte
 {
     sl_msg m = {.type = SL_MSG_DRAINED};
     m.id = (sl_msg_id){rid, attempt};
-    sl_worker_tell_router(r->worker, router, &m);
+    sl_run_tell(r, router, &m);
 }
 
 static void tell_reserved(void *ctx, sl_ticket *t)
@@ -53,7 +97,7 @@ static void tell_reserved(void *ctx, sl_ticket *t)
                                    .matched_pages = (uint32_t)t->matched,
                                    .pages = (uint32_t *)pages,
                                    .n_pages = (size_t)n};
-    sl_worker_tell_router(r->worker, t->router, &m);
+    sl_run_tell(r, t->router, &m);
     free(pages);
     sl_log(SL_LOG_DEBUG, "decode", "reserved",
            "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d pages=%d matched=%d", t->rid,
@@ -76,7 +120,7 @@ static void tell_scores(sl_run *r, const sl_ticket *t)
         sl_msg m = {.type = SL_MSG_SCORES};
         m.tokens = (sl_msg_tokens){
             .rid = t->rid, .attempt = t->attempt, .first_index = (uint32_t)at, .tokens = list, .n_tokens = n};
-        sl_worker_tell_router(r->worker, t->router, &m);
+        sl_run_tell(r, t->router, &m);
     }
 }
 
@@ -91,7 +135,7 @@ static void tell_prefilled(void *ctx, const sl_ticket *t)
                                      .cached_tokens = t->cached_tokens,
                                      .queue_us = (began - t->granted_ns) / 1000,
                                      .compute_us = (now - began) / 1000};
-    sl_worker_tell_router(r->worker, t->router, &m);
+    sl_run_tell(r, t->router, &m);
 }
 
 static void tell_tokens(void *ctx, sl_ticket *t, int32_t first_index, const sl_msg_token *list, int32_t n)
@@ -103,7 +147,7 @@ static void tell_tokens(void *ctx, sl_ticket *t, int32_t first_index, const sl_m
                                .first_index = (uint32_t)first_index,
                                .tokens = (sl_msg_token *)(uintptr_t)list,
                                .n_tokens = (size_t)n};
-    sl_worker_tell_router(r->worker, t->router, &m);
+    sl_run_tell(r, t->router, &m);
     r->st.tokens += (uint64_t)n;
 }
 
@@ -123,7 +167,7 @@ static void tell_done(void *ctx, sl_ticket *t, sl_finish finish, int32_t matched
                            .hits = s.hits,
                            .misses = s.misses,
                            .swap_bytes = s.swap_bytes};
-    sl_worker_tell_router(r->worker, t->router, &m);
+    sl_run_tell(r, t->router, &m);
     sl_log(SL_LOG_DEBUG, "decode", "done",
            "rid=%016" PRIx64 " attempt=%u produced=%u finish=%d hits=%" PRIu64 " misses=%" PRIu64
            " swap_bytes=%" PRIu64,
@@ -137,7 +181,7 @@ static void tell_retracted(void *ctx, sl_ticket *t, const char *why)
     int32_t safe = t->damaged ? t->safe - t->n_prompt : sl_ticket_produced(t);
     m.retracted = (sl_msg_retracted){
         .rid = t->rid, .attempt = t->attempt, .safe = safe > 0 ? (uint32_t)safe : 0, .damaged = t->damaged};
-    sl_worker_tell_router(r->worker, t->router, &m);
+    sl_run_tell(r, t->router, &m);
     r->st.retracted++;
     sl_log(SL_LOG_WARN, "decode", "retracted",
            "rid=%016" PRIx64 " attempt=%u produced=%d safe=%d pages=%d why=%s", t->rid, t->attempt,

@@ -10,31 +10,58 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/msg_batch.h"
 #include "router/core/core_impl.h"
 
 enum { PROGRESS_ROUNDS = 256 };
+
+static void malformed(sl_router *r, const sl_member *w, const char *why)
+{
+    sl_counter_add(r->stats.malformed, 1);
+    sl_log(SL_LOG_WARN, "router", "malformed_message", "worker=%s peer=%s reason=\"%s\"", w->name, w->addr,
+           why);
+}
+
+/* The member may be dead after each message. */
+static void take(sl_router *r, const sl_tp_ep *ep, const void *data, size_t bytes)
+{
+    sl_member *w = ep->user;
+    sl_msg m;
+    sl_err err = {""};
+    if (!w || w->state == SL_MEMBER_DEAD)
+        return;
+    if (sl_msg_decode(data, bytes, &m, &err)) {
+        malformed(r, w, err.text);
+        return;
+    }
+    sl_router_link_received(w, &m);
+    sl_msg_free(&m);
+}
+
+static void take_batch(sl_router *r, const sl_tp_ep *ep, const void *data, size_t bytes)
+{
+    sl_rd rd;
+    sl_err err = {""};
+    const uint8_t *msg;
+    size_t n;
+    sl_status st = sl_msg_batch_open(data, bytes, &rd, &err);
+    while (!st && sl_msg_batch_next(&rd, &msg, &n))
+        take(r, ep, msg, n);
+    const sl_member *w = ep->user;
+    if (w && w->state != SL_MEMBER_DEAD && (st || rd.bad))
+        malformed(r, w, st ? err.text : "a batch of messages is cut off");
+}
 
 static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *header, size_t header_bytes,
                        const void *data, size_t bytes)
 {
     (void)header;
     (void)header_bytes;
-    (void)id;
     sl_router *r = arg;
-    sl_member *w = ep->user;
-    if (!w || w->state == SL_MEMBER_DEAD)
-        return;
-    sl_msg m;
-    sl_err err = {""};
-    sl_status st = sl_msg_decode(data, bytes, &m, &err);
-    if (st) {
-        sl_counter_add(r->stats.malformed, 1);
-        sl_log(SL_LOG_WARN, "router", "malformed_message", "worker=%s peer=%s reason=\"%s\"", w->name,
-               w->addr, err.text);
-        return;
-    }
-    sl_router_link_received(w, &m);
-    sl_msg_free(&m);
+    if (id != SL_MSG_BATCH)
+        take(r, ep, data, bytes);
+    else
+        take_batch(r, ep, data, bytes);
 }
 
 void sl_router_link_received(sl_member *w, const sl_msg *m)

@@ -11,8 +11,9 @@
 enum {
     /* As other implementations of protobuf allow. */
     MAX_DEPTH = 100,
-    /* What protobuf-c needs for a field while it unpacks (its list of scanned members) and the pointer it keeps. */
-    FIELD_BYTES = 64,
+    /* What protobuf-c needs for a field while it unpacks (40 bytes in a list that grows by doubling), and keeps of one that it does
+     * not know (24 bytes and a copy with the header of its allocation). */
+    FIELD_BYTES = 144,
     /* The header of one allocation. */
     ALLOC_BYTES = 16
 };

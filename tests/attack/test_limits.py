@@ -4,8 +4,11 @@ requests together, time for a body, time without a request, sizes of messages an
 import hashlib
 import io
 import json
+import pathlib
 import shutil
 import socket
+import struct
+import time
 import zipfile
 
 import grpc
@@ -18,6 +21,7 @@ import wire
 
 GENERATE = "/sglang.grpc.scheduler.SglangScheduler/Generate"
 LOADS = "/sglang.grpc.scheduler.SglangScheduler/GetLoads"
+TOKENIZER = "/sglang.grpc.scheduler.SglangScheduler/GetTokenizer"
 CHECK = "/grpc.health.v1.Health/Check"
 EXHAUSTED, UNAVAILABLE = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE
 
@@ -180,6 +184,65 @@ def test_an_answer_of_many_megabytes_is_sent_whole(router, tmp_path):
     assert len(whole) > 6 << 20 and parts[-1].sha256 == hashlib.sha256(whole).hexdigest()
     with zipfile.ZipFile(io.BytesIO(whole)) as z:
         assert z.testzip() is None and z.read("tokenizer.json") == (model / "tokenizer.json").read_bytes()
+
+
+def resident(r):
+    status_ = pathlib.Path(f"/proc/{r.process.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status_.splitlines() if line.startswith("VmRSS:")) / 1024
+
+
+def held(r):
+    return real.metric(r.get("/metrics").text, "sluice_request_bytes")
+
+
+def test_many_readers_of_the_tokenizer_share_one_archive(router, tmp_path):
+    """256 calls at once whose clients read nothing: an archive of 6 MiB for all of them, and what waits for each is counted."""
+    model = tmp_path / "model"
+    shutil.copytree(real.MODEL, model)
+    text = (model / "tokenizer.json").read_bytes()
+    (model / "tokenizer.json").write_bytes(text + b" " * (6 << 20))
+    r = router(**{"model.path": model})
+    before, connections = resident(r), [wire.H2(r.grpc) for _ in range(8)]
+    for h2 in connections:
+        for _ in range(32):
+            h2.data(h2.open(TOKENIZER), wire.grpc_frame(b""), end=True)
+    real.until("all calls to wait", lambda: held(r) > 64 << 10)
+    most = 0
+    for _ in range(20):
+        assert held(r) <= 256 << 20
+        most = max(most, resident(r) - before)
+        time.sleep(0.05)
+    assert most < 150, f"{most:.0f} MiB"
+    _, _, common = clients.protocol()
+    with grpc.insecure_channel(r.grpc) as channel:  # who reads is served meanwhile
+        assert sum(len(p.data) for p in r.stub(channel).GetTokenizer(common.GetTokenizerRequest(), timeout=120)) > 6 << 20
+    for h2 in connections:
+        h2.close()
+    real.until("all bytes to be given back", lambda: held(r) == 0)
+
+
+@pytest.mark.parametrize("leaves", ["closes", "resets"])
+def test_bodies_that_are_left_are_freed_at_once(router, leaves):
+    """7 of 8 MB of a body, on 12 connections of HTTP and 12 streams of gRPC, whose client goes: nothing waits for a time to pass."""
+    r = router(**{"router.receive_timeout_ms": 600000, "router.idle_timeout_ms": 600000})
+    plain = [socket.create_connection(wire.address(r.http)) for _ in range(12)]
+    for s in plain:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n" + b" " * 7000000)
+    streams = [(h2, h2.open(GENERATE)) for h2 in [wire.H2(r.grpc) for _ in range(12)]]
+    for h2, stream in streams:
+        h2.data(stream, b"\0" + (7 << 20).to_bytes(4, "big") + b" " * 60000)
+    real.until("the bodies to be held", lambda: held(r) >= 12 * 7000000)
+    for s in plain:
+        if leaves == "resets":
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        s.close()
+    for h2, stream in streams:
+        if leaves == "resets":
+            h2.send(h2.frame(wire.RST, 0, stream, b"\0\0\0\x08"))
+        else:
+            h2.close()
+    real.until("all bytes to be given back", lambda: held(r) == 0, 20)
+    assert all(not h2.gone for h2, _ in streams) or leaves == "closes"
 
 
 def test_an_aborted_request_is_no_success():

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/msg.h"
+#include "base/msg_batch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -13,6 +13,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     sl_msg m, again;
     sl_err err = {0};
+    sl_rd r;
+    const uint8_t *part;
+    size_t n, sum = 0;
+    if (sl_msg_batch_open(data, size, &r, &err) == SL_OK) {
+        for (; sl_msg_batch_next(&r, &part, &n); sum += n)
+            if (sl_msg_decode(part, n, &m, &err) == SL_OK)
+                sl_msg_free(&m);
+        if (sum > size)
+            abort();
+    }
     if (sl_msg_decode(data, size, &m, &err) != SL_OK)
         return 0;
     sl_wr w, w2;

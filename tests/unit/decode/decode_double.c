@@ -77,6 +77,29 @@ void sl_worker_tell_router(sl_worker *w, uint32_t router, const sl_msg *msg)
     say(router, msg);
 }
 
+void sl_worker_tell_router_bytes(sl_worker *w, uint32_t router, sl_msg_bytes bytes)
+{
+    sl_rd r;
+    const uint8_t *data;
+    size_t n;
+    (void)w;
+    ck_assert_uint_ne(router, 0);
+    now->batches++;
+    if (bytes.id == SL_MSG_BATCH)
+        ck_assert_int_eq(sl_msg_batch_open(bytes.data, bytes.n, &r, NULL), SL_OK);
+    else
+        r = (sl_rd){0};
+    for (bool one = bytes.id != SL_MSG_BATCH; one || sl_msg_batch_next(&r, &data, &n);) {
+        sl_msg m;
+        ck_assert_int_eq(sl_msg_decode(one ? bytes.data : data, one ? bytes.n : n, &m, NULL), SL_OK);
+        say(router, &m);
+        sl_msg_free(&m);
+        if (one)
+            break;
+    }
+    free(bytes.data);
+}
+
 void sl_worker_tell_routers(sl_worker *w, const sl_msg *msg)
 {
     (void)w;

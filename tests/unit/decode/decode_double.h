@@ -61,6 +61,7 @@ typedef struct decode_double {
     fake_runner *fake;
     sl_runner runner;
     dd_said said[DD_SAID];
+    int batches;      /* calls with messages that were gathered */
     int n_said, seen; /* the test has not yet read said[seen..n_said) */
     int fences;
     sl_writer fenced; /* of the last fence */

@@ -45,6 +45,27 @@ START_TEST(join_in_order)
 }
 END_TEST
 
+/* What a step makes for all requests of a router is one message, in the order of its effects; a step for requests of several routers
+ * is one message for each. */
+START_TEST(a_step_is_one_message)
+{
+    o = dd_defaults();
+    dd_open(&x, &o);
+    dd_verified(&x, 1, 70, 9, 1);
+    dd_verified(&x, 2, 70, 9, 2);
+    step_says(2, (uint64_t[]){1, 2});
+    int before = x.batches;
+    step_says(2, (uint64_t[]){1, 2});
+    ck_assert_int_eq(x.batches, before + 1);
+    end(1);
+    step_says(1, (uint64_t[]){2});
+    ck_assert_int_eq(x.batches, before + 2);
+    end(2);
+    dd_silent(&x);
+    dd_close(&x);
+}
+END_TEST
+
 /* A worker that drains continues requests that have a slot and returns those that wait for one to the router. */
 START_TEST(draining_gives_back_what_waits)
 {
@@ -333,6 +354,7 @@ int main(void)
     Suite *s = suite_create("batch");
     TCase *t = tcase_create("batch");
     tcase_add_test(t, join_in_order);
+    tcase_add_test(t, a_step_is_one_message);
     tcase_add_test(t, draining_gives_back_what_waits);
     tcase_add_test(t, device_is_full);
     tcase_add_test(t, youngest_is_retracted);

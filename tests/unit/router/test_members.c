@@ -8,6 +8,7 @@
 
 #include "kvstore/page_key.h"
 #include "tests/unit/kvstore/mla_geometry.h"
+#include "base/msg_batch.h"
 #include "tests/unit/router/harness.h"
 
 static harness h;
@@ -477,13 +478,24 @@ START_TEST(strangers_do_no_harm)
         sl_tp_progress(tp);
         h_turn(&h);
     }
-    ck_assert_uint_ge(sl_counter_value(h.r->stats.malformed), 199);
+    uint64_t malformed = sl_counter_value(h.r->stats.malformed);
+    ck_assert_uint_ge(malformed, 199);
     ck_assert_uint_eq(sl_counter_value(h.r->stats.unknown), 1);
+    sl_msg_batch b = {0}; /* the first one is whole, the second one is cut off */
+    ck_assert(sl_msg_batch_add(&b, &m) && sl_msg_batch_add(&b, &m));
+    sl_tp_send(ep, SL_MSG_BATCH, NULL, 0, b.w.data, b.w.len - 1, NULL, NULL);
+    for (int i = 0; i < 5; i++) {
+        sl_tp_progress(tp);
+        h_turn(&h);
+    }
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.malformed), malformed + 1);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.unknown), 2);
     client c = {0};
     h_ask(&h, &c, 70, 5);
     h_expect(&h, &c, 70, 5, 2000);
     sl_group_release(c.group);
     sl_tp_destroy(tp);
+    sl_msg_batch_free(&b);
     sl_wr_free(&w);
 }
 END_TEST

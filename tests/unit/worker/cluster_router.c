@@ -291,16 +291,11 @@ static void on_worker_msg(cluster *c, cworker *w, const sl_msg *m)
     }
 }
 
-static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *h, size_t hn, const void *data,
-                       size_t n)
+static void take(cluster *c, sl_tp_ep *ep, const void *data, size_t n)
 {
-    (void)h;
-    (void)hn;
-    cluster *c = arg;
     sl_msg m;
     sl_err err = {0};
     ck_assert_msg(sl_msg_decode(data, n, &m, &err) == SL_OK, "%s", err.text);
-    ck_assert_int_eq(id, m.type);
     cworker *w = ep->user;
     if (m.type == SL_MSG_HELLO) {
         for (int i = 0; i < c->n && !w; i++)
@@ -313,6 +308,25 @@ static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *h, size
         on_worker_msg(c, w, &m);
     }
     sl_msg_free(&m);
+}
+
+static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *h, size_t hn, const void *data,
+                       size_t n)
+{
+    sl_rd r;
+    const uint8_t *msg;
+    size_t len;
+    (void)h;
+    (void)hn;
+    if (id != SL_MSG_BATCH) {
+        ck_assert_int_eq(id, *(const uint8_t *)data);
+        take(arg, ep, data, n);
+        return;
+    }
+    ck_assert_int_eq(sl_msg_batch_open(data, n, &r, NULL), SL_OK);
+    while (sl_msg_batch_next(&r, &msg, &len))
+        take(arg, ep, msg, len);
+    ck_assert_int_eq(sl_rd_done(&r), SL_OK);
 }
 
 static void on_accepted(void *arg, sl_tp_ep *ep, const char *peer)
