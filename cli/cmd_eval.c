@@ -16,13 +16,14 @@
 #include "cli/eval_lists.h"
 #include "cli/eval_settings.h"
 #include "cli/model_args.h"
+#include "eval/dump.h"
 #include "model/chat.h"
 
 enum { FACTS_NEW = 64, PLAIN_NEW = 192, KEY_BYTES = 4096 };
 
 typedef struct flags {
     sl_local_opts local;
-    const char *indexer, *row_format, *csv, *svg, *style, *key_file, *chat, *too_long;
+    const char *indexer, *row_format, *csv, *svg, *style, *key_file, *chat, *too_long, *dump;
     sl_cli_eval_flags lists;
     sl_arg_list urls;
     sl_cli_config_args config;
@@ -44,7 +45,7 @@ typedef struct evaluation {
     char key[KEY_BYTES];
     sl_eval_target target;
     sl_eval_opts opts;
-    FILE *csv, *svg;
+    FILE *csv, *svg, *dump;
 } evaluation;
 
 static volatile sig_atomic_t interrupted;
@@ -122,6 +123,9 @@ static bool parse(int argc, char **argv, flags *f, int *exit_code)
          "Tokens of an answer at most. Default 64, or 192 with plain.", 1, 1 << 16, NULL},
         {"csv", SL_ARG_TEXT, &f->csv, "FILE", "Write one line for each task, length and setting.", 0, 0,
          NULL},
+        {"dump-lists", SL_ARG_TEXT, &f->dump, "FILE",
+         "Write the selected tokens of every decode step with their shares of attention; docs/examples/read_lists.py reads them.",
+         0, 0, NULL},
         {"svg", SL_ARG_TEXT, &f->svg, "FILE", "Draw the accuracy over the budget.", 0, 0, NULL},
         {"chunk", SL_ARG_INT, &f->chunk, "N", "Number of prompt tokens per prefill step. Default 512.", 1,
          1 << 20, NULL},
@@ -354,6 +358,7 @@ static sl_status write_all(evaluation *e, const sl_eval_result *r, sl_err *err)
     if (e->svg)
         sl_eval_svg(r, e->svg);
     SL_TRY(close_file(e->f->csv, &e->csv, err));
+    SL_TRY(close_file(e->f->dump, &e->dump, err));
     return close_file(e->f->svg, &e->svg, err);
 }
 
@@ -363,6 +368,16 @@ static sl_status open_files(evaluation *e, sl_err *err)
     if (e->csv) {
         sl_eval_csv_head(e->csv);
         fflush(e->csv);
+    }
+    SL_TRY(open_file("dump-lists", e->f->dump, &e->dump, err));
+    if (e->dump) {
+        sl_eval_dump_begin(e->dump);
+        e->opts.dump = e->dump;
+        if (e->f->urls.n)
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "--dump-lists: needs --model");
+        sl_status st = sl_eval_local_dump(&e->target, e->dump, err);
+        if (st != SL_OK)
+            return sl_fail_in(err, st, "--dump-lists");
     }
     return open_file("svg", e->f->svg, &e->svg, err);
 }
@@ -393,6 +408,8 @@ static void close_all(evaluation *e)
         fclose(e->csv);
     if (e->svg)
         fclose(e->svg);
+    if (e->dump)
+        fclose(e->dump);
     if (e->target.destroy)
         e->target.destroy(e->target.ctx);
     sl_cli_eval_settings_free(&e->settings);

@@ -1,6 +1,8 @@
 /* See ask.h. */
 #include "eval/ask.h"
 
+#include "eval/dump.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -250,6 +252,9 @@ sl_status sl_eval_check(const sl_eval_running *r, int32_t task, int32_t length, 
 sl_status sl_eval_ask(sl_eval_running *r, sl_eval_row *row, int32_t index, sl_err *err)
 {
     const sl_eval_source *s = &r->o->tasks[row->task];
+    const sl_eval_setting *set = &r->o->settings[row->setting];
+    if (r->o->dump)
+        sl_eval_dump_answer(r->o->dump, s->name, index, set->name, set->budget, r->o->lengths[row->length]);
     return s->file   ? ask_file(r, row, index, err)
            : s->text ? ask_text(r, row, index, err)
                      : ask_made(r, row, index, err);

@@ -100,6 +100,7 @@ typedef struct sl_eval_opts {
     sl_eval_long too_long; /* of files */
     sl_eval_style style;
     uint64_t seed;
+    FILE *dump; /* lists of decode steps are written to it (eval/dump.h); NULL: they are not */
     const volatile sig_atomic_t
         *stop; /* NULL, or ends the run after the document whose answer is being made */
     /* Called after each row that has answers, also the last one of a run that ends early. NULL: no caller wants that. */
@@ -167,6 +168,9 @@ void sl_eval_svg(const sl_eval_result *r, FILE *to);
  */
 sl_status sl_eval_local_create(const sl_local *model, const sl_tokenizer *tok, sl_chat_format format,
                                int32_t chunk, sl_eval_target *out, sl_err *err);
+/* Lists of such a target are written to this file from the next begin on (eval/dump.h). SL_ERR_UNSUPPORTED: device memory is not host
+ * memory. */
+sl_status sl_eval_local_dump(sl_eval_target *t, FILE *to, sl_err *err);
 /* Whether the checkpoint was trained on documents of style facts: its tokenizer has the words as single tokens, and only
  * few others. */
 bool sl_eval_knows_facts(const sl_tokenizer *tok);

@@ -14,6 +14,7 @@ typedef struct local {
     sl_local_chosen chosen;
     sl_local_run run; /* of the setting that has begun */
     sl_eval_meter *meter;
+    FILE *dump; /* of lists, or NULL */
     bool open;
 } local;
 
@@ -43,6 +44,8 @@ static sl_status make_meter(local *l, const sl_eval_setting *s, int32_t length, 
     l->meter = sl_eval_meter_create(s->chosen.algorithm, &dims, &shape, shared_heads(&c->cfg), length);
     if (!l->meter)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for the scores of %d tokens", length);
+    if (l->dump && !sl_eval_meter_dump(l->meter, l->dump))
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for the shares of %d tokens", length);
     l->run_opts.probe = sl_eval_meter_probe(l->meter);
     return SL_OK;
 }
@@ -287,6 +290,15 @@ sl_status sl_eval_local_create(const sl_local *model, const sl_tokenizer *tok, s
     else
         destroy(l);
     return st;
+}
+
+sl_status sl_eval_local_dump(sl_eval_target *t, FILE *to, sl_err *err)
+{
+    local *l = t->ctx;
+    if (!(sl_backend_caps(l->model->be) & SL_BE_UNIFIED))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "lists are seen with the CPU backend only");
+    l->dump = to;
+    return SL_OK;
 }
 
 bool sl_eval_knows_facts(const sl_tokenizer *tok)

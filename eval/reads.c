@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eval/dump.h"
 #include "eval/keys.h"
 
 struct sl_eval_meter {
@@ -15,6 +16,9 @@ struct sl_eval_meter {
     float *scores;  /* [heads][max_context] */
     bool *selected; /* [max_context] */
     sl_eval_reads sums;
+    FILE *dump;             /* NULL: lists are not written */
+    double *shares;         /* [max_context] of the query heads of a list */
+    float *selected_shares; /* [max_context] */
 };
 
 /* scores[head][position], of the query heads that share KV head kv_head. */
@@ -48,6 +52,8 @@ static void add_head(sl_eval_meter *m, const float *scores, int32_t n)
         middle += inner ? p : 0;
         middle_kept += inner && m->selected[j] ? p : 0;
     }
+    for (int32_t j = 0; m->dump && j < n; j++)
+        m->shares[j] += exp((double)scores[j] - (double)max) / all;
     m->sums.all += 1;
     m->sums.kept += kept / all;
     m->sums.middle += middle / all;
@@ -87,6 +93,24 @@ static uint64_t meta_bytes(const sl_eval_meter *m, const sl_attn_call *call, int
     return bytes;
 }
 
+/* Writes a list with the shares that `heads` query heads have added up, which begin anew. */
+static void dump_list(sl_eval_meter *m, const sl_coord_seen *s, int32_t list, int32_t heads, int32_t n)
+{
+    const int32_t *ids = s->ids + (int64_t)list * s->k, unit = 1 << s->block_log2;
+    sl_eval_dump_list l = {
+        .layer = s->call->layer, .list = list, .position = n - 1, .unit_tokens = unit, .ids = ids};
+    for (; l.n < s->k && ids[l.n] >= 0; l.n++) {
+        double sum = 0;
+        for (int32_t j = ids[l.n] << s->block_log2; j < n && j >> s->block_log2 == ids[l.n]; j++)
+            sum += m->shares[j];
+        m->selected_shares[l.n] = (float)(sum / heads);
+        l.mass += sum / heads;
+    }
+    l.shares = m->selected_shares;
+    sl_eval_dump_one(m->dump, &l);
+    memset(m->shares, 0, (size_t)n * sizeof *m->shares);
+}
+
 static void seen(void *ctx, const sl_coord_seen *s)
 {
     sl_eval_meter *m = ctx;
@@ -104,6 +128,8 @@ static void seen(void *ctx, const sl_coord_seen *s)
         score(m, &src, g, n);
         for (int32_t h = 0; h < src.heads; h++)
             add_head(m, m->scores + (int64_t)h * m->max_context, n);
+        if (m->dump && (s->lists > 1 || g + 1 == src.kv_heads))
+            dump_list(m, s, s->lists > 1 ? g : 0, s->lists > 1 ? src.heads : src.heads * src.kv_heads, n);
     }
     m->sums.steps += s->call->layer == 0;
     m->sums.row_bytes += entries * (uint64_t)s->layer->rows.row_bytes;
@@ -132,7 +158,17 @@ void sl_eval_meter_destroy(sl_eval_meter *m)
         return;
     free(m->scores);
     free(m->selected);
+    free(m->shares);
+    free(m->selected_shares);
     free(m);
+}
+
+bool sl_eval_meter_dump(sl_eval_meter *m, FILE *to)
+{
+    m->shares = calloc((size_t)m->max_context, sizeof *m->shares);
+    m->selected_shares = malloc((size_t)m->max_context * sizeof *m->selected_shares);
+    m->dump = to;
+    return m->shares && m->selected_shares;
 }
 
 sl_coord_probe sl_eval_meter_probe(sl_eval_meter *m)

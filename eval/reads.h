@@ -13,6 +13,8 @@
 #ifndef SL_EVAL_READS_H
 #define SL_EVAL_READS_H
 
+#include <stdio.h>
+
 #include "sparse/sparse.h"
 
 enum { SL_EVAL_SINKS = 4, SL_EVAL_NEWEST = 64 };
@@ -40,6 +42,8 @@ sl_eval_meter *sl_eval_meter_create(const sl_algo_desc *algorithm, const sl_cach
 void sl_eval_meter_destroy(sl_eval_meter *m);
 /* For sl_engine_opts.probe. */
 sl_coord_probe sl_eval_meter_probe(sl_eval_meter *m);
+/* Writes every list from now on to a file (eval/dump.h), which outlives the meter. False: out of memory. */
+bool sl_eval_meter_dump(sl_eval_meter *m, FILE *to);
 /* What was read since the last call. */
 sl_eval_reads sl_eval_meter_take(sl_eval_meter *m);
 

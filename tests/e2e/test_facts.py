@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -199,6 +200,27 @@ def test_eval_of_own_documents(tmp_path):
     p = subprocess.run([SLUICE, "eval", "--model", MODEL, "--tasks", lines(tmp_path / "bad.jsonl", {"prompt": "q", "scorer": "exact"})],
                        capture_output=True, text=True, timeout=300)
     assert p.returncode == 1 and "bad.jsonl:1: field \"answers\" is missing" in p.stderr
+
+
+def test_dumped_lists_are_those_of_the_strategy(tmp_path):
+    """The reader of the docs sees every list: its length is the budget, dense has everything, and the masses are those of the table."""
+    sys.path.insert(0, str(ROOT / "docs" / "examples"))
+    import read_lists
+    subprocess.run([SLUICE, "eval", "--model", MODEL, "--tasks", "needle", "--lengths", "256", "--samples", "1", "--budgets", "32", "--algorithms",
+                    "quest", "--csv", tmp_path / "rows.csv", "--dump-lists", tmp_path / "lists"], check=True, capture_output=True, timeout=300)
+    rows = {r["algorithm"]: r for r in csv.DictReader((tmp_path / "rows.csv").read_text().splitlines())}
+    seen = dict()
+    for answer, lists in read_lists.read(tmp_path / "lists"):
+        assert answer["task"] == "needle" and answer["document"] == 0 and answer["length"] == 256
+        seen[answer["algorithm"]] = lists
+    assert set(seen) == {"dense", "quest", "exact_topk", "random"}
+    for name, lists in seen.items():
+        assert abs(sum(l.mass for l in lists) / len(lists) - float(rows[name]["mass"])) < 1e-4
+        for l in lists:
+            assert list(l.ids) == sorted(set(l.ids)) and abs(sum(l.shares) - l.mass) < 1e-4
+            assert len(l.ids) * l.unit_tokens == (l.position + 1 if name == "dense" else 32)
+    assert {(l.layer, l.list) for l in seen["quest"]} == {(layer, head) for layer in range(6) for head in range(2)}
+    assert {l.unit_tokens for l in seen["quest"]} == {16}
 
 
 def test_a_calibration_of_another_fine_tune_is_refused(tmp_path):
