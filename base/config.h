@@ -111,6 +111,7 @@ typedef struct sl_config {
             int v[SL_CFG_MAX_LAYERS];
         } dense_layers;
         int min_tokens;
+        char plugin[SL_CFG_PATH_BYTES]; /* empty: none */
     } sparse_attention;
     struct {
         uint64_t bytes;
@@ -240,6 +241,14 @@ typedef struct sl_config {
  * looks it up in any case. parts: the options of implementations, which become keys.
  */
 void sl_config_bind(const sl_config_choice *choices, const sl_options *const *parts);
+/*
+ * How sparse_attention.plugin is loaded, as soon as it is read: the object's tables of options become keys, and its algorithms members of
+ * the registries that are bound. Called as sl_config_bind(); the tables end with NULL. Without it the key is refused.
+ */
+typedef sl_status sl_config_plugin_fn(const char *path, const sl_options *const **parts, sl_err *err);
+void sl_config_bind_plugin(sl_config_plugin_fn *load);
+/* Loads an object without a configuration, for commands whose flags follow from the tables. */
+sl_status sl_config_load_plugin(const char *path, sl_err *err);
 /* The values of an implementation's options; NULL: it is not bound. */
 const void *sl_config_part(const sl_config *cfg, const sl_options *part);
 /* Whether the configuration uses this implementation: the seam's key names it, or the key that turns it on is set. */
@@ -247,6 +256,9 @@ bool sl_config_uses(const sl_config *cfg, const sl_options *part);
 /* SL_ERR_INVALID names file, line and key: an option is set of an implementation that is not used, and of no other. Part of
  * sl_config_finish(). */
 sl_status sl_config_check_read(const sl_config *cfg, sl_err *err);
+/* The keys of a section that implementations have are read, whichever is used, from here on: sl_config_check_read() sees only what is set
+ * later. */
+void sl_config_forget_readers(sl_config *cfg, const char *section);
 /* The options of all implementations that are used: what they check themselves, then sl_config_check_read(). Part of
  * sl_config_finish(). */
 sl_status sl_config_finish_parts(sl_config *cfg, sl_err *err);

@@ -45,6 +45,11 @@ const char *sl_cfg_unknown(const char *key, char *buf, size_t n);
 /* What replaces a key that former versions had; NULL: it is none of them. */
 const char *sl_cfg_gone(const char *key);
 
+/* Loads a plug-in whose options begin in *cfg with their defaults; nothing for an empty path. cfg may be NULL. */
+sl_status sl_cfg_plugin(sl_config *cfg, const char *path, sl_err *err);
+/* The key that names one; it is read before all others. */
+#define SL_CFG_PLUGIN_KEY "sparse_attention.plugin"
+
 /* The values of a row's table in this configuration. */
 void *sl_cfg_values(sl_config *cfg, const sl_cfg_row *row);
 /* Whether the implementation of a row is the one that is used; true for rows of the configuration itself. */

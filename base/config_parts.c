@@ -29,10 +29,12 @@ static void add_row(const char *section, const sl_option *o, size_t at, const sl
     sl_cfg_nrows++;
 }
 
+static size_t used; /* bytes of values of the implementations that have rows */
+
 /* The options of the configuration, then those of each implementation, whose values are one after the other. */
 static void make_rows(const sl_options *const *parts)
 {
-    size_t used = 0;
+    used = 0;
     sl_cfg_nrows = 0;
     for (size_t i = 0; i < sl_cfg_nown; i++)
         add_row("", &sl_cfg_own[i], 0, NULL);
@@ -48,6 +50,74 @@ void sl_config_bind(const sl_config_choice *choices, const sl_options *const *pa
 {
     sl_options_bind(choices);
     make_rows(parts);
+}
+
+/* ---- plug-ins ---- */
+
+static sl_config_plugin_fn *load_plugin;
+
+void sl_config_bind_plugin(sl_config_plugin_fn *load)
+{
+    load_plugin = load;
+}
+
+/* A key that others have must be of one type with the same bounds, because one text sets it for all. */
+static sl_status check_option(const sl_option *o, sl_err *err)
+{
+    char key[SL_CFG_KEY_MAX], mine[320], theirs[320];
+    snprintf(key, sizeof key, "sparse_attention.%s", o->name);
+    const sl_cfg_row *row = sl_cfg_find(key);
+    if (!row)
+        return SL_OK;
+    if (!row->part)
+        return sl_fail(err, SL_ERR_REFUSED, "option %s: the configuration has a key of this name", o->name);
+    sl_option_describe(o, mine, sizeof mine);
+    sl_option_describe(row->o, theirs, sizeof theirs);
+    if (o->type != row->o->type || o->size != row->o->size || strcmp(mine, theirs) != 0)
+        return sl_fail(err, SL_ERR_REFUSED, "option %s is %s, and that of %s with this name is %s", o->name,
+                       mine, row->part->name, theirs);
+    return SL_OK;
+}
+
+static sl_status add_part(sl_config *cfg, const sl_options *part, sl_err *err)
+{
+    const size_t bytes = (part->bytes + ALIGN - 1) / ALIGN * ALIGN, first = sl_cfg_nrows;
+    for (size_t i = 0; i < first; i++)
+        if (sl_cfg_rows[i].part == part)
+            return SL_OK;
+    if (used + bytes > SL_CFG_PARTS_BYTES || first + part->n > SL_CFG_MAX_ROWS)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "no room for the options of %s", part->name);
+    for (size_t i = 0; i < part->n; i++)
+        SL_TRY(check_option(&part->rows[i], err));
+    for (size_t i = 0; i < part->n; i++)
+        add_row(part->section, &part->rows[i], offsetof(sl_config, parts) + used, part);
+    used += bytes;
+    for (size_t i = first; cfg && i < sl_cfg_nrows; i++)
+        SL_TRY(sl_option_set(sl_cfg_values(cfg, &sl_cfg_rows[i]), sl_cfg_rows[i].o, sl_cfg_rows[i].o->dflt,
+                             err));
+    return SL_OK;
+}
+
+sl_status sl_cfg_plugin(sl_config *cfg, const char *path, sl_err *err)
+{
+    const sl_options *const *parts = NULL;
+    if (!path[0])
+        return SL_OK;
+    if (!load_plugin)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "this program loads no plug-ins");
+    SL_TRY(load_plugin(path, &parts, err));
+    for (; parts && *parts; parts++) {
+        sl_status st = add_part(cfg, *parts, err);
+        if (st != SL_OK)
+            return sl_fail_in(err, st, "%s", path);
+    }
+    return SL_OK;
+}
+
+sl_status sl_config_load_plugin(const char *path, sl_err *err)
+{
+    sl_cfg_ready();
+    return sl_cfg_plugin(NULL, path, err);
 }
 
 void sl_cfg_ready(void)
@@ -117,6 +187,8 @@ static void note_given(sl_config *cfg, const sl_cfg_row *row, size_t given)
 sl_status sl_cfg_set(sl_config *cfg, const sl_cfg_row *row, const char *text, size_t given, sl_err *err)
 {
     note_given(cfg, row, given);
+    if (strcmp(row->key, SL_CFG_PLUGIN_KEY) == 0)
+        SL_TRY(sl_cfg_plugin(cfg, text, err));
     for (; row; row = next_of(row))
         SL_TRY(sl_option_set(sl_cfg_values(cfg, row), row->o, text, err));
     return SL_OK;
@@ -172,6 +244,13 @@ sl_status sl_config_check_read(const sl_config *cfg, sl_err *err)
             return refuse(cfg, &sl_cfg_rows[i], cfg->given[i], err);
     }
     return SL_OK;
+}
+
+void sl_config_forget_readers(sl_config *cfg, const char *section)
+{
+    for (size_t i = 0; i < sl_cfg_nrows; i++)
+        if (sl_cfg_rows[i].part && strcmp(sl_cfg_rows[i].part->section, section) == 0)
+            cfg->given[i] = 0;
 }
 
 /* ---- checks of the implementations that are used ---- */

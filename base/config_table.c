@@ -111,6 +111,9 @@ const sl_option sl_cfg_own[] = {
         "cluster_kv: rows whose keys are in clusters near the query, for models with KV heads. "
         "pq_cache: rows, chosen by products with their quantised keys, likewise. "
         "auto: dsa for a model with an indexer, dense for every other model."),
+    STR(sparse_attention, plugin, "",
+        "A shared object with algorithms from outside of this program (docs/sparse-algorithms.md); it is read before all other keys, "
+        "so `algorithm` can name them and their options are keys. It is code that runs with all rights of the process."),
     ENUM(sparse_attention, mode, "hierarchical", modes,
          "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
          "resident: the whole cache on the device. adaptive: requests are resident while the device has "

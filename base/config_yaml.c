@@ -169,6 +169,28 @@ static sl_status syntax_error(yaml_parser_t *parser, const char *name, sl_err *e
                    parser->context ? parser->context : "");
 }
 
+static yaml_node_t *member(const walk *w, const yaml_node_t *map, const char *name)
+{
+    if (!map || map->type != YAML_MAPPING_NODE)
+        return NULL;
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
+        const yaml_node_t *key = yaml_document_get_node(w->doc, p->key);
+        if (key && key->type == YAML_SCALAR_NODE && strcmp((const char *)key->data.scalar.value, name) == 0)
+            return yaml_document_get_node(w->doc, p->value);
+    }
+    return NULL;
+}
+
+/* The plug-in makes keys, so it is loaded before any is read. What its node may not be is told when the key is. */
+static sl_status plugin_first(const walk *w, yaml_node_t *root)
+{
+    yaml_node_t *at = member(w, member(w, root, "sparse_attention"), "plugin");
+    if (!at || at->type != YAML_SCALAR_NODE || has_nul(at) || is_null(at))
+        return SL_OK;
+    sl_status st = sl_cfg_plugin(w->cfg, (const char *)at->data.scalar.value, w->err);
+    return st == SL_OK ? SL_OK : sl_fail_in(w->err, st, "%s:%zu: " SL_CFG_PLUGIN_KEY, w->name, line(at));
+}
+
 static sl_status walk_document(sl_config *cfg, yaml_document_t *doc, const char *name, sl_err *err)
 {
     yaml_node_t *root = yaml_document_get_root_node(doc);
@@ -177,12 +199,14 @@ static sl_status walk_document(sl_config *cfg, yaml_document_t *doc, const char 
     if (root->type != YAML_MAPPING_NODE)
         return sl_fail(err, SL_ERR_INVALID, "%s:%zu: want a map of sections at the top level", name,
                        line(root));
-    size_t *line_of = calloc(sl_cfg_nrows, sizeof *line_of);
+    size_t *line_of = calloc(SL_CFG_MAX_ROWS, sizeof *line_of);
     if (!line_of)
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: out of memory", name);
     walk w = {cfg, doc, name, line_of, err};
     snprintf(cfg->file, sizeof cfg->file, "%s", name);
-    sl_status st = walk_map(&w, "", root);
+    sl_status st = plugin_first(&w, root);
+    if (st == SL_OK)
+        st = walk_map(&w, "", root);
     free(line_of);
     return st;
 }

@@ -261,7 +261,7 @@ static void set_opts(evaluation *e)
 
 static sl_status prepare_local(evaluation *e, sl_err *err)
 {
-    SL_TRY(sl_cli_config_load(&e->f->config, &e->cfg, err));
+    SL_TRY(sl_cli_config_load_several(&e->f->config, "sparse_attention", &e->cfg, err));
     SL_TRY(open_checkpoint(e, err));
     set_opts(e);
     SL_TRY(choose_length(e, err));

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "cli/generate.h"
 #include "cli/model_args.h"
 #include "local/selection.h"
@@ -14,7 +15,7 @@
 /* The values of the flags. */
 typedef struct flags {
     sl_local_run_opts run;
-    const char *mode, *load, *prompt, *ids;
+    const char *mode, *load, *prompt, *ids, *plugin;
     bool json;
 } flags;
 
@@ -59,6 +60,24 @@ static sl_status read_prompt(const flags *f, sl_local_run *r, sl_err *err)
     SL_TRY(sl_tokenizer_encode(r->tok, f->prompt, strlen(f->prompt), SL_TOK_ADD_SPECIAL, &r->prompt,
                                &r->n_prompt, err));
     return r->n_prompt ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--prompt is empty");
+}
+
+/* The object of --plugin, before the flags are made to which it adds. */
+static bool load_plugin(int argc, char **argv)
+{
+    static const char flag[] = "--plugin";
+    const size_t n = sizeof flag - 1;
+    sl_err err = {""};
+    for (int i = 1; i < argc; i++) {
+        const char *path = strncmp(argv[i], flag, n) == 0 && argv[i][n] == '=' ? argv[i] + n + 1
+                           : strcmp(argv[i], flag) == 0 && i + 1 < argc        ? argv[i + 1]
+                                                                               : NULL;
+        if (!path || sl_config_load_plugin(path, &err) == SL_OK)
+            continue;
+        fprintf(stderr, "sluice generate: --plugin: %s\n", err.text);
+        return false;
+    }
+    return true;
 }
 
 static sl_args_result parse_flags(int argc, char **argv, flags *f, sl_local_selection *selection)
@@ -126,6 +145,9 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f, sl_local_sele
          "keys. auto, the default, is dsa for a model with an indexer and dense for every other "
          "model.",
          0, 0, NULL},
+        {"plugin", SL_ARG_TEXT, &f->plugin, "FILE",
+         "A shared object with algorithms (sparse_attention.plugin), whose options are flags too.", 0, 0,
+         NULL},
         {"sinks", SL_ARG_INT, &o->sink_tokens, "N",
          "Number of first tokens that are always selected. Default 0; 4 with streaming_llm if --recent is not given "
          "either.",
@@ -142,6 +164,8 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f, sl_local_sele
          "For tests: device rows that hold no valid data are filled with NaN.", 0, 0, NULL},
     };
     sl_arg all[SL_COUNT(args) + SL_LOCAL_FLAGS];
+    if (!load_plugin(argc, argv))
+        return SL_ARGS_WRONG;
     sl_local_selection_init(selection);
     o->selection = selection;
     size_t n = sl_local_selection_args(selection, args, SL_COUNT(args), all);

@@ -20,5 +20,8 @@ typedef struct sl_cli_config_args {
 
 /* Takes the defaults, then the values of the file, then those of --set in their order, and checks the result. */
 sl_status sl_cli_config_load(const sl_cli_config_args *args, sl_config *cfg, sl_err *err);
+/* For a command that uses several implementations of a section one after the other: keys of any of them may be set. */
+sl_status sl_cli_config_load_several(const sl_cli_config_args *args, const char *section, sl_config *cfg,
+                                     sl_err *err);
 
 #endif

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/config_choices.h"
 #include "cli/version.h"
+#include "sparse/plugin.h"
 
 static void print_commands(FILE *to)
 {
@@ -64,6 +65,7 @@ int main(int argc, char **argv)
         return SL_EXIT_OK;
     sl_limits_raise_descriptors();
     sl_config_bind(sl_cli_choices, sl_cli_parts());
+    sl_config_bind_plugin(sl_plugin_load);
     const char *name = strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
     for (const sl_command *c = sl_commands; c->name; c++)
         if (strcmp(c->name, name) == 0) {

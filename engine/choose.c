@@ -106,6 +106,8 @@ static sl_status stamp_of(const sl_algo_desc *a, const sl_model_config *cfg, con
     if (a->options)
         sl_options_stamp(a->options, options, &w);
     sl_wr_u64(&w, content);
+    if (sl_algo_object(a))
+        sl_wr_u64(&w, sl_algo_object(a));
     bool made = !w.bad;
     if (made)
         *out = sl_hash_chain((sl_key){0}, w.data, w.len).lo;

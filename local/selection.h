@@ -8,7 +8,7 @@
 #include "base/args.h"
 #include "sparse/algorithm.h"
 
-enum { SL_LOCAL_FLAGS = 48 };
+enum { SL_LOCAL_FLAGS = 160 };
 
 typedef struct sl_local_selection {
     int n;

@@ -296,9 +296,11 @@ extern const sl_algo_desc sl_algo_streaming_llm;
 extern const sl_algo_desc sl_algo_double_sparsity;
 extern const sl_algo_desc sl_algo_skip_softmax;
 
-/* The registry: every algorithm of this build, NULL-terminated; and the same as names. */
+/* The registry: every algorithm of this build and of loaded plug-ins, NULL-terminated; and the same as names. */
 const sl_algo_desc *const *sl_algo_registry(void);
 const char *const *sl_algo_names(void);
+/* A hash of the object that an algorithm comes from (sparse/plugin.h), which the stamp of pages has; 0: this build. */
+uint64_t sl_algo_object(const sl_algo_desc *a);
 /* NULL: no algorithm has this name. */
 const sl_algo_desc *sl_algo_find(const char *name);
 

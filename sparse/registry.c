@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "sparse/algorithm.h"
+#include "sparse/registry.h"
 
 #define ALGORITHMS(X)                                                                                        \
     X(dsa)                                                                                                   \
@@ -22,8 +22,10 @@
 #define NAME(name) #name,
 
 ALGORITHMS(DECLARE)
-static const sl_algo_desc *const registry[] = {ALGORITHMS(ENTRY) NULL};
-static const char *const names[] = {ALGORITHMS(NAME) NULL};
+enum { ROOM = 96 }; /* of this build and of plug-ins, and the NULL at the end */
+static const sl_algo_desc *registry[ROOM] = {ALGORITHMS(ENTRY)};
+static const char *names[ROOM] = {ALGORITHMS(NAME)};
+static uint64_t objects[ROOM]; /* of those of plug-ins */
 
 void sl_algo_options(const sl_options *table, const sl_cache_dims *dims, void *out)
 {
@@ -79,6 +81,26 @@ const sl_algo_desc *const *sl_algo_registry(void)
 const char *const *sl_algo_names(void)
 {
     return names;
+}
+
+sl_status sl_registry_add(const sl_algo_desc *a, uint64_t object, sl_err *err)
+{
+    size_t n = 0;
+    while (registry[n])
+        n++;
+    if (n + 1 == ROOM)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "algorithm %s: there are %d algorithms, and no room for more",
+                       a->name, ROOM - 1);
+    registry[n] = a, names[n] = a->name, objects[n] = object;
+    return SL_OK;
+}
+
+uint64_t sl_algo_object(const sl_algo_desc *a)
+{
+    for (size_t i = 0; registry[i]; i++)
+        if (registry[i] == a)
+            return objects[i];
+    return 0;
 }
 
 const sl_algo_desc *sl_algo_find(const char *name)

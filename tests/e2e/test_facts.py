@@ -202,6 +202,17 @@ def test_eval_of_own_documents(tmp_path):
     assert p.returncode == 1 and "bad.jsonl:1: field \"answers\" is missing" in p.stderr
 
 
+def test_keys_of_several_strategies(tmp_path):
+    """--set holds for every strategy that reads the key: the command of docs/strategies.md, with a calibration for one of them."""
+    text, channels = tmp_path / "text", tmp_path / "channels.json"
+    text.write_text(" ".join(e["user"] for e in EXAMPLES.values()))
+    subprocess.run([SLUICE, "calibrate", "--algorithm", "double_sparsity", "--model", MODEL, "--text", text, "--output", channels, "--block", "64"],
+                   check=True, capture_output=True, timeout=300)
+    _, rows = evaluate(tmp_path, "--model", MODEL, "--tasks", "needle", "--budgets", "64", "--algorithms", "quest,double_sparsity", "--no-bounds",
+                       "--set", f"sparse_attention.channel_config_path={channels}", "--set", "sparse_attention.block_tokens=8")
+    assert {r["algorithm"]: r["right"] for r in rows} == {"dense": "1", "quest": "1", "double_sparsity": "1"}
+
+
 def test_dumped_lists_are_those_of_the_strategy(tmp_path):
     """The reader of the docs sees every list: its length is the budget, dense has everything, and the masses are those of the table."""
     sys.path.insert(0, str(ROOT / "docs" / "examples"))

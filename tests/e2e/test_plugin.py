@@ -1,0 +1,125 @@
+"""Algorithms from shared objects (sparse/plugin.h): the example of the docs is built, chosen by its own keys and run; objects that
+cannot be are refused with the reason; and workers with different objects of one name refuse each other."""
+import csv
+import subprocess
+
+import pytest
+
+import real
+from real import ROOT, SLUICE
+
+MODEL = ROOT / "models" / "facts-llama"
+SOURCE = ROOT / "docs" / "examples" / "dilated.c"
+
+
+def build(folder, name="dilated.so", edit=lambda text: text):
+    source, out = folder / (name + ".c"), folder / name
+    source.write_text(edit(SOURCE.read_text(encoding="utf-8")), encoding="utf-8")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-I", ROOT, "-o", out, source], check=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def dilated(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("plugin"))
+
+
+def run(*args):
+    return subprocess.run([SLUICE, *args], capture_output=True, text=True, timeout=300)
+
+
+def test_the_example_selects_what_it_says(dilated, tmp_path):
+    """Its keys come from its table, and its lists are the newest tokens and others at equal distances."""
+    import sys
+    sys.path.insert(0, str(ROOT / "docs" / "examples"))
+    import read_lists
+    config = tmp_path / "config.yaml"
+    # The keys of the plug-in may come before it.
+    config.write_text(f"sparse_attention:\n  near_percent: 25\n  algorithm: dilated\n  plugin: {dilated}\n")
+    p = run("eval", "--model", MODEL, "--config", config, "--tasks", "needle", "--lengths", "256", "--samples", "1", "--budgets", "32", "--algorithms",
+            "dilated,dilated:near_percent=100", "--no-bounds", "--csv", tmp_path / "rows.csv", "--dump-lists", tmp_path / "lists")
+    assert p.returncode == 0, p.stderr
+    rows = {r["algorithm"]: r for r in csv.DictReader((tmp_path / "rows.csv").read_text().splitlines())}
+    assert set(rows) == {"dense", "dilated", "dilated:near_percent=100"}
+    for answer, lists in read_lists.read(tmp_path / "lists"):
+        near = {"dilated": 8, "dilated:near_percent=100": 32}.get(answer["algorithm"])
+        for l in lists if near else []:
+            n = l.position + 1
+            far = [i * (n - near) // (32 - near) for i in range(32 - near)]
+            assert list(l.ids) == far + list(range(n - near, n))
+    shown = run("config", "--set", "sparse_attention.algorithm=dilated", "--set", f"sparse_attention.plugin={dilated}")
+    assert "near_percent: 50" in shown.stdout, shown.stderr  # in any order
+
+
+def test_its_flags_and_a_budget_of_everything(dilated):
+    """sluice generate gets its options as flags; with a budget of the whole context the result is that of dense."""
+    def ids(*flags):
+        p = run("generate", "--model", MODEL, "--prompt", "The code of the lamp is 1234. The code of the lamp", "--max-new-tokens", "6", "--json", *flags)
+        assert p.returncode == 0, p.stderr
+        return p.stdout.split('"output_ids"')[-1] if "output_ids" in p.stdout else p.stdout
+    plugin = ["--plugin", dilated, "--algorithm", "dilated"]
+    strip = lambda text: [w for w in text.split(",") if "_s\"" not in w and "second" not in w and "hot" not in w and "dilated" not in w]
+    assert run("generate", *plugin, "--model", MODEL, "--prompt", "x", "--near-percent", "0").returncode == 1
+    assert run("generate", "--plugin", "/nowhere.so", "--model", MODEL, "--prompt", "x").returncode != 0
+    assert ids(*plugin, "--token-budget", "4", "--mode", "hierarchical")
+    assert strip(ids(*plugin, "--token-budget", "64"))[:3] == strip(ids("--algorithm", "dense"))[:3]
+
+
+BAD = {
+    "an older table": (lambda t: t.replace("SL_PLUGIN(algorithms);", "const sl_plugin sluice_plugin = {0, SL_PLUGIN_SIZES_HERE, algorithms};"),
+                       "version 0 of plug-ins"),
+    "other headers": (lambda t: t.replace("SL_PLUGIN(algorithms);", "const sl_plugin sluice_plugin = {SL_PLUGIN_VERSION, {8}, algorithms};"),
+                      "compiled with headers of another version"),
+    "no symbol": (lambda t: t.replace("SL_PLUGIN(algorithms);", "extern const void *used; const void *used = algorithms;"),
+                  "does not define sluice_plugin"),
+    "no algorithms": (lambda t: t.replace("{&dilated, NULL}", "{NULL}"), "has no algorithms"),
+    "twice the same": (lambda t: t.replace("{&dilated, NULL}", "{&dilated, &dilated, NULL}"), "two algorithms dilated"),
+    "a taken name": (lambda t: t.replace('.name = "dilated"', '.name = "quest"'), "quest exists already"),
+    "no name": (lambda t: t.replace('.name = "dilated",\n                              .desc', '.name = "My Algo",\n                              .desc'),
+                "not a word of small letters"),
+    "no retrieve": (lambda t: t.replace(".retrieve = retrieve", ".once = NULL").replace("static sl_status retrieve", "sl_status retrieve(sl_algo *, const sl_algo_call *, int32_t, int32_t, int32_t *, sl_err *); sl_status retrieve"),
+                    "has no retrieve"),
+    "another section": (lambda t: t.replace('.section = "sparse_attention"', '.section = "kvstore"'), "section must be sparse_attention"),
+    "a bad default": (lambda t: t.replace('"50", 1, 100', '"0", 1, 100'), "options of dilated"),
+    "a key with other bounds": (lambda t: t.replace('"1024", 1,', '"1024", 2,'), "option token_budget is"),
+    "a key of the configuration": (lambda t: t.replace("token_budget", "min_tokens"), "option min_tokens: the configuration has a key"),
+    "a function that does not exist": (lambda t: t.replace("(void)be;", "(void)be; extern void sl_no_such(void); sl_no_such();"), "sl_no_such"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_cannot_be_is_refused(what, tmp_path):
+    edit, says = BAD[what]
+    text = SOURCE.read_text(encoding="utf-8")
+    assert edit(text) != text, "the example has changed"
+    bad = build(tmp_path, "bad.so", edit)
+    p = run("config", "--set", f"sparse_attention.plugin={bad}")
+    assert p.returncode not in (0, -6, -11) and says in p.stderr and "bad.so" in p.stderr, p.stderr
+
+
+def test_what_is_no_object_is_refused(tmp_path):
+    text = tmp_path / "text.so"
+    text.write_text("not an object" * 100)
+    for path, says in ((text, "invalid ELF header"), (tmp_path / "none.so", "No such file"), (tmp_path, "")):
+        p = run("config", "--set", f"sparse_attention.plugin={path}")
+        assert p.returncode == 1 or p.returncode == 2
+        assert says in p.stderr and "sparse_attention.plugin" in p.stderr
+
+
+def test_workers_with_different_objects_refuse_each_other(dilated, start, tmp_path):
+    """The same source and name, compiled differently: pages and workers do not match. With one object they serve."""
+    keys = {"model.path": MODEL, "model.max_context": 512, "sparse_attention.plugin": dilated, "sparse_attention.algorithm": "dilated",
+            "sparse_attention.token_budget": 96}
+    other = build(tmp_path, "dilated.so", lambda text: text.replace("others at equal", "more at equal"))
+    c = start(roles=("router", "prefill", "decode"), **keys)
+    c.model = MODEL.name
+    ask = lambda: c.openai().chat.completions.create(model=c.model, temperature=0, max_tokens=4, messages=[{"role": "user", "content": "The lamp"}])
+    before = ask().choices[0].message.content
+    p = start(real.Process, "decode", 9, c.worker_address, **{**keys, "sparse_attention.plugin": other})
+    p.logged(r"geometry differs|fingerprint \w+ differs", 15)
+    p.process.wait(60)
+    assert p.process.returncode != 0 and c.worker("decode/9") is None and ask().choices[0].message.content == before
+
+
+if __name__ == "__main__":
+    pytest.main([__file__])
