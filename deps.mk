@@ -16,7 +16,7 @@ events:    base
 worker:    base kernels model sparse transport kvstore engine
 prefill:   base kernels model sparse transport kvstore engine worker
 decode:    base kernels model sparse transport kvstore engine worker events
-router:    base model transport kvstore/page_key.h kvstore/domain.h kvstore/arena.h
+router:    base model transport kvstore/page_key.h kvstore/domain.h kvstore/arena.h kvstore/snapshot.h
 local:     base kernels model sparse kvstore engine
 eval:      base kernels model sparse engine local
 bench:     base kernels model sparse transport kvstore engine worker prefill decode router local

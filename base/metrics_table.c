@@ -169,6 +169,10 @@ static const sl_metric_def table[] = {
         "Tokens whose rows were moved from host memory to the device instead of being computed. arriving: chunk by chunk, each when it "
         "had been fetched and compared. complete: when the whole prefix was there, as with pages of this store."),
     HIST("sluice_prefill_chunk_seconds", P, "", ttft, "Time of one chunk."),
+    COUNTER(
+        "sluice_state_snapshots_total", P | D, "event=made|kept|restored|damaged",
+        "Snapshots of the states of models that keep some (docs/caching.md). made: by this worker. kept: added to its prefix cache. "
+        "restored: to a sequence. damaged: that could not be restored; what they stood for was computed again."),
     COUNTER("sluice_transfers_total", P, "outcome=ok|aborted|failed", "Requests whose rows were shipped."),
     COUNTER("sluice_transfer_bytes_total", P, "", "Bytes of rows and index keys shipped."),
     HIST(

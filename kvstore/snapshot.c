@@ -12,6 +12,8 @@
 #define MAGIC 0x70616e5374536c53u /* "SlStSnap" */
 enum { VERSION = 1, KEY_AT = 16, BYTES_AT = 32, STATES_CRC_AT = 40, CRC_AT = SL_SNAPSHOT_HEADER - 4 };
 
+const char *const sl_snapshot_event_names[SL_SNAPSHOT_EVENTS] = {"made", "kept", "restored", "damaged"};
+
 int32_t sl_snapshot_pages(const sl_geometry *g)
 {
     if (g->state_bytes == 0)
@@ -66,8 +68,7 @@ void sl_snapshot_tokens(int32_t n, int32_t *out)
         out[i] = -1 - i / SL_KEY_PAGE_TOKENS;
 }
 
-/* The key of the last page of a snapshot of n pages after the page with this key. */
-static sl_key last_key(sl_key key, int32_t n)
+sl_key sl_snapshot_page_key(sl_key key, int32_t n)
 {
     int32_t tokens[SL_KEY_PAGE_TOKENS];
     for (int32_t i = 0; i < n; i++) {
@@ -90,7 +91,7 @@ int32_t sl_snapshot_find(const sl_store *s, const sl_geometry *g, sl_key seed, c
         key = sl_page_key(key, tokens + end - SL_KEY_PAGE_TOKENS);
         if (!sl_store_has_key(s, seed, key))
             break;
-        if (sl_store_has_key(s, seed, last_key(key, of)))
+        if (sl_store_has_key(s, seed, sl_snapshot_page_key(key, of)))
             found = end;
     }
     return found;
@@ -130,14 +131,16 @@ sl_status sl_snapshot_room(sl_store *s, int32_t snapshot, uint64_t tenant, sl_ke
     return sl_store_lease_private(s, tenant, seed, snapshot, out);
 }
 
-void sl_snapshot_publish(sl_lease *l, const sl_lease *of, const int32_t *tokens, int32_t n)
+bool sl_snapshot_publish(sl_lease *l, const sl_lease *of, const int32_t *tokens, int32_t n)
 {
     const int32_t pages = n / SL_KEY_PAGE_TOKENS, snapshot = sl_lease_n_pages(l);
     int32_t *all = with_snapshot(tokens, n, snapshot);
-    if (all && sl_lease_follow(l, of, pages) == SL_OK)
+    const bool follows = all && sl_lease_follow(l, of, pages) == SL_OK;
+    if (follows)
         sl_lease_publish(l, all, n + snapshot * SL_KEY_PAGE_TOKENS);
     free(all);
     sl_lease_release(l, true);
+    return follows;
 }
 
 /* ---- places ---- */

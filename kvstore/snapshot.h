@@ -29,6 +29,16 @@
 
 enum { SL_SNAPSHOT_HEADER = 64 };
 
+/* What workers count: made here, in the prefix tree, restored to a sequence, found damaged when that was tried. */
+typedef enum {
+    SL_SNAPSHOT_MADE,
+    SL_SNAPSHOT_KEPT,
+    SL_SNAPSHOT_RESTORED,
+    SL_SNAPSHOT_DAMAGED,
+    SL_SNAPSHOT_EVENTS
+} sl_snapshot_event;
+extern const char *const sl_snapshot_event_names[SL_SNAPSHOT_EVENTS];
+
 /* Pages of one snapshot; 0: no layer keeps a state. */
 int32_t sl_snapshot_pages(const sl_geometry *g);
 
@@ -65,6 +75,13 @@ int32_t sl_snapshot_stop(int32_t snapshot, int32_t n_tokens, int32_t pos);
 
 /* Names the first n tokens of a request with this seed; n need not be whole pages. */
 sl_key sl_snapshot_key(sl_key seed, const int32_t *tokens, int32_t n);
+/* The key of the last page of a snapshot of n pages after the page with this key: where that is, the snapshot is whole. */
+sl_key sl_snapshot_page_key(sl_key key, int32_t n);
+/* Whether these are the tokens of a page of a snapshot. */
+static inline bool sl_snapshot_has(const int32_t *tokens)
+{
+    return tokens[0] < 0;
+}
 /* The tokens under which a snapshot of n pages is kept: out[n * 64], none of which a text can have. */
 void sl_snapshot_tokens(int32_t n, int32_t *out);
 
@@ -86,9 +103,9 @@ sl_status sl_snapshot_room(sl_store *s, int32_t snapshot, uint64_t tenant, sl_ke
 /*
  * The snapshot in the pages of l, of sl_snapshot_room(), is that after the first n tokens, whole pages, which `of` has published:
  * it enters the tree. Ends l, of which nothing is pinned any more. Without memory, or when these pages have left the tree, the
- * snapshot is given up.
+ * snapshot is given up, which is false.
  */
-void sl_snapshot_publish(sl_lease *l, const sl_lease *of, const int32_t *tokens, int32_t n);
+bool sl_snapshot_publish(sl_lease *l, const sl_lease *of, const int32_t *tokens, int32_t n);
 
 /* Byte `at` of the snapshot in these pages of the arena, counted from the beginning of the record; returns how many bytes
  * follow there without a gap. */

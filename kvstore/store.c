@@ -76,8 +76,6 @@ static void tell(const sl_store *s, sl_store_event ev, int32_t page)
     if (!s->event)
         return;
     sl_store_page what = sl_store_describe(s, page);
-    if (ev == SL_STORE_REMOVED)
-        what.tokens = NULL;
     s->event(s->event_ctx, ev, &what);
 }
 

@@ -43,8 +43,8 @@ typedef struct sl_store_page {
     uint64_t tenant;        /* to which it belongs; SL_QUOTA_SHARED_ID: to several */
 } sl_store_page;
 
-/* Called for a change of the tree. page: valid during the call; NULL when the whole tree was cleared. Its tokens are NULL
- * when it was removed. It must not call the store. */
+/* Called for a change of the tree. page: valid during the call; NULL when the whole tree was cleared. It must not call the
+ * store. */
 typedef void sl_store_event_fn(void *ctx, sl_store_event ev, const sl_store_page *page);
 
 /* Called for a page that is evicted: seconds since it was used last (a lease that pinned it ended) and since it was published.

@@ -206,6 +206,7 @@ struct sl_prefill {
         sl_counter *tokens, *reused_local, *reused_remote, *reused_ahead, *moved_early, *moved_late,
             *transfer_ok, *transfer_aborted, *transfer_failed, *transfer_bytes, *put_ok, *put_failed,
             *put_bytes, *get_ok, *get_failed, *get_bytes, *stale, *checksum;
+        sl_counter *snapshots[SL_SNAPSHOT_EVENTS];
         sl_gauge *running, *waiting;
         sl_histogram *chunk, *exposed;
     } c;

@@ -21,6 +21,9 @@ void sl_prefill_metrics_find(sl_prefill *p, sl_metrics *m)
     p->c.get_bytes = sl_metrics_counter(m, "sluice_transport_bytes_total", SL_LABELS("get"));
     p->c.stale = sl_metrics_counter(m, "sluice_messages_dropped_total", SL_LABELS("stale"));
     p->c.checksum = sl_metrics_counter(m, "sluice_checksum_failures_total", NULL);
+    for (int i = 0; i < SL_SNAPSHOT_EVENTS; i++)
+        p->c.snapshots[i] =
+            sl_metrics_counter(m, "sluice_state_snapshots_total", SL_LABELS(sl_snapshot_event_names[i]));
     p->c.running = sl_metrics_gauge(m, "sluice_prefill_requests_running", NULL);
     p->c.waiting = sl_metrics_gauge(m, "sluice_prefill_requests_waiting", NULL);
     p->c.chunk = sl_metrics_histogram(m, "sluice_prefill_chunk_seconds", NULL);

@@ -118,7 +118,10 @@ sl_status sl_prefill_states_restore(sl_prefill *p, sl_prefill_job *j, sl_err *er
         x->pulled ? j->own_pages + j->at.prefix : last_pages(x->prefix, sl_prefill_snapshot(p));
     const sl_status st = r->restore(r->impl, j->engine.seq, key_of(j, pos), pages, err);
     if (st == SL_OK)
+        sl_counter_add(p->c.snapshots[SL_SNAPSHOT_RESTORED], 1);
+    if (st != SL_ERR_CORRUPT)
         return st;
+    sl_counter_add(p->c.snapshots[SL_SNAPSHOT_DAMAGED], 1);
     sl_log(SL_LOG_WARN, "prefill", "snapshot_damaged", "rid=%016lx attempt=%u tokens=%d pulled=%d", j->rid,
            j->attempt, pos, x->pulled);
     if (!x->pulled)
@@ -145,6 +148,7 @@ sl_status sl_prefill_states_save(sl_prefill *p, sl_prefill_job *j, sl_err *err)
     if (s) {
         SL_TRY(r->save(r->impl, j->engine.seq, key_of(j, n), sl_lease_pages(s->lease), err));
         s->made = true;
+        sl_counter_add(p->c.snapshots[SL_SNAPSHOT_MADE], 1);
     }
     j->engine.prompt.stop = sl_prefill_states_stop(p, j);
     return SL_OK;
@@ -159,7 +163,8 @@ void sl_prefill_states_end(sl_prefill *p, sl_prefill_job *j)
         sl_prefill_saved *s = &x->list[i];
         if (!s->made || s->tokens % PAGE != 0 || s->tokens > public)
             continue;
-        sl_snapshot_publish(s->lease, j->engine.lease, j->msg->tokens, s->tokens);
+        if (sl_snapshot_publish(s->lease, j->engine.lease, j->msg->tokens, s->tokens))
+            sl_counter_add(p->c.snapshots[SL_SNAPSHOT_KEPT], 1);
         s->lease = NULL;
     }
     sl_prefill_states_release(j);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "decode/pages/told.h"
 #include "kvstore/domain.h"
+#include "kvstore/snapshot.h"
 
 struct sl_publish {
     const sl_pages_env *e;
@@ -49,10 +50,10 @@ void sl_publish_free(sl_publish *u)
     free(u);
 }
 
-/* Whether everybody may know this page. */
+/* Whether everybody may know this page. No text has those of a snapshot. */
 static bool is_open(const sl_publish *u, const sl_store_page *p)
 {
-    return sl_key_eq(p->seed, u->open_seed) && (p->seed.lo | p->seed.hi);
+    return !sl_snapshot_has(p->tokens) && sl_key_eq(p->seed, u->open_seed) && (p->seed.lo | p->seed.hi);
 }
 
 static void stored(sl_publish *u, sl_medium medium, const sl_store_page *p)

@@ -57,6 +57,7 @@ static const sl_row rows[] = {
     SL_ROW(numbers, run.draft_ns, "sluice_draft_seconds_total"),
     SL_ROW(numbers, run.retracted, "sluice_decode_retractions_total"),
     SL_ROW(numbers, run.spilled, "sluice_decode_spills_total"),
+    SL_ROW_EACH(numbers, run.snapshots, "sluice_state_snapshots_total", sl_snapshot_event_names, NULL),
     SL_ROW(numbers, tiles_read, "sluice_attention_tiles_total", "read"),
     SL_ROW(numbers, engine.tiles_skipped, "sluice_attention_tiles_total", "skipped"),
     SL_ROW(numbers, engine.idle_ns, "sluice_decode_idle_seconds_total"),

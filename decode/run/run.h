@@ -18,6 +18,7 @@
 #include "decode/mail.h"
 #include "decode/pages/pages.h"
 #include "decode/run/draft_length.h"
+#include "kvstore/snapshot.h"
 #include "worker/role.h"
 
 typedef struct sl_run sl_run;
@@ -92,6 +93,7 @@ typedef struct sl_run_stats {
     uint64_t retracted, spilled, fences;
     /* Drafts by their place, those of them that stood, and the time of drafting; tokens are chosen in `decoded` items of steps. */
     uint64_t drafted[SL_DRAFTS_MAX], accepted[SL_DRAFTS_MAX], draft_ns, decoded;
+    uint64_t snapshots[SL_SNAPSHOT_EVENTS];
     /* now */
     int32_t count[SL_TICKET_STATES];
     int32_t tickets;        /* that have a place */

@@ -145,7 +145,8 @@ void sl_run_states_publish(sl_run *r, sl_ticket *t, int32_t rows)
     const int32_t public = sl_runner_public(r->runner, t->n_prompt, rows);
     if (!x->kept || (!t->writer && !x->kept_made) || x->kept_tokens > public)
         return;
-    sl_snapshot_publish(x->kept, sl_run_of(t)->lease, t->tokens, x->kept_tokens);
+    r->st.snapshots[SL_SNAPSHOT_KEPT] +=
+        sl_snapshot_publish(x->kept, sl_run_of(t)->lease, t->tokens, x->kept_tokens);
     x->kept = NULL;
 }
 
@@ -164,13 +165,17 @@ sl_status sl_run_states_save(sl_run *r, sl_ticket *t, int32_t n, sl_err *err)
     const sl_key key = sl_snapshot_key(reserve_of(t)->seed, t->tokens, n);
     SL_TRY(r->runner->save(r->runner->impl, x->seq, key, sl_lease_pages(l), err));
     x->states.kept_made |= l == x->states.kept;
+    r->st.snapshots[SL_SNAPSHOT_MADE]++;
     return SL_OK;
 }
 
-static sl_status restore(const sl_run *r, const sl_ticket *t, int32_t n, const sl_lease *l, sl_err *err)
+static sl_status restore(sl_run *r, const sl_ticket *t, int32_t n, const sl_lease *l, sl_err *err)
 {
     const sl_key key = sl_snapshot_key(reserve_of(t)->seed, t->tokens, n);
-    return r->runner->restore(r->runner->impl, sl_run_of(t)->seq, key, last_pages(r, l), err);
+    const sl_status st = r->runner->restore(r->runner->impl, sl_run_of(t)->seq, key, last_pages(r, l), err);
+    r->st.snapshots[SL_SNAPSHOT_RESTORED] += st == SL_OK;
+    r->st.snapshots[SL_SNAPSHOT_DAMAGED] += st == SL_ERR_CORRUPT;
+    return st;
 }
 
 sl_status sl_run_states_begin(sl_run *r, sl_ticket *t, sl_err *err)

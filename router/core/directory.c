@@ -297,6 +297,18 @@ const sl_directory_match *sl_directory_lookup(sl_directory *d, const sl_key *key
     return d->match;
 }
 
+void sl_directory_cut(sl_directory *d, uint32_t place, uint32_t pages)
+{
+    sl_directory_match *m = &d->match[place];
+    const uint32_t memory = m->local - m->disk; /* the first ones, or among them */
+    if (m->local + m->shared <= pages)
+        return;
+    m->shared = pages > m->local ? pages - m->local : 0;
+    m->local = m->local < pages ? m->local : pages;
+    m->host = m->host < pages ? m->host : pages;
+    m->disk = m->local > memory ? m->local - memory : 0;
+}
+
 void sl_directory_get_stats(const sl_directory *d, sl_directory_stats *out)
 {
     *out = d->stats;

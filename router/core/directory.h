@@ -64,6 +64,8 @@ void sl_directory_clear(sl_directory *d, uint32_t place, sl_medium medium);
 
 /* For keys[0..n) of one prompt: an array by place. */
 const sl_directory_match *sl_directory_lookup(sl_directory *d, const sl_key *keys, size_t n);
+/* Of what a worker has of the prompt of the last lookup, only the first `pages` pages are of use. The results stay valid. */
+void sl_directory_cut(sl_directory *d, uint32_t place, uint32_t pages);
 bool sl_directory_has(const sl_directory *d, uint32_t place, sl_medium medium, sl_key key);
 /* Pages of one worker in one medium. */
 size_t sl_directory_count(const sl_directory *d, uint32_t place, sl_medium medium);

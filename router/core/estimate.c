@@ -10,9 +10,12 @@
  */
 #include "router/core/core_impl.h"
 
-#include "kvstore/page_key.h"
+#include <stdlib.h>
 
-enum { PULLS_MAX = 8 };
+#include "kvstore/page_key.h"
+#include "kvstore/snapshot.h"
+
+enum { PULLS_MAX = 8, SNAPSHOTS = 64 /* that are looked for in what a worker has of a prompt */ };
 static const double PEER_RATE = 1e9; /* bytes per second, until a worker has measured its own */
 static const double ALIKE = 2;       /* factor between speeds of prefill that count as equal */
 static const double PER_PROMPT = 2, MUCH_FASTER = 2;
@@ -81,6 +84,51 @@ static void find_owners(sl_router *r, sl_estimate *e)
     }
 }
 
+/* ---- snapshots of states ---- */
+
+typedef struct positions {
+    const sl_request *q;
+    int32_t snapshot;
+    sl_key *key; /* [n_keys], of the snapshot after each page; zero: not computed yet */
+} positions;
+
+static sl_key snapshot_key(const positions *p, uint32_t pages)
+{
+    sl_key *k = &p->key[pages - 1];
+    if (!(k->lo | k->hi))
+        *k = sl_snapshot_page_key(p->q->keys[pages - 1], p->snapshot);
+    return *k;
+}
+
+/* The most pages, of the first `reach` ones that the worker has, after which it has a snapshot. */
+static uint32_t last_snapshot(const sl_router *r, const sl_member *w, const positions *p, uint32_t reach)
+{
+    for (uint32_t at = reach; at && reach - at < SNAPSHOTS; at--) {
+        for (int m = 0; m < SL_MEDIUM_COUNT; m++)
+            if (sl_directory_has(r->directory, w->place, (sl_medium)m, snapshot_key(p, at)))
+                return at;
+    }
+    return 0;
+}
+
+/* A worker can use what it has of a prompt up to the last snapshot only, so nothing else counts as cached. */
+static void end_at_snapshots(const sl_router *r, const sl_request *q, const sl_directory_match *held)
+{
+    const uint32_t most = q->n_tokens ? (uint32_t)((q->n_tokens - 1) / SL_KEY_PAGE_TOKENS) : 0;
+    positions p = {.q = q, .snapshot = sl_snapshot_pages(&r->cluster.geometry)};
+    if (!p.snapshot || !q->n_keys)
+        return;
+    p.key = calloc(q->n_keys, sizeof *p.key);
+    for (const sl_member *w = r->cluster.members; w; w = w->next) {
+        if (!w->id || w->place == SL_DIRECTORY_NONE)
+            continue;
+        uint32_t reach = held[w->place].local + held[w->place].shared;
+        reach = reach < most ? reach : most;
+        sl_directory_cut(r->directory, w->place, p.key ? last_snapshot(r, w, &p, reach) : 0);
+    }
+    free(p.key);
+}
+
 void sl_estimate_begin(sl_router *r, const sl_request *q, sl_estimate *e)
 {
     *e = (sl_estimate){.held = sl_directory_lookup(r->directory, q->keys, q->n_keys),
@@ -88,6 +136,7 @@ void sl_estimate_begin(sl_router *r, const sl_request *q, sl_estimate *e)
                        .prefill_rate = mean_prefill_rate(r),
                        .stay_s = r->queue.stay_s,
                        .compute = r->queue.compute};
+    end_at_snapshots(r, q, e->held);
     if (r->o.sources)
         find_owners(r, e);
     find_prefill_queue(r, e);

@@ -13,8 +13,10 @@
  * then: their pages are recognized by their keys, which do not follow from the tokens alone.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "kvstore/page_key.h"
+#include "kvstore/snapshot.h"
 #include "router/core/core_impl.h"
 
 /* ---- batches ---- */
@@ -160,6 +162,23 @@ static void update_directory(sl_member *w, const sl_kv_batch *b)
         sl_directory_add(d, w->place, b->medium, b->stored[2 * i + 1]);
 }
 
+/* Pages of snapshots have tokens that no text has: only the directory knows them. Subscribers are told that one is removed, which
+ * they do not know either. */
+static void leave_out_snapshots(sl_kv_batch *b)
+{
+    size_t n = 0;
+    for (size_t i = 0; b->tokens && i < b->n_stored; i++) {
+        const int32_t *tokens = b->tokens + i * SL_KEY_PAGE_TOKENS;
+        if (sl_snapshot_has(tokens))
+            continue;
+        memmove(b->stored + 2 * n, b->stored + 2 * i, 2 * sizeof *b->stored);
+        memmove(b->tokens + n * SL_KEY_PAGE_TOKENS, tokens, SL_KEY_PAGE_TOKENS * sizeof *tokens);
+        n++;
+    }
+    if (b->tokens)
+        b->n_stored = n;
+}
+
 static bool is_zero(sl_key k)
 {
     return !(k.lo | k.hi);
@@ -209,6 +228,7 @@ void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e)
     w->kv_skipped = e->sequence != w->kv_sequence + 1;
     w->kv_sequence = e->sequence;
     update_directory(w, b);
+    leave_out_snapshots(b);
     withhold(w, b);
     publish(w->r, b);
 }

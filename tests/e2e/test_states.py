@@ -92,6 +92,12 @@ def test_prefixes_end_at_snapshots(start, toy, roles):
     assert list(answer.output_ids) == reference(toy, turn, 20) and answer.cached_tokens == cached(300)
     c.idle()
 
+    def snapshots(rank, event):
+        return real.metric(c.metrics(rank), "sluice_state_snapshots_total", f'event="{event}"')
+    last = len(roles) - 1
+    assert snapshots(1, "made") > 0 and snapshots(last, "kept") > 0 and snapshots(last, "restored") > 0
+    assert snapshots(1, "damaged") == snapshots(last, "damaged") == 0
+
 
 @pytest.mark.parametrize("roles", [("router", "prefill", "decode", "decode"), ("router", "both", "both")], ids=["apart", "both"])
 def test_a_worker_is_killed(start, toy, roles):

@@ -54,7 +54,7 @@ static void fill(int32_t *tokens, const int *kinds, int n_pages)
 static void on_event(void *ctx, sl_store_event ev, const sl_store_page *page)
 {
     ck_assert((ev == SL_STORE_CLEARED) == !page);
-    ck_assert((ev == SL_STORE_STORED) == (page && page->tokens));
+    ck_assert(!page || page->tokens);
     if (page)
         ck_assert(sl_key_eq(page->seed, seed_a));
     if (page && page->tokens)

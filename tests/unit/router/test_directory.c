@@ -98,6 +98,35 @@ START_TEST(a_lookup_tells_the_prefix_in_each_medium)
 }
 END_TEST
 
+/* A cut is what a lookup of fewer pages gives; how many of them are only on the disk it knows where those of memory come first. */
+START_TEST(a_cut_is_a_shorter_prompt)
+{
+    static const char kinds[] = "hhhdddbss-";
+    sl_key keys[12];
+    uint64_t seed = 77;
+    for (uint64_t i = 0; i < 12; i++)
+        keys[i] = key(i);
+    for (int turn = 0; turn < 500; turn++) {
+        char what[13] = {0};
+        for (int i = 0; i < 12; i++)
+            what[i] = kinds[rnd(&seed) % (sizeof kinds - 1)];
+        const uint32_t p = sl_directory_join(d), n = (uint32_t)(rnd(&seed) % 13);
+        put(p, what);
+        const sl_directory_match want = sl_directory_lookup(d, keys, n)[p];
+        const sl_directory_match *m = sl_directory_lookup(d, keys, 12);
+        const bool ordered = m[p].host == m[p].local - m[p].disk;
+        sl_directory_cut(d, p, n);
+        ck_assert_msg(m[p].host == want.host && m[p].local == want.local && m[p].shared == want.shared &&
+                          m[p].disk <= m[p].local,
+                      "%u pages of %s: %u %u %u %u", n, what, m[p].host, m[p].local, m[p].disk, m[p].shared);
+        ck_assert(!ordered || m[p].disk == want.disk);
+        sl_directory_leave(d, p);
+        for (uint64_t i = 0; i < 12; i++)
+            sl_directory_remove(d, p, SHARED, key(i));
+    }
+}
+END_TEST
+
 /* ---- random changes against a plain table ---- */
 
 enum { WORKERS = 12, KEYS = 300 };
@@ -292,6 +321,7 @@ int main(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_lookup_tells_the_prefix_in_each_medium, 0, 10);
+    tcase_add_test(t, a_cut_is_a_shorter_prompt);
     tcase_add_loop_test(t, equals_a_plain_table, 0, 3);
     tcase_add_test(t, memory_is_bounded_and_what_is_used_stays);
     tcase_add_test(t, many_holders_of_one_page);

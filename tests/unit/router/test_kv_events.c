@@ -302,6 +302,38 @@ START_TEST(tokens_are_withheld_on_disk_too)
 }
 END_TEST
 
+/* The directory has pages of snapshots, subscribers do not get them. */
+START_TEST(snapshots_are_for_the_directory_alone)
+{
+    enum { N = 40 };
+    uint8_t keys[32 * N] = {0}, tokens[256 * N] = {0};
+    uint64_t seed = 3;
+    size_t left = 0;
+    h.r->o.keys_file = "keys";
+    sl_kv_cursor c = sl_kv_subscribe(h.r, 0);
+    for (size_t k = 0; k < N; k++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const int32_t first = seed >> 63 ? -1 - (int32_t)(seed >> 50 & 3) : (int32_t)k + 1;
+        keys[32 * k + 16] = (uint8_t)(k + 1);
+        memcpy(tokens + 256 * k, &first, sizeof first);
+        left += first > 0;
+    }
+    ck_assert(left > 0 && left < N);
+    const sl_msg_kv_events e = {.sequence = ++sent[0],
+                                .stored = {keys, sizeof keys},
+                                .tokens = {tokens, sizeof tokens},
+                                .medium = SL_MEDIUM_HOST};
+    sl_kv_on_events(w[0], &e);
+    h.r->o.keys_file = NULL;
+    ck_assert_uint_eq(known(0, SL_MEDIUM_HOST), N);
+    sl_kv_batch gap;
+    const sl_kv_batch *b = sl_kv_read(h.r, &c, &gap);
+    ck_assert(b && b->n_stored == left);
+    for (size_t i = 0; i < left; i++) /* keys and tokens still belong together */
+        ck_assert_int_eq(b->tokens[i * SL_KEY_PAGE_TOKENS], (int32_t)b->stored[2 * i + 1].lo);
+}
+END_TEST
+
 START_TEST(a_lost_worker_ends_its_numbers)
 {
     sl_kv_cursor c = sl_kv_subscribe(h.r, 0);
@@ -321,6 +353,7 @@ int main(void)
         {a_lost_batch_voids_what_was_known, 0},      {a_lost_worker_ends_its_numbers, 0},
         {a_gap_is_healed_by_a_full_report, 0},       {each_medium_is_told_and_cleared_by_itself, 0},
         {tokens_are_withheld_on_disk_too, 0},        {a_gap_is_logged_once, 0},
+        {snapshots_are_for_the_directory_alone, 0},
     };
     return h_main("router/kv_events", setup, teardown, cases, SL_COUNT(cases));
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kvstore/page_key.h"
+#include "kvstore/snapshot.h"
 #include "tests/unit/router/harness.h"
 
 enum { OWNER = 1, OTHER = 2, PROMPT = 1000, PAGES = PROMPT / 64 };
@@ -276,6 +277,48 @@ START_TEST(only_what_is_computed_counts_as_work)
 }
 END_TEST
 
+/* With states what a worker has of a prompt counts up to its last snapshot: of random snapshots in random media, and of the pages
+ * that a prompt of n tokens can use. */
+START_TEST(prefixes_end_at_snapshots)
+{
+    enum { SNAPSHOT = 3 };
+    sl_geometry *g = &h.r->cluster.geometry;
+    const int64_t without = g->state_bytes;
+    sl_key keys[PAGES];
+    sl_estimate e;
+    uint64_t seed = 5;
+    keys_of_prompt(keys);
+    g->state_bytes = SNAPSHOT * g->page_bytes - SL_SNAPSHOT_HEADER;
+    ck_assert_int_eq(sl_snapshot_pages(g), SNAPSHOT);
+    const uint32_t place = member(OWNER)->place;
+    for (int turn = 0; turn < 200; turn++) {
+        sl_medium medium[PAGES];
+        bool has[PAGES];
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        sl_request q = {.keys = keys, .n_keys = PAGES, .n_tokens = 64 + (seed >> 40) % (PROMPT - 63)};
+        q.n_keys = q.n_tokens / 64;
+        uint32_t want = 0;
+        for (uint32_t i = 0; i < PAGES; i++) {
+            has[i] = seed >> (20 + i) & 1 && seed >> 60 & 1;
+            medium[i] = (sl_medium)((seed >> i) % SL_MEDIUM_COUNT);
+            if (has[i])
+                sl_directory_add(h.r->directory, place, medium[i], sl_snapshot_page_key(keys[i], SNAPSHOT));
+            if (has[i] && (i + 1) * 64 < q.n_tokens)
+                want = i + 1;
+        }
+        sl_estimate_begin(h.r, &q, &e);
+        const sl_directory_match *m = &e.held[place];
+        ck_assert_msg(m->local + m->shared == want && m->host == want, "turn %d: %u pages, not %u", turn,
+                      m->local + m->shared, want);
+        for (uint32_t i = 0; i < PAGES; i++)
+            if (has[i])
+                sl_directory_remove(h.r->directory, place, medium[i],
+                                    sl_snapshot_page_key(keys[i], SNAPSHOT));
+    }
+    g->state_bytes = without;
+}
+END_TEST
+
 /* The time that requests stay is the price of a place. */
 START_TEST(the_stay_is_measured)
 {
@@ -298,6 +341,7 @@ int main(void)
         {a_prefill_worker_is_chosen_by_prompts_and_tokens, 5},
         {only_what_is_computed_counts_as_work, 0},
         {the_stay_is_measured, 0},
+        {prefixes_end_at_snapshots, 0},
     };
     return h_main("router/place", setup, teardown, cases, SL_COUNT(cases));
 }
