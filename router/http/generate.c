@@ -143,7 +143,8 @@ typedef struct http_job {
     bool read;  /* the body was parsed: out is to be freed */
     bool pool;  /* it runs on the pool, where a constraint may be compiled */
     sl_oai_env env;
-    bool chat;
+    sl_oai_api api;
+    char *reply; /* of an API that needs no worker */
     char *body;
     size_t len;
     sl_oai_request out;
@@ -160,9 +161,14 @@ static uint64_t tools_bytes(const http_job *j)
 
 static void submit(http_req *q, http_job *j)
 {
+    static const char *const prefixes[] = {[OAI_COMPLETIONS] = "cmpl",
+                                           [OAI_CHAT] = "chatcmpl",
+                                           [OAI_RESPONSES] = "resp",
+                                           [OAI_MESSAGES] = "msg",
+                                           [OAI_GENERATE] = "gen"};
     sl_router *r = q->h->r;
     sl_oai_request *p = &j->out;
-    snprintf(q->id, sizeof q->id, "%s-%016lx%08lx", p->chat ? "chatcmpl" : "cmpl", sl_random_u64(),
+    snprintf(q->id, sizeof q->id, "%s-%016lx%08lx", prefixes[p->api], sl_random_u64(),
              sl_random_u64() & 0xffffffffu);
     snprintf(p->spec.id, sizeof p->spec.id, "%s", q->id);
     p->spec.arrival_ns = q->arrival_ns;
@@ -199,8 +205,14 @@ static void job_run(sl_front_job *f)
 {
     http_job *j = (http_job *)f;
     char field[96];
+    if (j->api >= OAI_TOKENIZE) {
+        free(j->reply);
+        j->reply = NULL;
+        j->st = sl_oai_reply(&j->env, j->api, j->body, j->len, &j->reply, &j->err);
+        return;
+    }
     if (!j->read) {
-        j->st = sl_oai_parse(&j->env, j->chat, j->body, j->len, &j->out, &j->err);
+        j->st = sl_oai_parse(&j->env, j->api, j->body, j->len, &j->out, &j->err);
         j->read = !j->st;
     }
     if (j->st || !j->pool || !j->out.form)
@@ -215,6 +227,7 @@ static void free_job(void *job)
     http_job *j = job;
     if (j->read)
         sl_oai_request_free(&j->out);
+    free(j->reply);
     free(j->body);
     sl_front_hold(j->job.r, &j->job.guard.held, 0);
     free(j);
@@ -237,10 +250,19 @@ static void set_stopped(http_job *j)
 
 static void refuse(http_req *q, http_job *j)
 {
-    sl_front_count_refused(q->h->r, j->chat ? "chat" : "completions", j->st);
+    sl_front_count_refused(q->h->r, sl_oai_name(j->api), j->st);
     sl_log(SL_LOG_INFO, "http", "request_invalid", "path=%s status=%s reason=\"%s\"", q->path,
            sl_status_name(j->st), j->err.text);
     http_reply_status(q, j->st, j->err.text);
+}
+
+/* The memory of the reply was taken while it was made; the request holds it now. */
+static void reply(http_req *q, http_job *j)
+{
+    http_reply(q, 200, "application/json", j->reply);
+    j->reply = NULL;
+    sl_front_hold(q->h->r, &j->job.guard.held, 0);
+    sl_front_hold(q->h->r, &q->answer_held, q->reply_len);
 }
 
 static void job_done(sl_front_job *f, bool ran)
@@ -251,12 +273,14 @@ static void job_done(sl_front_job *f, bool ran)
     if (!ran || j->st == SL_ERR_CANCELLED)
         set_stopped(j);
     if (j->begun)
-        sl_call_end(r, j->client, q && !j->st);
+        sl_call_end(r, j->client, q && !j->st && j->api < OAI_TOKENIZE);
     if (q) {
         q->job = NULL;
         sl_histogram_observe(q->h->stats->stage_tokenize, (double)(sl_now_ns() - j->begin_ns) / 1e9);
         if (j->st)
             refuse(q, j);
+        else if (j->api >= OAI_TOKENIZE)
+            reply(q, j);
         else
             submit(q, j);
         http_wake(q);
@@ -282,7 +306,8 @@ static http_job *new_job(http_req *q)
     j->env = h->env;
     j->env.guard = &j->job.guard;
     j->env.max_ids = sl_call_max_tokens(h->r);
-    j->chat = !strcmp(q->route->path, "/v1/chat/completions");
+    j->api = sl_oai_find(q->route->path);
+    j->env.context = (int32_t)sl_call_max_tokens(h->r);
     j->len = q->body.len;
     j->body = sl_sb_take(&q->body);
     j->job.guard.held = q->held; /* the body, which the job owns now */

@@ -5,8 +5,8 @@
  * request at once.
  *
  * Here: the state of the server and of a request, shared by daemon.c (listening, running), connections.c (their
- * timeouts), server.c (receiving, waiting, replying), generate.c (completions), cache.c (questions to one worker) and pages.c
- * (what is answered at once).
+ * timeouts), server.c (receiving, waiting, replying), routes.c (the table), generate.c (completions), cache.c (questions to one
+ * worker) and pages.c (what is answered at once).
  */
 #ifndef SL_ROUTER_HTTP_HTTP_IMPL_H
 #define SL_ROUTER_HTTP_HTTP_IMPL_H
@@ -110,7 +110,20 @@ void http_reply(http_req *q, int code, const char *type, char *text);
 void http_reply_status(http_req *q, sl_status st, const char *text);
 void http_reply_error(http_req *q, int code, const char *message, const char *type, const char *ecode);
 
-/* Finds the route; on failure sets an error reply (404, 405, 401). */
+/* pages.c: what is answered at once. */
+void http_page_health(http_req *q);
+void http_page_live(http_req *q);
+void http_page_metrics(http_req *q);
+void http_page_models(http_req *q);
+void http_page_model(http_req *q);
+void http_page_workers(http_req *q);
+void http_page_flush(http_req *q);
+void http_page_version(http_req *q);
+void http_page_model_info(http_req *q);
+void http_page_server_info(http_req *q);
+void http_page_tokenizer_info(http_req *q);
+
+/* routes.c. Finds the route; on failure sets an error reply (404, 405, 401). */
 void http_route_request(http_req *q, const char *url, const char *method);
 /* strict.c: what is wrong with the head, or NULL; whether the body is chunked. method and version: as libmicrohttpd gives
  * them, which are where they were received. */

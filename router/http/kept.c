@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "router/http/http_impl.h"
 
-enum { KEPT = 16, FRESH = 4 };
+enum { KEPT = 32, FRESH = 4 };
 #define KEPT_NS (100 * SL_MS)
 
 typedef struct kept {

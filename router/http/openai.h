@@ -14,12 +14,32 @@
 #include "model/chat.h"
 #include "router/core.h"
 
+/* What a body is. The first five become requests for tokens, the others are answered at once. */
+typedef enum {
+    OAI_COMPLETIONS,
+    OAI_CHAT,
+    OAI_RESPONSES,    /* OpenAI's /v1/responses */
+    OAI_MESSAGES,     /* Anthropic's /v1/messages */
+    OAI_GENERATE,     /* SGLang's /generate */
+    OAI_TOKENIZE,     /* vLLM's /tokenize */
+    OAI_DETOKENIZE,   /* vLLM's /detokenize */
+    OAI_COUNT_TOKENS, /* Anthropic's /v1/messages/count_tokens */
+    OAI_APIS
+} sl_oai_api;
+/* Its path, and its name in metrics and logs. OAI_APIS: no such path. */
+const char *sl_oai_path(sl_oai_api api);
+const char *sl_oai_name(sl_oai_api api);
+sl_oai_api sl_oai_find(const char *path);
+
 /* What parsing needs to know of the server; constant while requests are parsed. */
 typedef struct sl_oai_env {
     const sl_tokenizer *tok;
     sl_chat_format chat;
     const char *served_name;
     bool parse_special; /* router.parse_special: unless the request says otherwise */
+    const int32_t *eos; /* [n_eos]: tokens that end a sequence */
+    size_t n_eos;
+    int32_t context; /* 0: not known */
     /* of one request; not used after it was parsed */
     size_t max_ids;  /* of a prompt; 0: any number */
     sl_guard *guard; /* may be NULL */
@@ -38,9 +58,13 @@ typedef struct sl_oai_prompt {
 } sl_oai_prompt;
 
 typedef struct sl_oai_request {
+    sl_oai_api api;
+    json_t *shown; /* of OAI_RESPONSES: what the answer repeats of the request; owned */
     bool chat, stream, include_usage, continuous_usage;
     bool logprobs;
     int top_logprobs;
+    int32_t stops[SL_STOP_IDS_MAX]; /* [n_stops]: stop_token_ids of the client */
+    uint32_t n_stops;
     bool echo; /* the text of the prompt precedes the answer, and with logprobs its log-probabilities */
     int prompt_logprobs;    /* -1: not asked for */
     bool no_output;         /* max_tokens 0: the one token that is computed is not part of the answer */
@@ -59,7 +83,10 @@ typedef struct sl_oai_request {
  * Parses, renders and tokenizes one body. err reads "field: reason". What it takes is taken from env->guard and stays
  * taken. Errors: INVALID, NOT_FOUND (model), TOO_LARGE, UNSUPPORTED, EXHAUSTED (the guard has no room), CANCELLED.
  */
-sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_request *out,
+sl_status sl_oai_parse(const sl_oai_env *env, sl_oai_api api, const char *body, size_t len,
+                       sl_oai_request *out, sl_err *err);
+/* The whole answer of an API that needs no worker; malloc'ed. Errors as above. */
+sl_status sl_oai_reply(const sl_oai_env *env, sl_oai_api api, const char *body, size_t len, char **out,
                        sl_err *err);
 void sl_oai_request_free(sl_oai_request *q);
 void sl_oai_prompts_free(sl_oai_prompt *p, size_t n);
@@ -89,8 +116,12 @@ void sl_oai_answer_fail(sl_oai_answer *a, sl_status st, const char *error);
 /* Not a stream, all choices ended: the whole document, malloc'ed; NULL when out of memory. Once; on any thread. */
 char *sl_oai_answer_json(sl_oai_answer *a);
 
+/* Insertions, deletions, replacements and exchanges of neighbours between two names; more than `most`: any larger number. */
+unsigned sl_oai_distance(const char *a, const char *b, unsigned most);
 /* {"error":{…}} for a status and an error text "field: reason"; malloc'ed. code: the HTTP status. */
 char *sl_oai_error_json(sl_status st, const char *text, int *code);
+/* {"type":"error","error":{…}}, as Anthropic has it. text may begin with "body.". */
+char *sl_oai_messages_error(int code, const char *text);
 /* The same with the HTTP status, type and code given. */
 char *sl_oai_error_text(const char *message, const char *type, const char *code, const char *param);
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "router/http/openai_answer_impl.h"
+#include "router/http/agent.h"
 
 enum { KEEP_BYTES = 64 << 10 }; /* of a stream's buffer after it was emptied */
 
@@ -49,7 +49,14 @@ sl_oai_answer *sl_oai_answer_create(const sl_oai_env *env, sl_oai_request *q, co
         a->kept += a->prompts[i].json.len * (a->stream ? 1 : a->n_per_prompt);
     for (uint32_t i = 0; i < n && a->echo; i++)
         a->choices[i].lp.offset = a->prompts[i / a->n_per_prompt].len;
-    for (uint32_t i = 0; i < n && a->chat && a->stream && !a->form; i++) {
+    a->generate = q->api == OAI_GENERATE;
+    a->n_stops = q->n_stops;
+    memcpy(a->stops, q->stops, sizeof a->stops);
+    if (oai_agent_create(q->api, &q->shown, &a->agent)) {
+        sl_oai_answer_destroy(a);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < n && a->chat && (a->stream || a->agent) && !a->form; i++) {
         if (sl_chat_parser_create(env->chat, a->thinking, a->tools, &a->choices[i].parser)) {
             sl_oai_answer_destroy(a);
             return NULL;
@@ -69,6 +76,7 @@ void sl_oai_answer_destroy(sl_oai_answer *a)
         free(a->choices[i].stop_reason);
     }
     sl_oai_prompts_free(a->prompts, a->n_shown);
+    oai_agent_free(a->agent);
     json_decref(a->tools);
     sl_sb_free(&a->out);
     free(a->choices);
@@ -101,6 +109,14 @@ void oai_put_usage(const sl_oai_answer *a, sl_strbuf *out)
                  "{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
                  "\"prompt_tokens_details\":{\"cached_tokens\":%u}}",
                  prompt, completion, prompt + completion, cached);
+}
+
+void oai_put_stop_reason(const oai_choice *c, sl_strbuf *out)
+{
+    if (c->stop_string)
+        sl_sb_json(out, c->stop_reason, strlen(c->stop_reason));
+    else
+        sl_sb_str(out, c->stop_reason);
 }
 
 void oai_put_json(json_t *o, sl_strbuf *out)
@@ -149,7 +165,9 @@ static void fail(sl_oai_answer *a, sl_status st, const char *error)
     a->failed = true;
     a->status = st;
     snprintf(a->error, sizeof a->error, "%s", error);
-    if (a->stream && a->began) /* else nothing was sent: an ordinary error response is still possible */
+    if (a->stream && a->began && a->agent)
+        a->agent->shape->error(a, st, error);
+    else if (a->stream && a->began) /* else nothing was sent: an ordinary error response is still possible */
         oai_stream_error(a, st, error);
 }
 
@@ -161,7 +179,11 @@ static void end_choice(sl_oai_answer *a, oai_choice *c, const sl_output *o)
     char text[32];
     if (o->matched_stop) {
         c->stop_reason = strdup(o->matched_stop);
-    } else if (o->matched_token >= 0) {
+        c->stop_string = true;
+    }
+    for (uint32_t i = 0; i < a->n_stops && !c->stop_reason; i++) { /* not the tokens that end every answer */
+        if (a->stops[i] != o->matched_token)
+            continue;
         snprintf(text, sizeof text, "%d", o->matched_token);
         c->stop_reason = strdup(text);
     }
@@ -196,15 +218,19 @@ void sl_oai_answer_feed(sl_oai_answer *a, const sl_output *given)
         return;
     }
     size_t before = oai_logprobs_bytes(&c->lp);
-    for (size_t i = 0; a->logprobs && i < o->n_tokens; i++)
+    for (size_t i = 0; a->logprobs && !a->generate && i < o->n_tokens; i++)
         oai_logprobs_add(a, &c->lp, &o->tokens[i]);
     if (o->finished)
         end_choice(a, c, o);
-    bool whole = !a->stream || a->form == OAI_CALLS;
+    bool whole = !a->agent && !a->generate && (!a->stream || a->form == OAI_CALLS);
     a->kept += (a->stream ? 0 : oai_logprobs_bytes(&c->lp) - before) + (whole ? o->text_len : 0);
     if (whole)
         sl_sb_append(&c->text, o->text, o->text_len);
-    if (a->stream)
+    if (a->agent)
+        oai_agent_output(a, o);
+    else if (a->generate)
+        oai_generate_output(a, o);
+    else if (a->stream)
         oai_stream_output(a, o);
     if (a->oom || a->out.bad || c->text.bad)
         fail(a, SL_ERR_NO_MEMORY, "out of memory");

@@ -24,12 +24,17 @@ typedef struct oai_choice {
     sl_chat_parser *parser; /* chat stream */
     bool role_sent, call_sent, ended;
     const char *finish;
-    char *stop_reason;
+    char *stop_reason; /* a stop string, or a token id that the request names */
+    bool stop_string;
     uint32_t prompt_tokens, completion_tokens, cached_tokens;
 } oai_choice;
 
 struct sl_oai_answer {
     sl_oai_env env;
+    bool generate;                  /* OAI_GENERATE */
+    struct oai_agent *agent;        /* agent.h; NULL: choices are made of text */
+    int32_t stops[SL_STOP_IDS_MAX]; /* [n_stops], those that the request names */
+    uint32_t n_stops;
     bool chat, stream, include_usage, continuous_usage, logprobs, thinking;
     int top;
     json_t *tools;
@@ -68,6 +73,12 @@ void oai_prompt_logprobs(const sl_oai_answer *a, uint32_t choice, oai_logprobs *
 /* Appends ,"prompt_logprobs":[…] of the prompt of the choice, if that is wanted. */
 void oai_prompt_member(const sl_oai_answer *a, uint32_t choice, sl_strbuf *out);
 
+/* Appends ,"input_token_logprobs":[…] of the first prompt. */
+void oai_prompt_input(const sl_oai_answer *a, sl_strbuf *out);
+/* generate_answer.c: OAI_GENERATE. */
+void oai_generate_output(sl_oai_answer *a, const sl_output *o);
+char *oai_generate_document(const sl_oai_answer *a);
+
 /* The token as valid UTF-8; malloc'ed, NULL when it cannot be decoded. */
 char *oai_token_text(const sl_oai_answer *a, int32_t id, size_t *len);
 /* Appends a number that every parser takes for a real one. */
@@ -77,6 +88,8 @@ void oai_put_logprob(sl_strbuf *sb, float v);
 void oai_put_head(const sl_oai_answer *a, const char *object, sl_strbuf *out);
 /* Appends the usage of all choices, as a JSON object. */
 void oai_put_usage(const sl_oai_answer *a, sl_strbuf *out);
+/* Appends the stop string, or the number of the token. */
+void oai_put_stop_reason(const oai_choice *c, sl_strbuf *out);
 /* Appends a JSON value and drops the reference; NULL (out of memory) makes out bad. */
 void oai_put_json(json_t *o, sl_strbuf *out);
 void oai_make_call_id(char *out, size_t cap);

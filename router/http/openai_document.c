@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "router/http/openai_answer_impl.h"
+#include "router/http/agent.h"
 
 /* The message of an answer under a constraint, whose text is no text of the model's own format. */
 static json_t *forced_message(const sl_oai_answer *a, oai_choice *c)
@@ -64,7 +64,7 @@ static void put_choice(sl_oai_answer *a, uint32_t i, sl_strbuf *out)
     oai_logprobs_take(a, &c->lp, out);
     sl_sb_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", c->finish);
     if (c->stop_reason)
-        sl_sb_json(out, c->stop_reason, strlen(c->stop_reason));
+        oai_put_stop_reason(c, out);
     else
         sl_sb_str(out, "null");
     if (!a->chat)
@@ -75,6 +75,10 @@ static void put_choice(sl_oai_answer *a, uint32_t i, sl_strbuf *out)
 char *sl_oai_answer_json(sl_oai_answer *a)
 {
     sl_strbuf out = {0};
+    if (a->agent)
+        return a->agent->shape->document(a);
+    if (a->generate)
+        return oai_generate_document(a);
     oai_put_head(a, a->chat ? "chat.completion" : "text_completion", &out);
     for (uint32_t i = 0; i < a->n && !out.bad; i++)
         put_choice(a, i, &out);

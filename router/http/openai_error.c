@@ -74,3 +74,26 @@ char *sl_oai_error_json(sl_status st, const char *text, int *code)
     bool client = e->http >= 400 && e->http < 500;
     return sl_oai_error_text(text, e->type, e->code, client && param[0] ? param : NULL);
 }
+
+char *sl_oai_messages_error(int code, const char *text)
+{
+    static const struct {
+        int code;
+        const char *type;
+    } types[] = {{400, "invalid_request_error"}, {401, "authentication_error"}, {403, "permission_error"},
+                 {404, "not_found_error"},       {413, "request_too_large"},    {429, "rate_limit_error"},
+                 {503, "overloaded_error"},      {504, "timeout_error"}};
+    const char *type = code < 500 ? "invalid_request_error" : "api_error";
+    for (size_t i = 0; i < SL_COUNT(types); i++)
+        if (types[i].code == code)
+            type = types[i].type;
+    if (!strncmp(text, "body.", 5))
+        text += 5;
+    json_t *o = json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", type, "message", text);
+    if (!o) /* the message is not UTF-8: it quotes the client */
+        o = json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", type, "message",
+                      "invalid request");
+    char *out = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    json_decref(o);
+    return out;
+}

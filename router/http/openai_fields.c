@@ -11,8 +11,15 @@
 #define CHAT OAI_OF_CHAT
 #define TEXT OAI_OF_COMPLETIONS
 #define BOTH (OAI_OF_CHAT | OAI_OF_COMPLETIONS)
+#define RESP (1u << OAI_RESPONSES)
+#define MSGS (1u << OAI_MESSAGES)
+#define COUNT (1u << OAI_COUNT_TOKENS)
+#define GEN (1u << OAI_GENERATE)
+#define TOKS (1u << OAI_TOKENIZE)
+#define DETOK (1u << OAI_DETOKENIZE)
 
-/* neutral: a value, as JSON, that changes nothing, besides null, false, and what is empty. */
+/* neutral: a value, as JSON, that changes nothing, besides null, false, and what is empty. A name may have several rows, for
+ * different APIs. */
 static const oai_field fields[] = {
     {"model", BOTH, OAI_USED, NULL},
     {"messages", CHAT, OAI_USED, NULL},
@@ -110,6 +117,97 @@ static const oai_field fields[] = {
     {"web_search_options", CHAT, OAI_REFUSED, NULL},
     {"functions", CHAT, OAI_REFUSED, NULL},
     {"function_call", CHAT, OAI_REFUSED, "\"none\""},
+    /* /v1/responses */
+    {"model", RESP | MSGS | COUNT | TOKS | DETOK, OAI_USED, NULL},
+    {"input", RESP, OAI_USED, NULL},
+    {"instructions", RESP, OAI_USED, NULL},
+    {"max_output_tokens", RESP, OAI_USED, NULL},
+    {"text", RESP, OAI_USED, NULL},
+    {"reasoning", RESP, OAI_USED, NULL},
+    {"temperature", RESP | MSGS, OAI_USED, NULL},
+    {"top_p", RESP | MSGS, OAI_USED, NULL},
+    {"stream", RESP | MSGS, OAI_USED, NULL},
+    {"tools", RESP | MSGS | COUNT, OAI_USED, NULL},
+    {"tool_choice", RESP | MSGS | COUNT, OAI_USED, NULL},
+    {"parallel_tool_calls", RESP, OAI_USED, NULL},
+    {"user", RESP, OAI_USED, NULL},
+    {"metadata", RESP, OAI_USED, NULL},
+    {"seed", RESP | MSGS, OAI_USED, NULL},
+    {"ignore_eos", RESP | MSGS, OAI_USED, NULL},
+    {"cache_salt", RESP | MSGS, OAI_USED, NULL},
+    {"chat_template_kwargs", RESP, OAI_USED, NULL},
+    {"store", RESP, OAI_IGNORED, NULL},
+    {"include", RESP, OAI_IGNORED, NULL},
+    {"stream_options", RESP, OAI_IGNORED, NULL},
+    {"service_tier", RESP | MSGS, OAI_IGNORED, NULL},
+    {"prompt_cache_key", RESP, OAI_IGNORED, NULL},
+    {"prompt_cache_retention", RESP, OAI_IGNORED, NULL},
+    {"safety_identifier", RESP, OAI_IGNORED, NULL},
+    {"previous_response_id", RESP, OAI_REFUSED, NULL},
+    {"conversation", RESP, OAI_REFUSED, NULL},
+    {"prompt", RESP, OAI_REFUSED, NULL},
+    {"background", RESP, OAI_REFUSED, NULL},
+    {"truncation", RESP, OAI_REFUSED, "\"disabled\""},
+    {"top_logprobs", RESP, OAI_REFUSED, "0"},
+    {"max_tool_calls", RESP, OAI_REFUSED, NULL},
+    {"context_management", RESP | MSGS | COUNT, OAI_REFUSED, NULL},
+    /* /v1/messages and /v1/messages/count_tokens */
+    {"messages", MSGS | COUNT, OAI_USED, NULL},
+    {"system", MSGS | COUNT, OAI_USED, NULL},
+    {"max_tokens", MSGS, OAI_USED, NULL},
+    {"stop_sequences", MSGS, OAI_USED, NULL},
+    {"top_k", MSGS, OAI_USED, NULL},
+    {"thinking", MSGS | COUNT, OAI_USED, NULL},
+    {"metadata", MSGS, OAI_IGNORED, NULL},
+    {"betas", MSGS | COUNT, OAI_IGNORED, NULL},
+    {"cache_control", MSGS | COUNT, OAI_IGNORED, NULL},
+    {"inference_geo", MSGS, OAI_IGNORED, NULL},
+    {"container", MSGS, OAI_REFUSED, NULL},
+    {"mcp_servers", MSGS | COUNT, OAI_REFUSED, NULL},
+    {"output_config", MSGS | COUNT, OAI_USED, NULL},
+    {"diagnostics", MSGS, OAI_IGNORED, NULL},
+    {"speed", MSGS | COUNT, OAI_IGNORED, NULL},
+    {"user_profile_id", MSGS, OAI_IGNORED, NULL},
+    {"workspace_id", MSGS, OAI_IGNORED, NULL},
+    {"output_format", MSGS | COUNT, OAI_REFUSED, NULL},
+    /* /generate */
+    {"text", GEN, OAI_USED, NULL},
+    {"input_ids", GEN, OAI_USED, NULL},
+    {"sampling_params", GEN, OAI_USED, NULL},
+    {"stream", GEN, OAI_USED, NULL},
+    {"return_logprob", GEN, OAI_USED, NULL},
+    {"top_logprobs_num", GEN, OAI_USED, NULL},
+    {"logprob_start_len", GEN, OAI_USED, NULL},
+    {"model", GEN, OAI_USED, NULL},
+    {"rid", GEN, OAI_IGNORED, NULL},
+    {"return_text_in_logprobs", GEN, OAI_IGNORED, NULL},
+    {"lora_path", GEN, OAI_REFUSED, NULL},
+    {"image_data", GEN, OAI_REFUSED, NULL},
+    {"video_data", GEN, OAI_REFUSED, NULL},
+    {"audio_data", GEN, OAI_REFUSED, NULL},
+    {"input_embeds", GEN, OAI_REFUSED, NULL},
+    {"token_ids_logprob", GEN, OAI_REFUSED, NULL},
+    {"return_hidden_states", GEN, OAI_REFUSED, NULL},
+    {"custom_logit_processor", GEN, OAI_REFUSED, NULL},
+    {"session_params", GEN, OAI_REFUSED, NULL},
+    {"log_metrics", GEN, OAI_IGNORED, NULL},
+    {"data_parallel_rank", GEN, OAI_REFUSED, NULL},
+    {"priority", GEN, OAI_REFUSED, "0"},
+    {"bootstrap_host", GEN, OAI_REFUSED, NULL},
+    {"bootstrap_port", GEN, OAI_REFUSED, NULL},
+    {"bootstrap_room", GEN, OAI_REFUSED, NULL},
+    /* /tokenize, /detokenize */
+    {"prompt", TOKS, OAI_USED, NULL},
+    {"messages", TOKS, OAI_USED, NULL},
+    {"tools", TOKS, OAI_USED, NULL},
+    {"chat_template_kwargs", TOKS, OAI_USED, NULL},
+    {"add_special_tokens", TOKS, OAI_USED, NULL},
+    {"parse_special", TOKS, OAI_USED, NULL},
+    {"return_token_strs", TOKS, OAI_USED, NULL},
+    {"add_generation_prompt", TOKS, OAI_REFUSED, "true"},
+    {"continue_final_message", TOKS, OAI_REFUSED, NULL},
+    {"tokens", DETOK, OAI_USED, NULL},
+    {"skip_special_tokens", DETOK, OAI_USED, NULL},
 };
 
 const oai_field *sl_oai_field(size_t i)
@@ -121,8 +219,7 @@ const oai_field *sl_oai_field(size_t i)
 
 enum { NAME_MAX_BYTES = 48 };
 
-/* Insertions, deletions, replacements and exchanges of neighbours between two names; more than `most`: any larger number. */
-static unsigned distance(const char *a, const char *b, unsigned most)
+unsigned sl_oai_distance(const char *a, const char *b, unsigned most)
 {
     size_t n = strlen(a), m = strlen(b);
     unsigned row[3][NAME_MAX_BYTES + 1];
@@ -152,8 +249,9 @@ const char *sl_oai_field_near(const char *name, unsigned of)
     const char *near = NULL;
     most = most < 1 ? 1 : most > 3 ? 3 : most;
     for (size_t i = 0; i < SL_COUNT(fields); i++) {
-        unsigned d =
-            fields[i].of & of && fields[i].how == OAI_USED ? distance(name, fields[i].name, most) : most + 1;
+        unsigned d = fields[i].of & of && fields[i].how == OAI_USED
+                         ? sl_oai_distance(name, fields[i].name, most)
+                         : most + 1;
         if (d > most)
             continue;
         near = fields[i].name;
@@ -164,12 +262,26 @@ const char *sl_oai_field_near(const char *name, unsigned of)
 
 /* ---- a body ---- */
 
-static const oai_field *find(const char *name)
+/* The row of this API, or of another one. */
+static const oai_field *find(const char *name, unsigned of)
 {
-    for (size_t i = 0; i < SL_COUNT(fields); i++)
-        if (!strcmp(fields[i].name, name))
+    const oai_field *other = NULL;
+    for (size_t i = 0; i < SL_COUNT(fields); i++) {
+        if (strcmp(fields[i].name, name))
+            continue;
+        if (fields[i].of & of)
             return &fields[i];
-    return NULL;
+        other = other ? other : &fields[i];
+    }
+    return other;
+}
+
+static const char *path_of(unsigned of)
+{
+    unsigned api = 0;
+    while (!(of >> api & 1))
+        api++;
+    return sl_oai_path((sl_oai_api)api);
 }
 
 static bool is_empty(const json_t *v)
@@ -210,14 +322,13 @@ sl_status sl_oai_fields_check(const json_t *o, unsigned of, sl_err *err)
     json_t *v;
     json_object_foreach((json_t *)o, name, v)
     {
-        const oai_field *f = find(name);
-        if (!f)
+        const oai_field *f = find(name, of);
+        if (!f || (!(f->of & of) && !(of & BOTH) && !is_empty(v)))
             return refuse_unknown(name, of, err);
         if (f->how == OAI_REFUSED && !is_neutral(f, v))
             return sl_fail(err, SL_ERR_UNSUPPORTED, "body.%s: is not supported", name);
         if (!(f->of & of) && !is_empty(v))
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "body.%s: is a field of %s", name,
-                           f->of & OAI_OF_CHAT ? "/v1/chat/completions" : "/v1/completions");
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "body.%s: is a field of %s", name, path_of(f->of));
     }
     return SL_OK;
 }

@@ -4,7 +4,7 @@
 
 #include "router/http/openai.h"
 
-enum { OAI_OF_CHAT = 1, OAI_OF_COMPLETIONS = 2 };
+enum { OAI_OF_CHAT = 1u << OAI_CHAT, OAI_OF_COMPLETIONS = 1u << OAI_COMPLETIONS };
 typedef enum { OAI_USED, OAI_IGNORED, OAI_REFUSED } oai_field_use;
 
 typedef struct oai_field {
@@ -30,6 +30,16 @@ static inline bool oai_given(const json_t *o, const char *key)
 
 /* The constraint of a body, of whatever fields it comes from: q->spec.sampling and q->form. Tools have been kept already. */
 sl_status sl_oai_read_constraint(const json_t *o, sl_oai_request *q, sl_err *err);
+/* The JSON of a body, whose memory is taken from env->guard. */
+sl_status sl_oai_load(const sl_oai_env *env, const char *body, size_t len, json_t **out, sl_err *err);
+/* Parses a body of OAI_COMPLETIONS or OAI_CHAT, for an answer of q->api; on an error *q is freed. */
+sl_status sl_oai_parse_object(const sl_oai_env *env, const json_t *o, bool chat, sl_oai_request *q,
+                              sl_err *err);
+/* The body of OAI_CHAT or OAI_COMPLETIONS that asks for the same. Errors name the fields of o. */
+sl_status sl_oai_from_responses(const json_t *o, json_t **chat, json_t **shown, sl_err *err);
+sl_status sl_oai_from_messages(const json_t *o, json_t **chat, sl_err *err);
+sl_status sl_oai_from_generate(const json_t *o, const char *model, json_t **text, sl_err *err);
+
 /* openai_prompt.c: echo, prompt_logprobs; then, when there are prompts, what the answer shows of them. */
 sl_status sl_oai_read_shown(const json_t *o, sl_oai_request *q, sl_err *err);
 sl_status sl_oai_show_prompts(const sl_oai_env *env, const json_t *prompt, sl_oai_request *q, sl_err *err);

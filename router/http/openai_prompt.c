@@ -196,6 +196,18 @@ static void put_entry(const sl_oai_answer *a, int32_t id, float logprob, int ran
     free(text);
 }
 
+void oai_prompt_input(const sl_oai_answer *a, sl_strbuf *out)
+{
+    sl_msg_token t;
+    sl_sb_printf(out, ",\"input_token_logprobs\":[[null,%d,null]", a->prompts[0].first);
+    for (size_t at = 0; next(&a->prompts[0].scores, &at, &t);) {
+        sl_sb_str(out, ",[");
+        oai_put_logprob(out, t.logprob);
+        sl_sb_printf(out, ",%d,null]", t.id);
+    }
+    sl_sb_char(out, ']');
+}
+
 void oai_prompt_member(const sl_oai_answer *a, uint32_t choice, sl_strbuf *out)
 {
     sl_msg_token t;

@@ -89,8 +89,9 @@ static sl_status parse_ids(sl_guard *g, const json_t *a, const char *what, size_
     return SL_OK;
 }
 
-static sl_status parse_stop_ids(const json_t *o, sl_sampling *s, sl_err *err)
+static sl_status parse_stop_ids(const json_t *o, sl_oai_request *q, sl_err *err)
 {
+    sl_sampling *s = &q->spec.sampling;
     json_t *a = NULL;
     int32_t *ids = NULL;
     size_t n = 0;
@@ -100,6 +101,9 @@ static sl_status parse_stop_ids(const json_t *o, sl_sampling *s, sl_err *err)
     st = parse_ids(NULL, a, "stop_token_ids", SL_STOP_IDS_MAX, &ids, &n, err);
     if (!st)
         st = sl_sampling_set_stop_ids(s, ids, (uint32_t)n);
+    if (!st && n)
+        memcpy(q->stops, ids, n * sizeof *ids);
+    q->n_stops = st ? 0 : (uint32_t)n;
     free(ids);
     return st;
 }
@@ -179,7 +183,7 @@ static sl_status parse_sampling(const json_t *o, sl_oai_request *q, sl_err *err)
     SL_TRY(sl_json_opt_bool(o, W, "ignore_eos", &p->ignore_eos, err));
     SL_TRY(parse_seed(o, s, err));
     SL_TRY(parse_bias(o, p, err));
-    SL_TRY(parse_stop_ids(o, p, err));
+    SL_TRY(parse_stop_ids(o, q, err));
     SL_TRY(parse_stop(o, s, err));
     SL_TRY(sl_json_opt_bool(o, W, "include_stop_str_in_output", &s->include_stop, err));
     bool skip = true;
@@ -420,17 +424,24 @@ static sl_status render(const sl_oai_env *env, const json_t *o, sl_oai_request *
     return st ? st : sl_oai_show_prompts(env, NULL, q, err);
 }
 
-static sl_status parse_object(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
+sl_status sl_oai_parse_object(const sl_oai_env *env, const json_t *o, bool chat, sl_oai_request *q,
+                              sl_err *err)
 {
-    if (!json_is_object(o))
-        return sl_fail(err, SL_ERR_INVALID, W ": want a JSON object");
-    SL_TRY(sl_oai_fields_check(o, q->chat ? OAI_OF_CHAT : OAI_OF_COMPLETIONS, err));
-    SL_TRY(parse_common(env, o, q, err));
-    return q->chat ? render(env, o, q, err) : parse_prompt(env, o, q, err);
+    q->chat = chat;
+    q->parse_special = env->parse_special;
+    sl_request_spec_init(&q->spec);
+    q->spec.api = sl_oai_name(q->api);
+    sl_status st = sl_oai_fields_check(o, chat ? OAI_OF_CHAT : OAI_OF_COMPLETIONS, err);
+    if (!st)
+        st = parse_common(env, o, q, err);
+    if (!st)
+        st = chat ? render(env, o, q, err) : parse_prompt(env, o, q, err);
+    if (st)
+        sl_oai_request_free(q);
+    return st;
 }
 
-sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_request *out,
-                       sl_err *err)
+sl_status sl_oai_load(const sl_oai_env *env, const char *body, size_t len, json_t **out, sl_err *err)
 {
     json_t *o = NULL;
     sl_json_cost cost = sl_json_measure(body, len);
@@ -438,23 +449,52 @@ sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_
         return sl_fail(err, SL_ERR_INVALID, W ": is nested deeper than %d levels", SL_JSON_DEPTH_MAX);
     SL_TRY(sl_guard_take(env->guard, cost.bytes, err));
     SL_TRY(sl_json_parse(body, len, W, &o, err));
-    sl_oai_request q = {.chat = chat, .parse_special = env->parse_special};
-    sl_request_spec_init(&q.spec);
-    q.spec.api = chat ? "chat" : "completions";
-    sl_status st = parse_object(env, o, &q, err);
-    json_decref(o);
-    if (st) {
-        sl_oai_request_free(&q);
-        return st;
+    if (!json_is_object(o)) {
+        json_decref(o);
+        return sl_fail(err, SL_ERR_INVALID, W ": want a JSON object");
     }
-    *out = q;
+    *out = o;
     return SL_OK;
+}
+
+/* A body of another API becomes one of these two; as much memory as the first one has is taken for it. */
+static sl_status translate(const sl_oai_env *env, const json_t *o, size_t len, sl_oai_request *q,
+                           json_t **out, sl_err *err)
+{
+    SL_TRY(sl_oai_fields_check(o, 1u << q->api, err));
+    SL_TRY(sl_guard_take(env->guard, 4 * len, err));
+    if (q->api == OAI_RESPONSES)
+        return sl_oai_from_responses(o, out, &q->shown, err);
+    if (q->api == OAI_GENERATE)
+        return sl_oai_from_generate(o, env->served_name, out, err);
+    return sl_oai_from_messages(o, out, err);
+}
+
+sl_status sl_oai_parse(const sl_oai_env *env, sl_oai_api api, const char *body, size_t len,
+                       sl_oai_request *out, sl_err *err)
+{
+    json_t *o = NULL, *as = NULL;
+    sl_oai_request q = {.api = api};
+    bool own = api == OAI_COMPLETIONS || api == OAI_CHAT;
+    SL_TRY(sl_oai_load(env, body, len, &o, err));
+    sl_request_spec_init(&q.spec);
+    sl_status st = own ? SL_OK : translate(env, o, len, &q, &as, err);
+    if (!st)
+        st = sl_oai_parse_object(env, own ? o : as, api != OAI_COMPLETIONS && api != OAI_GENERATE, &q, err);
+    else
+        sl_oai_request_free(&q);
+    json_decref(o);
+    json_decref(as);
+    if (!st)
+        *out = q;
+    return st;
 }
 
 void sl_oai_request_free(sl_oai_request *q)
 {
+    json_decref(q->shown);
     json_decref(q->tools);
-    q->tools = NULL;
+    q->shown = q->tools = NULL;
     sl_oai_prompts_free(q->prompts, q->n_shown);
     q->prompts = NULL;
     q->n_shown = 0;

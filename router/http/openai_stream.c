@@ -48,7 +48,7 @@ static void end_choice(sl_oai_answer *a, uint32_t i, const char *finish)
         sl_sb_str(&a->out, ",\"finish_reason\":null");
     if (finish && c->stop_reason) {
         sl_sb_str(&a->out, ",\"stop_reason\":");
-        sl_sb_json(&a->out, c->stop_reason, strlen(c->stop_reason));
+        oai_put_stop_reason(c, &a->out);
     }
     sl_sb_char(&a->out, '}');
     end_event(a, false);

@@ -1,10 +1,11 @@
 /*
- * Routes, authentication and the pages that are answered at once: health, models, workers, metrics.
+ * The pages that are answered at once: health, models, workers, metrics, what the server is.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/version.h"
 #include "router/http/http_impl.h"
 
 static const char JSON_TYPE[] = "application/json";
@@ -18,16 +19,29 @@ void http_reply(http_req *q, int code, const char *type, char *text)
     q->type = type;
 }
 
+/* Whether errors have Anthropic's form. */
+static bool is_messages(const http_req *q)
+{
+    sl_oai_api api = q->route ? sl_oai_find(q->route->path) : OAI_APIS;
+    return api == OAI_MESSAGES || api == OAI_COUNT_TOKENS;
+}
+
 void http_reply_status(http_req *q, sl_status st, const char *text)
 {
     int code;
     char *body = sl_oai_error_json(st, text, &code);
+    if (is_messages(q)) {
+        free(body);
+        body = sl_oai_messages_error(code, text && *text ? text : sl_status_name(st));
+    }
     http_reply(q, code, JSON_TYPE, body);
 }
 
 void http_reply_error(http_req *q, int code, const char *message, const char *type, const char *ecode)
 {
-    http_reply(q, code, JSON_TYPE, sl_oai_error_text(message, type, ecode, NULL));
+    http_reply(q, code, JSON_TYPE,
+               is_messages(q) ? sl_oai_messages_error(code, message)
+                              : sl_oai_error_text(message, type, ecode, NULL));
 }
 
 static void reply_json(http_req *q, int code, json_t *o)
@@ -43,7 +57,7 @@ static sl_cluster_info cluster_info(const http_req *q)
     return c;
 }
 
-static void page_health(http_req *q)
+void http_page_health(http_req *q)
 {
     sl_cluster_info c = cluster_info(q);
     reply_json(q, c.ready ? 200 : 503,
@@ -53,12 +67,12 @@ static void page_health(http_req *q)
 
 /* An answer shows that the loop runs. It says nothing about workers: a probe that restarts the router must not depend
  * on them. */
-static void page_live(http_req *q)
+void http_page_live(http_req *q)
 {
     reply_json(q, 200, json_pack("{s:s}", "status", "ok"));
 }
 
-static void page_metrics(http_req *q)
+void http_page_metrics(http_req *q)
 {
     /* What each tenant does is for admins. */
     http_reply(q, 200, SL_METRICS_CONTENT_TYPE, sl_router_metrics_text(q->h->r, q->caller.admin));
@@ -71,12 +85,12 @@ static json_t *model_json(const http_req *q)
                      (json_int_t)c.started_unix, "owned_by", "sluice", "max_model_len", (int)c.max_context);
 }
 
-static void page_models(http_req *q)
+void http_page_models(http_req *q)
 {
     reply_json(q, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(q)));
 }
 
-static void page_model(http_req *q)
+void http_page_model(http_req *q)
 {
     const char *name = q->path + strlen("/v1/models/");
     if (!strcmp(name, q->h->o->served_name))
@@ -157,7 +171,7 @@ static json_t *groups_json(const sl_member_info *list, size_t n)
     return groups;
 }
 
-static void page_workers(http_req *q)
+void http_page_workers(http_req *q)
 {
     sl_cluster_info c = cluster_info(q);
     size_t n;
@@ -173,7 +187,7 @@ static void page_workers(http_req *q)
 }
 
 /* As FlushCache over gRPC with timeout_s 0. */
-static void page_flush(http_req *q)
+void http_page_flush(http_req *q)
 {
     if (cluster_info(q).active) {
         http_reply_error(q, 409, "requests are still running", "invalid_request_error", "busy");
@@ -183,77 +197,53 @@ static void page_flush(http_req *q)
     reply_json(q, 200, json_pack("{s:b}", "success", 1));
 }
 
-static const http_route routes[] = {
-    {"/", "GET", false, http_live_text, false, false, true},
-    {"/page.css", "GET", false, http_live_text, false, false, true},
-    {"/page.js", "GET", false, http_live_text, false, false, true},
-    {"/overview", "GET", true, http_live_document, false, true, true},
-    {"/v1/chat/completions", "POST", true, http_generate, false, false, false},
-    {"/v1/completions", "POST", true, http_generate, false, false, false},
-    {"/v1/models", "GET", true, page_models, false, true, false},
-    {"/v1/models/", "GET", true, page_model, false, false, false},
-    {"/health", "GET", false, page_health, false, true, false},
-    {"/health/live", "GET", false, page_live, false, true, false},
-    {"/health/ready", "GET", false, page_health, false, true, false},
-    {"/metrics", "GET", false, page_metrics, false, true, false},
-    {"/workers", "GET", true, page_workers, true, true, false},
-    {"/flush_cache", "POST", true, page_flush, true, false, false},
-    {"/cache/pages", "POST", true, http_cache_pages, true, false, false},
-    {"/cache/verify", "POST", true, http_cache_verify, true, false, false},
-    {"/cache/drop", "POST", true, http_cache_drop, true, false, false},
-    {"/cache/job", "POST", true, http_cache_job, true, false, false},
-};
-
-static const http_route *find_route(const char *url)
+void http_page_version(http_req *q)
 {
-    for (size_t i = 0; i < SL_COUNT(routes); i++) {
-        size_t n = strlen(routes[i].path);
-        bool prefix = n > 1 && routes[i].path[n - 1] == '/';
-        if (prefix ? !strncmp(url, routes[i].path, n) && url[n] : !strcmp(url, routes[i].path))
-            return &routes[i];
-    }
-    return NULL;
+    reply_json(q, 200, json_pack("{s:s}", "version", SL_VERSION));
 }
 
-static bool allowed(http_req *q)
+static json_t *eos_json(const sl_served_model *m)
 {
-    const char *auth = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-    const union MHD_ConnectionInfo *peer = MHD_get_connection_info(q->c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    bool known = sl_front_caller(q->h->r, auth, peer ? peer->client_addr : NULL, &q->caller);
-    return known || !q->route->key;
+    json_t *list = json_array();
+    for (size_t i = 0; i < m->n_eos; i++)
+        json_array_append_new(list, json_integer(m->eos[i]));
+    return list;
 }
 
-void http_route_request(http_req *q, const char *url, const char *method)
+/* As GetModelInfo over gRPC: names instead of paths. */
+void http_page_model_info(http_req *q)
 {
-    snprintf(q->path, sizeof q->path, "%s", url);
-    q->route = find_route(url);
-    if (!q->route) {
-        http_reply_error(q, 404, "no such path", "invalid_request_error", "not_found");
-        return;
-    }
-    bool get = !strcmp(q->route->method, "GET");
-    if (strcmp(method, q->route->method) && !(get && !strcmp(method, "HEAD"))) {
-        q->allow = get ? "GET, HEAD" : "POST";
-        http_reply_error(q, 405, "this path does not allow that method", "invalid_request_error",
-                         "method_not_allowed");
-    } else if (!allowed(q)) {
-        http_reply_error(q, 401, "incorrect or missing API key: send Authorization: Bearer KEY",
-                         "invalid_request_error", "invalid_api_key");
-    } else if (q->route->page && !http_page_allowed(q)) {
-        http_reply_error(
-            q, 403,
-            "without router.keys_file or router.api_key_file this page is for this host, by its address or as "
-            "localhost",
-            "invalid_request_error", "key_required");
-    } else if (q->route->admin && !q->caller.admin) {
-        http_reply_error(q, 403, "this key has no admin rights (router.keys_file)", "invalid_request_error",
-                         "admin_required");
-    } else if (q->route->run == http_generate) {
-        sl_err err = {""};
-        sl_status st = sl_call_check(q->h->r, q->caller.client, &q->retry_after_s, &err);
-        if (st) {
-            sl_router_stats_request(q->h->stats, "completions", sl_router_stats_outcome(st));
-            http_reply_status(q, st, err.text);
-        }
-    }
+    const sl_served_model *m = sl_router_model(q->h->r);
+    const char *name = q->h->o->served_name;
+    sl_cluster_info c = cluster_info(q);
+    reply_json(q, 200,
+               json_pack("{s:s, s:s, s:b, s:s, s:s, s:s, s:i, s:i, s:i, s:o}", "model_path", name,
+                         "tokenizer_path", name, "is_generation", 1, "served_model_name", name, "model_type",
+                         m->model_type, "architecture", m->architecture, "max_context_length",
+                         (int)c.max_context, "vocab_size", (int)c.vocab, "bos_token_id",
+                         (int)sl_tokenizer_bos(m->tok), "eos_token_ids", eos_json(m)));
+}
+
+void http_page_server_info(http_req *q)
+{
+    sl_cluster_info c = cluster_info(q);
+    reply_json(q, 200,
+               json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:I}", "version", SL_VERSION,
+                         "served_model_name", q->h->o->served_name, "status", sl_cluster_health(&c),
+                         "prefill_workers", (int)c.prefill, "decode_workers", (int)c.decode,
+                         "max_total_num_tokens", (int)c.max_context, "queued", (int)c.queued, "active",
+                         (int)c.active, "started", (json_int_t)c.started_unix));
+}
+
+/* As vLLM has it: the members of tokenizer_config.json that clients use to work without the files. */
+void http_page_tokenizer_info(http_req *q)
+{
+    const sl_served_model *m = sl_router_model(q->h->r);
+    const char *bos = sl_tokenizer_token(m->tok, sl_tokenizer_bos(m->tok)),
+               *eos = sl_tokenizer_token(m->tok, sl_tokenizer_eos(m->tok));
+    reply_json(q, 200,
+               json_pack("{s:s, s:s?, s:s?, s:n, s:i, s:i, s:n}", "tokenizer_class",
+                         "PreTrainedTokenizerFast", "bos_token", bos, "eos_token", eos, "pad_token",
+                         "model_max_length", (int)cluster_info(q).max_context, "vocab_size",
+                         (int)sl_tokenizer_vocab_size(m->tok), "chat_template"));
 }

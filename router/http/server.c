@@ -287,7 +287,7 @@ static enum MHD_Result first_call(http_req *q, const char *url, const char *meth
     if (wrong)
         return refuse_head(q, wrong);
     http_route_request(q, url, method);
-    q->no_body = q->route && !strcmp(q->route->method, "GET");
+    q->no_body = q->route && (!strcmp(q->route->method, "GET") || !q->route->key);
     return check_length(q);
 }
 

@@ -157,7 +157,7 @@ BAD = [
     ({"model": "%s", "prompt": {"a": 1}}, 400, "prompt"),
     ({"model": "%s", "prompt": [-1]}, 400, "prompt"),
     ({"model": "%s", "prompt": [99999999]}, 400, "prompt"),
-    ({"model": "%s", "prompt": "x", "max_tokens": 0}, 400, "max_tokens"),
+    ({"model": "%s", "prompt": "x", "max_tokens": -1}, 400, "max_tokens"),
     ({"model": "%s", "prompt": "x", "max_tokens": "many"}, 400, "max_tokens"),
     ({"model": "%s", "prompt": "x", "max_tokens": 100000000}, 400, "max_tokens"),
     ({"model": "%s", "prompt": "x", "temperature": -1}, 400, "temperature"),
@@ -167,7 +167,7 @@ BAD = [
     ({"model": "%s", "prompt": "x", "stop": [1]}, 400, "stop"),
     ({"model": "%s", "prompt": "x", "logit_bias": {"a": 1}}, 400, "logit_bias"),
     ({"model": "%s", "prompt": "x", "stream_options": {"include_usage": True}}, 400, "stream_options"),
-    ({"model": "%s", "prompt": "x", "echo": True}, 400, "echo"),
+    ({"model": "%s", "prompt": "x", "echo": 1}, 400, "echo"),
 ]
 
 

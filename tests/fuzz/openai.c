@@ -1,12 +1,34 @@
 /*
- * HTTP bodies: for every input the OpenAI parser returns a request or an error, and an answer made from a request is
- * valid JSON and consists of valid events.
+ * HTTP bodies: for every input the parser of each API returns a request, an answer or an error, and an answer made from a request is
+ * valid JSON, or consists of events that are.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "router/http/openai.h"
 #include "bench/mock/mock.h"
+
+static void check_json(const char *text, size_t n)
+{
+    json_t *o = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
+    if (!o)
+        abort();
+    json_decref(o);
+}
+
+static void check_events(const sl_oai_answer *a)
+{
+    size_t n;
+    const char *at = sl_oai_answer_bytes(a, &n), *end = at + n;
+    while (at < end) {
+        const char *line = memchr(at, '\n', (size_t)(end - at));
+        if (!line)
+            abort();
+        if (line - at > 7 && !memcmp(at, "data: {", 7))
+            check_json(at + 6, (size_t)(line - at - 6));
+        at = line + 1;
+    }
+}
 
 static void check_answer(const sl_oai_env *env, sl_oai_request *q, const uint8_t *data, size_t n)
 {
@@ -18,18 +40,24 @@ static void check_answer(const sl_oai_env *env, sl_oai_request *q, const uint8_t
         sl_msg_token t = {.id = n ? data[i % n] : 1, .n_top = 1};
         sl_output o = {
             .index = i, .tokens = &t, .n_tokens = 1, .text = "a<b>{\"", .text_len = 6, .matched_token = -1};
+        if (!(i % q->spec.n)) { /* the log-probabilities of a prompt come before its output */
+            sl_output s = {.index = i, .scores = &t, .n_scores = 1, .matched_token = -1};
+            sl_oai_answer_feed(a, &s);
+        }
         sl_oai_answer_feed(a, &o);
         sl_output e = {.index = i, .finished = true, .finish = SL_FINISH_STOP, .matched_token = -1};
         sl_oai_answer_feed(a, &e);
     }
     if (a && !sl_oai_answer_stream(a) && !sl_oai_answer_status(a)) {
         char *text = sl_oai_answer_json(a);
-        json_t *o = text ? json_loads(text, JSON_ALLOW_NUL, NULL) : NULL;
-        if (text && !o)
-            abort();
-        json_decref(o);
+        if (text)
+            check_json(text, strlen(text));
         free(text);
     }
+    if (a && sl_oai_answer_stream(a) && n % 2)
+        sl_oai_answer_fail(a, SL_ERR_PEER, "lost");
+    if (a && sl_oai_answer_stream(a))
+        check_events(a);
     sl_oai_answer_destroy(a);
 }
 
@@ -46,11 +74,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     sl_oai_request q;
     sl_err err = {""};
     const char *body = (const char *)data + 1;
-    sl_status st = sl_oai_parse(&env, data[0] & 1, body, n - 1, &q, &err);
+    sl_oai_api api = data[0] < 128 ? data[0] & 1 : OAI_RESPONSES + data[0] % 6;
+    char *reply = NULL;
+    sl_status st = api < OAI_TOKENIZE ? sl_oai_parse(&env, api, body, n - 1, &q, &err)
+                                      : sl_oai_reply(&env, api, body, n - 1, &reply, &err);
+    if (reply)
+        check_json(reply, strlen(reply));
+    free(reply);
+    if (!st && api >= OAI_TOKENIZE)
+        return 0;
     if (st) {
         int code;
         char *text = sl_oai_error_json(st, err.text, &code);
         if (!text || code < 400)
+            abort();
+        free(text);
+        text = sl_oai_messages_error(code, err.text);
+        if (!text)
             abort();
         free(text);
         return 0;

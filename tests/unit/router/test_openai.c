@@ -243,6 +243,8 @@ START_TEST(misspelt_fields_are_refused)
     const oai_field *f;
     for (size_t i = 0; (f = sl_oai_field(i)); i++) {
         size_t n = strlen(f->name);
+        if (!(f->of & (OAI_OF_CHAT | OAI_OF_COMPLETIONS)))
+            continue;
         for (size_t at = 1; at < 4 * n && f->how == OAI_USED && n > 3; at++) {
             size_t k = at / 4;
             snprintf(name, sizeof name, "%s", f->name);
@@ -281,6 +283,8 @@ START_TEST(fields_without_effect_are_accepted)
     const oai_field *f;
     for (size_t i = 0; (f = sl_oai_field(i)); i++) {
         bool chat = f->of == OAI_OF_CHAT;
+        if (!(f->of & (OAI_OF_CHAT | OAI_OF_COMPLETIONS)))
+            continue;
         const char *value = f->how == OAI_IGNORED ? "{\"x\":[1]}" : f->neutral ? f->neutral : "null";
         snprintf(body, sizeof body, "{\"model\":\"m\",%s,\"%s\":%s}",
                  chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]" : "\"prompt\":\"a\"", f->name,

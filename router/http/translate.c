@@ -1,0 +1,84 @@
+/* See translate.h. */
+#include "router/http/translate.h"
+
+#include <string.h>
+
+void oai_move(const json_t *o, const char *from, json_t *out, const char *to)
+{
+    if (oai_given(o, from))
+        json_object_set(out, to, json_object_get(o, from));
+}
+
+static bool is_one_of(const char *type, const char *const *types)
+{
+    while (*types && strcmp(*types, type))
+        types++;
+    return *types != NULL;
+}
+
+sl_status oai_need_string(const json_t *o, const char *where, const char *key, const char **out, sl_err *err)
+{
+    const json_t *v = json_object_get(o, key);
+    if (!json_is_string(v))
+        return sl_fail(err, SL_ERR_INVALID, "%s.%s: want a string", where, key);
+    *out = json_string_value(v);
+    return SL_OK;
+}
+
+sl_status oai_join_text(const json_t *content, const char *const *types, const char *where, sl_strbuf *out,
+                        sl_err *err)
+{
+    size_t i;
+    const json_t *part;
+    if (json_is_string(content)) {
+        sl_sb_append(out, json_string_value(content), json_string_length(content));
+        return SL_OK;
+    }
+    if (!json_is_array(content))
+        return sl_fail(err, SL_ERR_INVALID, "%s: want a string or a list of parts", where);
+    json_array_foreach((json_t *)content, i, part)
+    {
+        const json_t *text = json_object_get(part, "text");
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (!json_is_object(part) || !type)
+            return sl_fail(err, SL_ERR_INVALID, "%s[%zu].type: want a string", where, i);
+        if (!is_one_of(type, types))
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "%s[%zu].type: '%.40s' is not supported", where, i, type);
+        if (!json_is_string(text))
+            return sl_fail(err, SL_ERR_INVALID, "%s[%zu].text: want a string", where, i);
+        sl_sb_append(out, json_string_value(text), json_string_length(text));
+    }
+    return SL_OK;
+}
+
+sl_status oai_append(json_t *list, json_t *v, sl_err *err)
+{
+    return v && json_array_append_new(list, v) == 0 ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+}
+
+json_t *oai_message(const char *role, sl_strbuf *sb)
+{
+    json_t *m =
+        sb->bad ? NULL : json_pack("{s:s, s:s%}", "role", role, "content", sb->data ? sb->data : "", sb->len);
+    sl_sb_free(sb);
+    return m;
+}
+
+sl_status oai_add_call(json_t *messages, const char *id, const char *name, const char *arguments, sl_err *err)
+{
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (!role || strcmp(role, "assistant")) {
+        last = json_pack("{s:s, s:n}", "role", "assistant", "content");
+        SL_TRY(oai_append(messages, last, err));
+    }
+    json_t *calls = json_object_get(last, "tool_calls");
+    if (!calls) {
+        calls = json_array();
+        json_object_set_new(last, "tool_calls", calls);
+    }
+    return oai_append(calls,
+                      json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", id, "type", "function", "function", "name",
+                                name, "arguments", arguments),
+                      err);
+}
