@@ -17,30 +17,54 @@ struct sl_drafts {
     sl_coord_run *runs;      /* [max_seqs] */
 };
 
+enum {
+    BEGIN = 64
+}; /* parts begin at a multiple of so many rows, and so at an address that every op accepts */
+
+static uint64_t begin_at(uint64_t row)
+{
+    return (row + BEGIN - 1) / BEGIN * BEGIN;
+}
+
+static uint64_t pass_begin(uint64_t seqs)
+{
+    return begin_at(1 + seqs);
+}
+
+static uint64_t draft_begin(uint64_t seqs, uint64_t step_tokens)
+{
+    return begin_at(pass_begin(seqs) + step_tokens);
+}
+
+static uint64_t spare_begin(uint64_t seqs, uint64_t step_tokens)
+{
+    return begin_at(draft_begin(seqs, step_tokens) + seqs);
+}
+
 uint64_t sl_drafts_rows(uint64_t seqs, uint64_t step_tokens)
 {
-    return 1 + seqs + step_tokens + seqs + seqs; /* the last ones are `spare` */
+    return spare_begin(seqs, step_tokens) + seqs;
 }
 
 sl_status sl_drafts_init(sl_engine *e, sl_err *err)
 {
-    const uint64_t seqs = (uint64_t)e->o.max_seqs,
+    const uint64_t seqs = (uint64_t)e->o.max_seqs, tokens = (uint64_t)e->o.max_step_tokens,
                    row = (uint64_t)e->cfg->hidden_size * sl_dtype_size(sl_model_get_opts(e->model)->act),
-                   rows = sl_drafts_rows(seqs, (uint64_t)e->o.max_step_tokens);
+                   rows = sl_drafts_rows(seqs, tokens);
     if (!e->cfg->n_draft)
         return SL_OK;
     sl_drafts *d = calloc(1, sizeof *d);
     if (!d)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
     e->drafts = d;
-    d->pass = 1 + e->o.max_seqs, d->draft = d->pass + e->o.max_step_tokens;
+    d->pass = (int32_t)pass_begin(seqs), d->draft = (int32_t)draft_begin(seqs, tokens);
     d->of = calloc(seqs, sizeof *d->of);
     d->live = calloc(seqs, sizeof *d->live);
     d->runs = calloc(seqs, sizeof *d->runs);
     if (!d->of || !d->live || !d->runs)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
     SL_TRY(sl_engine_alloc(e, rows * row, (void **)&d->hidden, err));
-    d->spare = d->hidden + (rows - seqs) * row;
+    d->spare = d->hidden + spare_begin(seqs, tokens) * row;
     sl_drafts_forget(e);
     return sl_be_fill(e->be, d->hidden, 0, (size_t)(rows * row), err);
 }
