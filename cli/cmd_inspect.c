@@ -16,11 +16,14 @@
 typedef struct tally {
     uint64_t count, bytes, params;
     uint64_t count_of[SL_ST_DTYPES], bytes_of[SL_ST_DTYPES];
+    uint64_t mtp, mtp_bytes; /* tensors of the first MTP layer */
 } tally;
 
-static tally tally_of(sl_checkpoint *ck)
+static tally tally_of(sl_checkpoint *ck, const sl_model_config *c)
 {
     tally t = {0};
+    char mtp[48];
+    const size_t n = (size_t)snprintf(mtp, sizeof mtp, "model.layers.%d.", c->n_layers);
     for (size_t i = 0; i < sl_checkpoint_count(ck); i++) {
         const sl_st_tensor *x = sl_checkpoint_at(ck, i)->t;
         t.count++;
@@ -28,6 +31,8 @@ static tally tally_of(sl_checkpoint *ck)
         t.params += x->bytes / sl_st_dtype_bytes(x->dtype);
         t.count_of[x->dtype]++;
         t.bytes_of[x->dtype] += x->bytes;
+        if (strncmp(x->name, mtp, n) == 0)
+            t.mtp++, t.mtp_bytes += x->bytes;
     }
     return t;
 }
@@ -106,6 +111,9 @@ static void print_all(const sl_local_checkpoint *m, const tally *t, const sl_geo
         if (t->count_of[d])
             printf("  %-12s %llu tensors, %.1f MiB\n", sl_st_dtype_name((sl_st_dtype)d),
                    (unsigned long long)t->count_of[d], (double)t->bytes_of[d] / 1048576);
+    if (t->mtp)
+        printf("MTP layer      %llu tensors, %.1f MiB; loaded with model.draft_tokens or --draft-tokens\n",
+               (unsigned long long)t->mtp, (double)t->mtp_bytes / 1048576);
     printf("formats        %s rows, %s indexer\n", sl_row_format_name(m->row_format),
            sl_index_format_name(m->index_format));
     printf("page           %d tokens: %lld B; a row %lld B, an index block %lld B; %.1f B per token\n",
@@ -125,16 +133,17 @@ static int print_json(const sl_local_checkpoint *m, const tally *t, const sl_geo
 {
     const sl_model_config *c = &m->cfg;
     json_t *j = json_pack(
-        "{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:s, s:s, s:s, "
+        "{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:s, s:s, s:s, "
         "s:{s:i, s:I, s:I, s:I}}",
         "family", c->family, "architecture", c->architecture, "layers", c->n_layers, "moe_layers",
         moe_layers(c), "indexer_layers", indexers(c), "hidden_size", c->hidden_size, "vocab_size",
         c->vocab_size, "max_context", c->max_context, "heads", c->n_heads, "index_topk", c->index_topk,
         "tensors", (json_int_t)t->count, "tensor_bytes", (json_int_t)t->bytes, "parameters",
-        (json_int_t)t->params, "stored", m->has_weights ? dtype_name(m->stored) : "none", "row_format",
-        sl_row_format_name(m->row_format), "indexer", sl_index_format_name(m->index_format), "page", "tokens",
-        SL_PAGE_TOKENS, "bytes", (json_int_t)g->page_bytes, "row_bytes", (json_int_t)sl_geometry_row_bytes(g),
-        "index_block_bytes", (json_int_t)sl_geometry_index_bytes(g));
+        (json_int_t)t->params, "mtp_tensors", (json_int_t)t->mtp, "stored",
+        m->has_weights ? dtype_name(m->stored) : "none", "row_format", sl_row_format_name(m->row_format),
+        "indexer", sl_index_format_name(m->index_format), "page", "tokens", SL_PAGE_TOKENS, "bytes",
+        (json_int_t)g->page_bytes, "row_bytes", (json_int_t)sl_geometry_row_bytes(g), "index_block_bytes",
+        (json_int_t)sl_geometry_index_bytes(g));
     if (!j)
         return sl_args_fail("inspect", SL_ERR_NO_MEMORY, NULL);
     int bad = json_dumpf(j, stdout, 0);
@@ -158,7 +167,7 @@ static int inspect(const char *dir, const sl_local_checkpoint *m, bool tensors, 
         st = sl_checkpoint_open(dir, &ck, &err);
         if (st != SL_OK)
             return sl_args_fail("inspect", st, &err);
-        t = tally_of(ck);
+        t = tally_of(ck, &m->cfg);
     }
     int rc = SL_EXIT_OK;
     if (json)

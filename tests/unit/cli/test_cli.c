@@ -227,7 +227,12 @@ START_TEST(plan_and_inspect)
     ck_assert_int_eq(json_integer_value(json_object_get(i, "layers")), 4);
     ck_assert_int_eq(json_integer_value(json_object_get(json_object_get(i, "page"), "bytes")),
                      json_integer_value(json_object_get(p, "page_bytes")));
+    ck_assert_int_eq(json_integer_value(json_object_get(i, "mtp_tensors")), 0);
     json_decref(p), json_decref(i);
+    i = run_json("inspect --model tests/golden/model/ds-mtp --json");
+    ck_assert_int_eq(json_integer_value(json_object_get(i, "mtp_tensors")), 47);
+    ck_assert_int_eq(json_integer_value(json_object_get(i, "layers")), 3);
+    json_decref(i);
 }
 END_TEST
 
