@@ -19,7 +19,7 @@ struct sl_drafts {
 
 enum {
     BEGIN = 64
-}; /* parts begin at a multiple of so many rows, and so at an address that every op accepts */
+}; /* parts begin at a multiple of this many rows, and so at an address that every op accepts */
 
 static uint64_t begin_at(uint64_t row)
 {

@@ -272,8 +272,8 @@ static sl_status run_all(sweep *s)
                               .act = "bf16",
                               .layout = o->layout,
                               .threads = o->threads,
-                              .max_tokens = o->max_batch,
-                              .max_logit_rows = o->max_batch,
+                              .max_tokens = o->max_batch * (o->draft > 0 ? 1 + o->draft : 1),
+                              .max_logit_rows = o->max_batch * (o->draft > 0 ? 1 + o->draft : 1),
                               .max_context = sl_bench_list_most(&o->contexts),
                               .comm = s->comm,
                               .store_bytes = o->host_bytes};
@@ -283,6 +283,10 @@ static sl_status run_all(sweep *s)
     for (int32_t l = 0; l < SL_MAX_LAYERS; l++)
         b->all_resident[l] = SL_HOT_RESIDENT;
     SL_TRY(sl_synthetic_config(o->model, o->layers, &b->local.checkpoint.cfg, &b->err));
+    if (o->draft >= 0 && s->comm)
+        return sl_fail(&b->err, SL_ERR_UNSUPPORTED, "--draft: the ranks of a group do not draft");
+    if (o->draft >= 0)
+        SL_TRY(sl_model_config_draft(&b->local.checkpoint.cfg, &b->err));
     set_experts(o, &b->local.checkpoint.cfg);
     if (!s->opened)
         SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));

@@ -12,6 +12,9 @@
  * With --group every rank (bench/ranks.h) runs the sweep twice: in the group, then as the same rank without the exchange,
  * and the ratio is printed.
  *
+ * With --draft a step is what a worker with drafts does: the MTP layer drafts, the model computes the last token and the drafts, and
+ * every token's successor is chosen on the device. Random weights confirm no drafts, so how many stand is drawn from a seed.
+ *
  * flags.c reads the flags, decode.c runs the sweep, run.c measures one engine after another, pairs.c counts the tokens of
  * the experts, print.c writes the output, summary.c the table of ratios.
  */
@@ -48,6 +51,8 @@ static inline bool sl_bench_on_device(sl_bench_mode m)
     return m == SL_BENCH_RESIDENT || m == SL_BENCH_READ_ALL;
 }
 
+enum { SL_BENCH_DRAFTS = 4 };
+
 typedef struct sl_bench_decode_opts {
     const char *backend, *model, *csv, *layout; /* layout: that of the host store */
     sl_local_selection selection;               /* options of the algorithms */
@@ -58,6 +63,9 @@ typedef struct sl_bench_decode_opts {
     sl_bench_list batches, contexts, modes, profiles;
     sl_bench_list rows, algorithms; /* sl_row_format, indices of sl_algo_names(); empty: those of the model */
     int32_t budget, channels;       /* token_budget and heavy_channels of the algorithms that have them */
+    int32_t draft; /* tokens that the MTP layer drafts for each step; -1: the model has none */
+    double accept
+        [SL_BENCH_DRAFTS]; /* the part of the steps in which the first k + 1 drafts stand, which is drawn */
 } sl_bench_decode_opts;
 
 /* One point of the sweep. */
@@ -73,6 +81,8 @@ typedef struct sl_bench_decode_result {
     double swap_ms, exposed_ms;
     /* Of one step, op by op: selection (scores and top-k) and attention; negative where it was not profiled. */
     double select_ms, attend_ms;
+    double tokens_step,
+        draft_ms; /* with --draft: tokens of a request in a step, as drawn; time of drafting in step_ms */
     uint64_t kv_bytes, kv_used, device_bytes;
     double open_s;
     /* (token, expert) pairs of an expert of this rank in a layer: of all layers of the last step the least, the

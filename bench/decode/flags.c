@@ -1,4 +1,6 @@
 /* The flags of `sluice bench decode`; see decode.h. */
+#include <stdlib.h>
+
 #include "base/args.h"
 #include "bench/decode/decode.h"
 #include "engine/choose.h"
@@ -7,13 +9,39 @@
 
 /* The flags that take lists, as they were given. */
 typedef struct list_flags {
-    const char *contexts, *modes, *profiles, *rows, *batches, *algorithms;
+    const char *contexts, *modes, *profiles, *rows, *batches, *algorithms, *accept;
 } list_flags;
+
+/* Numbers from 0 to 1 that do not rise. */
+static bool parse_accept(sl_bench_decode_opts *o, const char *text)
+{
+    const char *at = text;
+    int k = 0;
+    double last = 1;
+    for (bool more = true; more; k++) {
+        char *end;
+        double v = strtod(at, &end);
+        if (end == at || !(v >= 0 && v <= last) || k == SL_BENCH_DRAFTS || (*end && *end != ',')) {
+            fprintf(
+                stderr,
+                "bench decode: --draft-accept %s is not a list of at most %d numbers from 1 to 0 that do not rise\n",
+                text, SL_BENCH_DRAFTS);
+            return false;
+        }
+        o->accept[k] = last = v;
+        more = *end == ',';
+        at = end + 1;
+    }
+    for (; k < SL_BENCH_DRAFTS; k++)
+        o->accept[k] = 0;
+    return true;
+}
 
 static bool parse_lists(sl_bench_decode_opts *o, const list_flags *l)
 {
     static const char cmd[] = "bench decode";
-    return sl_bench_list_flag(cmd, "contexts", l->contexts, NULL, 1, &o->contexts) &&
+    return parse_accept(o, l->accept) &&
+           sl_bench_list_flag(cmd, "contexts", l->contexts, NULL, 1, &o->contexts) &&
            sl_bench_list_flag(cmd, "profiles", l->profiles, sl_profile_names(), 1, &o->profiles) &&
            (!l->modes || sl_bench_list_flag(cmd, "modes", l->modes, sl_bench_mode_names, 1, &o->modes)) &&
            (!l->rows || sl_bench_list_flag(cmd, "rows", l->rows, sl_row_format_names(), 1, &o->rows)) &&
@@ -87,6 +115,14 @@ static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char *
         {"shared-host-pages", SL_ARG_FLAG, &o->shared, NULL,
          "Requests share host pages if the store is too small for all of them.", 0, 0, NULL},
         {"ops", SL_ARG_FLAG, &o->ops, NULL, "Print the profile of one step by op.", 0, 0, NULL},
+        {"draft", SL_ARG_INT, &o->draft, "N",
+         "The model has its MTP layer, which drafts N tokens for each step; tokens are chosen on the device, also with 0. Not with "
+         "--group. Default: no MTP layer.",
+         0, SL_BENCH_DRAFTS, NULL},
+        {"draft-accept", SL_ARG_TEXT, &l->accept, "LIST",
+         "Synthetic acceptance: the part of the steps in which at least the first, the first two, .. drafts stand, drawn from a fixed "
+         "seed. Default 0.85,0.68,0.50,0.35.",
+         0, 0, NULL},
         {"threads", SL_ARG_INT, &o->threads, "N",
          "Number of threads that fill the host store, and that compute on the cpu backend. Default 8.", 1,
          256, NULL},
@@ -111,9 +147,10 @@ bool sl_bench_decode_flags(sl_bench_decode_opts *o, int argc, char **argv, int *
                                 .max_batch = 256,
                                 .threads = 8,
                                 .budget = 2048,
+                                .draft = -1,
                                 .host_bytes = 16ull << 30,
                                 .reserve_bytes = 2ull << 30};
-    list_flags lists = {.contexts = "65536", .profiles = "keep85"};
+    list_flags lists = {.contexts = "65536", .profiles = "keep85", .accept = "0.85,0.68,0.50,0.35"};
     if (!parse_flags(o, &lists, argc, argv, exit_code))
         return false;
     *exit_code = SL_EXIT_USAGE;

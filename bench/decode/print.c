@@ -34,11 +34,19 @@ void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b)
         if (b->o.selection.text[i])
             fprintf(out, "# %s %s\n", b->o.selection.option[i]->name, b->o.selection.text[i]);
     fprintf(out, "# victim policy %s\n", sl_evict_policy_name(b->policy));
+    if (b->o.draft >= 0)
+        fprintf(
+            out,
+            "# drafts: %d tokens of the MTP layer for each step, which is in the number of layers; synthetic acceptance %.2f %.2f "
+            "%.2f %.2f, drawn from a seed; tokens are chosen on the device\n",
+            b->o.draft, b->o.accept[0], b->o.accept[1], b->o.accept[2], b->o.accept[3]);
     fprintf(out, "# device bytes for the cache in every mode: %.2f GiB\n", gib(b->kv_bytes));
     fprintf(
         out,
-        "# step: host clock around a whole engine step, including the logits' copy to the host, without sampling "
-        "and %s the exchange between ranks; median of %d after %d warm-up steps\n",
+        "# step: host clock around a whole engine step, %s and %s the exchange between ranks; median of %d after %d warm-up "
+        "steps\n",
+        b->o.draft < 0 ? "including the logits' copy to the host, without sampling"
+                       : "with drafting and the choice of tokens on the device",
         b->o.group > 1 ? "with" : "without", b->o.steps, b->o.warmup);
 }
 
@@ -49,7 +57,7 @@ void sl_bench_decode_print_csv_head(FILE *out)
         "rows,context,mode,profile,batch,gpu_batch,host_sets,hot_rows,resident_layers,step_ms,"
         "min_ms,max_ms,mean_ms,tokens_per_s,misses,hits,tail_hits,swap_ms,exposed_ms,kv_gib,kv_used_gib,engine_gib,"
         "algorithm,select_ms,attend_ms,"
-        "pairs_least,pairs_most,pairs_mean,with_exchange_by_this\n");
+        "pairs_least,pairs_most,pairs_mean,with_exchange_by_this,tokens_a_step,draft_ms\n");
 }
 
 void sl_bench_decode_print_csv(FILE *out, const sl_bench_decode_result *r)
@@ -57,13 +65,13 @@ void sl_bench_decode_print_csv(FILE *out, const sl_bench_decode_result *r)
     bool resident = sl_bench_on_device(r->mode);
     fprintf(
         out,
-        "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f,%s,%.3f,%.3f,%d,%d,%.2f,%.4f\n",
+        "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f,%s,%.3f,%.3f,%d,%d,%.2f,%.4f,%.3f,%.3f\n",
         sl_row_format_name(r->rows), r->context, sl_bench_mode_names[r->mode],
         resident ? "any" : sl_profile_names()[r->profile], r->batch, r->gpu_batch, r->host_sets, r->hot_rows,
         r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s, r->misses, r->hits,
         r->tail_hits, r->swap_ms, r->exposed_ms, gib(r->kv_bytes), gib(r->kv_used), gib(r->device_bytes),
         r->algorithm, r->select_ms, r->attend_ms, r->pairs_least, r->pairs_most, r->pairs_mean,
-        r->exchange_ratio);
+        r->exchange_ratio, r->tokens_step, r->draft_ms);
 }
 
 void sl_bench_decode_print_row(FILE *out, const sl_bench_decode_result *r)
@@ -76,6 +84,9 @@ void sl_bench_decode_print_row(FILE *out, const sl_bench_decode_result *r)
             resident ? "any" : sl_profile_names()[r->profile], r->batch, r->gpu_batch,
             r->host_sets < r->batch ? " (shared host pages)" : "", r->step_ms, r->tokens_s, r->misses,
             r->swap_ms, r->exposed_ms, r->algorithm);
+    if (r->tokens_step > 0)
+        fprintf(out, "  %.3f tokens of a request in a step, as drawn; %.3f ms of the step is drafting\n",
+                r->tokens_step, r->draft_ms);
     if (r->pairs_most > 0)
         fprintf(
             out,

@@ -25,15 +25,24 @@ typedef struct run {
     sl_engine *engine;
     sl_seq **seqs;
     sl_step_item *items;
-    int32_t *tokens;
+    int32_t *tokens; /* [batch][per] */
+    int32_t per;     /* tokens of a request in a step */
+    sl_step_sample *samples;
+    sl_draft_item *drafts;
+    int64_t kept, steps_run; /* tokens that stand, and steps, since they were zeroed */
     double *ms;
     sl_bench_decode_result r;
 } run;
 
-/* The number of tokens that the steps of all profiles and the profiled steps append to each request. */
+static int32_t per_step(const sl_bench_decode_opts *o)
+{
+    return o->draft > 0 ? 1 + o->draft : 1;
+}
+
+/* The most tokens that the steps of all profiles and the profiled steps append to each request. */
 static int32_t total_steps(const sl_bench_decode_opts *o)
 {
-    return o->profiles.n * (o->warmup + o->steps) + 4;
+    return (o->profiles.n * (o->warmup + o->steps) + 4) * per_step(o);
 }
 
 /* The layers whose rows are all on the device. A plan always asks what a hot slot takes, and with lists of the whole
@@ -56,7 +65,8 @@ static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
                      .hot_rows_layer = hot_layers(x),
                      .tail_rows = o->tail_rows,
                      .max_context = x->context,
-                     .max_step_tokens = o->max_batch,
+                     .max_step_tokens = o->max_batch * per_step(o),
+                     .max_item_tokens = per_step(o),
                      .max_seqs = o->max_batch,
                      .policy = x->b->policy,
                      .gpu_bytes = x->b->kv_bytes,
@@ -102,7 +112,7 @@ static sl_status open_engine(run *x, sl_err *err)
         .keep = x->b->keep, .span_tokens = x->context - total_steps(o), .seed = SL_BENCH_SEED};
     sl_engine_opts eo = {.algorithm = x->b->local.algorithm,
                          .select = x->b->local.select,
-                         .max_step_tokens = o->max_batch,
+                         .max_step_tokens = o->max_batch * per_step(o),
                          .policy = x->b->policy,
                          .draw = &draw,
                          .arena_readable = true};
@@ -146,17 +156,65 @@ static sl_status open_seqs(run *x, sl_err *err)
     return st;
 }
 
+/* Of the drafts of request i in this step, how many stand: drawn, the same in every run. */
+static int32_t standing(const run *x, int32_t i)
+{
+    double u = sl_synth_hash(SL_BENCH_SEED + 1, (uint64_t)(x->appended * x->batch + i)) / 4294967296.0;
+    int32_t k = 0;
+    while (k < x->b->o.draft && u < x->b->o.accept[k])
+        k++;
+    return k;
+}
+
+/* Requests that are chosen for greedily; with drafts of the MTP layer, after which what does not stand is taken back. */
+static sl_status step_of_drafts(run *x, const sl_step_hooks *hooks, sl_err *err)
+{
+    static const sl_sampling greedy = {.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1};
+    const int32_t per = x->per;
+    for (int32_t i = 0; i < x->batch; i++)
+        x->drafts[i] = (sl_draft_item){.seq = x->seqs[i],
+                                       .token = x->tokens[i * per],
+                                       .n = per - 1,
+                                       .sampling = &greedy,
+                                       .out = x->tokens + i * per + 1};
+    if (per > 1)
+        SL_TRY(sl_engine_draft(x->engine, x->drafts, x->batch, err));
+    for (int32_t i = 0; i < x->batch; i++) {
+        const size_t len = (size_t)sl_engine_seq_len(x->seqs[i]);
+        for (int32_t k = 0; k < per; k++)
+            x->samples[i * per + k] =
+                (sl_step_sample){.sampling = &greedy, .history.n_prompt = len + 1 + (size_t)k};
+        x->items[i] = (sl_step_item){.seq = x->seqs[i],
+                                     .tokens = x->tokens + i * per,
+                                     .n_tokens = per,
+                                     .sample = x->samples + i * per,
+                                     .n_samples = per};
+    }
+    SL_TRY(sl_engine_step(x->engine, x->items, x->batch, hooks, err));
+    for (int32_t i = 0; i < x->batch; i++) {
+        int32_t stand = standing(x, i);
+        x->kept += 1 + stand;
+        if (per > 1)
+            SL_TRY(sl_engine_seq_truncate(x->engine, x->seqs[i],
+                                          sl_engine_seq_len(x->seqs[i]) - (per - 1 - stand), err));
+    }
+    x->steps_run++;
+    return SL_OK;
+}
+
 static sl_status step(run *x, const sl_step_hooks *hooks, double *ms, sl_err *err)
 {
     for (int32_t i = 0; i < x->batch; i++) {
-        x->tokens[i] = (int32_t)(sl_synth_hash(SL_BENCH_SEED, (uint64_t)(x->appended * x->batch + i)) %
-                                 (uint32_t)x->b->local.checkpoint.cfg.vocab_size);
-        x->items[i] =
-            (sl_step_item){.seq = x->seqs[i], .tokens = &x->tokens[i], .n_tokens = 1, .want_logits = true};
+        x->tokens[i * x->per] =
+            (int32_t)(sl_synth_hash(SL_BENCH_SEED, (uint64_t)(x->appended * x->batch + i)) %
+                      (uint32_t)x->b->local.checkpoint.cfg.vocab_size);
+        x->items[i] = (sl_step_item){
+            .seq = x->seqs[i], .tokens = &x->tokens[i * x->per], .n_tokens = 1, .want_logits = true};
     }
     x->appended++;
     uint64_t t0 = sl_now_ns();
-    sl_status st = sl_engine_step(x->engine, x->items, x->batch, hooks, err);
+    sl_status st = x->b->o.draft >= 0 ? step_of_drafts(x, hooks, err)
+                                      : sl_engine_step(x->engine, x->items, x->batch, hooks, err);
     *ms = (double)(sl_now_ns() - t0) / 1e6;
     return st;
 }
@@ -170,6 +228,11 @@ static void ignore_page(void *ctx, int32_t page)
 /* Checks that the logits of the last step are finite: random weights must not make the computation overflow. */
 static sl_status check_logits(const run *x, sl_err *err)
 {
+    for (int32_t i = 0; x->b->o.draft >= 0 && i < x->batch * x->per; i++)
+        if (x->samples[i].out.fault)
+            return sl_fail(err, SL_ERR_INTERNAL, "request %d: no token can be chosen", i / x->per);
+    if (x->b->o.draft >= 0)
+        return SL_OK;
     for (int32_t i = 0; i < x->batch; i++)
         for (int32_t v = 0; v < x->b->local.checkpoint.cfg.vocab_size; v++)
             if (!(x->items[i].logits[v] > -1e30f && x->items[i].logits[v] < 1e30f))
@@ -196,6 +259,11 @@ static void summarise(run *x, const sl_engine_stats *s0, const sl_engine_stats *
     x->r.step_ms = sl_bench_median(x->ms, (size_t)n); /* it also sorts */
     x->r.min_ms = x->ms[0], x->r.max_ms = x->ms[n - 1], x->r.mean_ms = sum / n;
     x->r.tokens_s = x->batch * 1e3 / x->r.step_ms;
+    if (x->b->o.draft >= 0) {
+        x->r.tokens_step = (double)x->kept / ((double)x->steps_run * x->batch);
+        x->r.tokens_s *= x->r.tokens_step;
+        x->r.draft_ms = (double)(s1->draft_ns - s0->draft_ns) / 1e6 / n;
+    }
     x->r.misses = (double)(s1->misses - s0->misses) / per;
     x->r.hits = (double)(s1->hits - s0->hits) / per;
     x->r.tail_hits = (double)(s1->tail_hits - s0->tail_hits) / per;
@@ -244,6 +312,7 @@ static sl_status measure(run *x, sl_profile p, bool last, sl_err *err)
     for (int32_t i = 0; i < x->b->o.warmup; i++)
         SL_TRY(step(x, NULL, &warm, err));
     sl_engine_stats_get(x->engine, &s0);
+    x->kept = x->steps_run = 0;
     for (int32_t i = 0; i < x->b->o.steps; i++)
         SL_TRY(step(x, NULL, &x->ms[i], err));
     sl_engine_stats_get(x->engine, &s1);
@@ -254,7 +323,8 @@ static sl_status measure(run *x, sl_profile p, bool last, sl_err *err)
         SL_TRY(check_logits(x, err));
     x->r.profile = p;
     summarise(x, &s0, &s1);
-    sl_bench_decode_pairs(x->b, x->context - total_steps(&x->b->o) + x->appended - 1, &x->r);
+    if (x->b->o.draft < 0) /* else a step has tokens at several places */
+        sl_bench_decode_pairs(x->b, x->context - total_steps(&x->b->o) + x->appended - 1, &x->r);
     x->r.select_ms = x->r.attend_ms = -1;
     if (p == (sl_profile)x->b->o.profiles.v[0]) {
         st = profile_ops(x, err);
@@ -277,6 +347,8 @@ static void close_run(run *x)
     free(x->seqs);
     free(x->items);
     free(x->tokens);
+    free(x->samples);
+    free(x->drafts);
     free(x->ms);
 }
 
@@ -288,9 +360,12 @@ static sl_status run_mode(run *x, sl_err *err)
     size_t n = (size_t)x->batch;
     x->seqs = calloc(n, sizeof *x->seqs);
     x->items = calloc(n, sizeof *x->items);
-    x->tokens = calloc(n, sizeof *x->tokens);
+    x->per = per_step(o);
+    x->tokens = calloc(n * (size_t)x->per, sizeof *x->tokens);
+    x->samples = calloc(n * (size_t)x->per, sizeof *x->samples);
+    x->drafts = calloc(n, sizeof *x->drafts);
     x->ms = calloc((size_t)o->steps, sizeof *x->ms);
-    if (!x->seqs || !x->items || !x->tokens || !x->ms)
+    if (!x->seqs || !x->items || !x->tokens || !x->samples || !x->drafts || !x->ms)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     SL_TRY(open_seqs(x, err));
     x->r.batch = x->batch;

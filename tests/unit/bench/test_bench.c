@@ -1,5 +1,6 @@
 /* The benchmarks as commands of the `sluice` program: refused arguments, and real clusters. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -13,9 +14,43 @@ START_TEST(messages)
     fails("bench decode --rows mla_fp", 2,
           "bench decode: --rows mla_fp is not a list of at most 8 names; there are: mla_f32,");
     fails("bench decode --batch 1,2,3,4,5,6,7,8,9", 2, "is not a list");
+    fails("bench decode --draft-accept 0.5,0.6", 2,
+          "bench decode: --draft-accept 0.5,0.6 is not a list of at most 4 numbers");
+    fails("bench decode --draft-accept 1,1,1,1,1", 2, "--draft-accept 1,1,1,1,1 is not a list");
+    fails("bench decode --backend cpu --model tiny_llama --draft 1", 1, "no MTP layer");
+    fails("bench decode --backend cpu --model tiny --group 2 --draft 1", 1, "do not draft");
     fails("bench prefill --chunks 1", 2, "bench prefill: --chunks 1 is not a list");
     fails("bench prefill --contexts ,", 2,
           "bench prefill: --contexts , is not a list of at most 8 whole numbers from 0");
+}
+END_TEST
+
+/* Drafts with synthetic acceptance: tokens a step lie near what was asked for, and every draft stands when all do. */
+START_TEST(drafts_of_decode)
+{
+    static const struct {
+        const char *flags;
+        double least, most;
+    } runs[] = {{"--draft 0", 1, 1},
+                {"--draft 3 --draft-accept 1,1,1", 4, 4},
+                {"--draft 3 --draft-accept 0", 1, 1},
+                {"--draft 2 --draft-accept 0.8,0.5", 2.0, 2.6}};
+    for (size_t i = 0; i < SL_COUNT(runs); i++) {
+        char cmd[300];
+        snprintf(
+            cmd, sizeof cmd,
+            "bench decode --backend cpu --model tiny --ranks 4 --contexts 1024 --host-bytes 64M --kv-bytes 32M --batch 4 "
+            "--max-batch 8 --threads 2 --steps 30 --warmup 1 --modes hierarchical %s",
+            runs[i].flags);
+        ck_assert_int_eq(run(cmd, false), 0);
+        const char *at = strstr(output, "tokens of a request in a step");
+        ck_assert_ptr_nonnull(at);
+        while (at > output && at[-1] != '\n')
+            at--;
+        double got = strtod(at, NULL);
+        ck_assert_msg(got >= runs[i].least && got <= runs[i].most, "%s: %g tokens a step", runs[i].flags,
+                      got);
+    }
 }
 END_TEST
 
@@ -178,6 +213,7 @@ int main(int argc, char **argv)
     TCase *c = tcase_create("bench");
     tcase_set_timeout(c, 120);
     tcase_add_test(c, messages);
+    tcase_add_test(c, drafts_of_decode);
     tcase_add_test(c, decode_of_kv_heads);
 #if !defined __SANITIZE_ADDRESS__ &&                                                                         \
     !defined __SANITIZE_THREAD__ /* clusters under sanitizers: end-to-end tests */
