@@ -164,7 +164,7 @@ static sl_status make_plan(const sl_local_checkpoint *m, flags *f, sl_plan *p, s
     SL_TRY(sl_local_selection_options(&f->selection, f->in.algorithm, true, values.values, err));
     SL_TRY(
         sl_choose_selection(f->in.algorithm, values.values, &m->cfg, &f->in.gates, &f->in.cache.select, err));
-    g->stored = m->has_weights || !m->cfg.fp8_acts ? m->stored : SL_F8_E4M3;
+    g->stored = m->has_weights || !m->cfg.quant.f8_acts ? m->stored : SL_F8_E4M3;
     SL_TRY(sl_local_act_find(NULL, g->stored, &g->act, err));
     if (g->ranks == 0) {
         count_weights(m, f);

@@ -41,6 +41,13 @@ static bool dtype_of(const sl_st_tensor *t, sl_dtype *out)
     case SL_ST_F8_E4M3:
         *out = SL_F8_E4M3;
         return true;
+    case SL_ST_I32:
+        *out = SL_I4;
+        return true;
+    case SL_ST_U8:
+    case SL_ST_I8:
+        *out = SL_F4_E2M1;
+        return true;
     default:
         return false;
     }
@@ -51,7 +58,9 @@ static bool op_of(const sl_st_tensor *t, sl_op *out)
 {
     const size_t n = strlen(t->name);
 
-    if (t->rank != 2 || n < 7 || strcmp(t->name + n - 7, ".weight") != 0 || strstr(t->name, "embed_tokens"))
+    const bool packed = n > 14 && strcmp(t->name + n - 14, ".weight_packed") == 0;
+    if (t->rank != 2 || n < 7 || (!packed && strcmp(t->name + n - 7, ".weight") != 0) ||
+        strstr(t->name, "embed_tokens"))
         return false;
     *out = strstr(t->name, ".experts.")     ? SL_OP_MOE
            : strstr(t->name, ".kv_b_proj.") ? SL_OP_Q_ABSORB
@@ -66,6 +75,7 @@ static sl_status add(kinds *k, const sl_st_tensor *t, sl_err *err)
     if (!op_of(t, &one.op) || !dtype_of(t, &one.dtype))
         return SL_OK;
     one.out = (int32_t)t->shape[0], one.in = (int32_t)t->shape[1];
+    one.in *= one.dtype == SL_I4 ? 8 : one.dtype == SL_F4_E2M1 ? 2 : 1; /* of a word or byte of the file */
     for (int i = 0; i < k->n; i++)
         if (k->v[i].op == one.op && k->v[i].dtype == one.dtype && k->v[i].out == one.out &&
             k->v[i].in == one.in) {
@@ -80,11 +90,25 @@ static sl_status add(kinds *k, const sl_st_tensor *t, sl_err *err)
     return SL_OK;
 }
 
+/* As the loader describes it (model/weights_linear.c); of several forms of 4 bits the first. */
+static sl_weight weight_of(const kind *k, const sl_model_config *c)
+{
+    sl_weight w = {.out = k->out, .in = k->in, .dtype = k->dtype};
+
+    for (int32_t i = c->quant.n - 1; i >= 0; i--)
+        if (c->quant.forms[i].dtype == k->dtype && k->dtype != SL_F8_E4M3) {
+            w.scale_type = c->quant.forms[i].scale_type;
+            w.group = c->quant.forms[i].group ? c->quant.forms[i].group : (k->in + 127) / 128 * 128;
+            w.acts_as_given = c->quant.half_acts != 1;
+        }
+    return w;
+}
+
 static const sl_path *path_of(const sl_gpu *g, const kind *k, const sl_model_config *c, sl_dtype act,
                               int32_t tokens)
 {
-    const bool f8 = k->dtype == SL_F8_E4M3;
-    const sl_weight w = {.out = k->out, .in = k->in, .dtype = k->dtype};
+    const bool f8 = c->fp8_acts;
+    const sl_weight w = weight_of(k, c);
 
     if (k->op == SL_OP_MOE) {
         const bool down = k->out == c->hidden_size;
@@ -171,7 +195,7 @@ static void print_attention(const sl_gpu *g, const sl_local_checkpoint *m)
 
 sl_status sl_inspect_kernels(const sl_local_checkpoint *m, sl_checkpoint *ck, sl_err *err)
 {
-    static const char *const types[] = {"f32", "bf16", "f16", "fp8"};
+    static const char *const types[] = {"f32", "bf16", "f16", "fp8", "", "", "int4", "fp4"};
     const sl_gpu g = sl_gpu_of(90, H200_SMS, H200_SHARED);
     const sl_dtype act = sl_model_auto_act(m->stored);
     kinds k = {0};

@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "kernels/formats.h"
 #include "kernels/synth.h"
 
 void sl_chk_need(sl_chk *c, bool ok, const char *field, const char *why)
@@ -69,15 +70,34 @@ void sl_chk_float(sl_chk *c, const char *field, sl_dtype d)
     sl_chk_can(c, d == SL_F32 || d == SL_BF16 || d == SL_F16, field, "must be f32, bf16 or f16");
 }
 
+static void chk_groups(sl_chk *c, const char *field, const sl_weight *w)
+{
+    sl_chk_need(c, w->scale_type <= SL_SCALE_E4M3, field, "has an unknown type of multipliers");
+    sl_chk_can(c, w->dtype == SL_I4 || w->dtype == SL_F4_E2M1 || w->dtype == SL_F8_E4M3, field,
+               "has multipliers of groups, but no values of 8 or 4 bits");
+    sl_chk_can(c, sl_weight_group_ok(w->group), field,
+               "has groups that are not 16, 32, 64 or a multiple of 128");
+    if (c->pointers)
+        sl_chk_need(c, w->multiplier && (uintptr_t)w->multiplier % sl_scale_size(w->scale_type) == 0, field,
+                    "has no (aligned) multipliers");
+}
+
 void sl_chk_weight(sl_chk *c, const char *field, const sl_weight *w, int64_t out, int64_t in)
 {
-    sl_chk_can(c, w->dtype == SL_F32 || w->dtype == SL_BF16 || w->dtype == SL_F16 || w->dtype == SL_F8_E4M3,
-               field, "has a dtype that is not a weight's");
+    const bool half = w->dtype == SL_I4 || w->dtype == SL_F4_E2M1, groups = w->scale_type != SL_SCALE_BLOCKS;
+
+    sl_chk_can(
+        c, w->dtype == SL_F32 || w->dtype == SL_BF16 || w->dtype == SL_F16 || w->dtype == SL_F8_E4M3 || half,
+        field, "has a dtype that is not a weight's");
     sl_chk_need(c, w->out >= 1 && w->in >= 1, field, "has no rows or columns");
     sl_chk_need(c, (out < 0 || w->out == out) && (in < 0 || w->in == in), field, "has another shape");
     sl_chk_size(c, field, w->out, w->in);
-    sl_chk_rows(c, field, w->data, sl_dtype_size(w->dtype), w->in * (int64_t)sl_dtype_size(w->dtype));
-    if (c->pointers && w->dtype == SL_F8_E4M3)
+    sl_chk_rows(c, field, w->data, sl_dtype_size(w->dtype), sl_dtype_bytes(w->dtype, w->in));
+    sl_chk_need(c, !half || groups, field, "has half-byte values, but no multipliers of groups");
+    sl_chk_need(c, !half || w->in % 2 == 0, field, "has half-byte values and an odd number of columns");
+    if (groups)
+        chk_groups(c, field, w);
+    else if (c->pointers && w->dtype == SL_F8_E4M3)
         sl_chk_need(c, w->scale != NULL && (uintptr_t)w->scale % 4 == 0, field,
                     "is f8 but has no (aligned) scales");
 }
@@ -245,6 +265,13 @@ void sl_chk_moe_route(sl_chk *c, const void *params)
     sl_chk_ptr(c, "weights_out", p->weights_out, 4);
 }
 
+/* Whether one kernel serves both. */
+static bool same_form(const sl_weight *a, const sl_weight *b)
+{
+    return a->dtype == b->dtype && a->scale_type == b->scale_type && a->group == b->group &&
+           a->acts_as_given == b->acts_as_given;
+}
+
 void sl_chk_experts(sl_chk *c, const sl_weight *gate, const sl_weight *up, const sl_weight *down,
                     int32_t experts, int32_t inter, int32_t hidden)
 {
@@ -257,7 +284,7 @@ void sl_chk_experts(sl_chk *c, const sl_weight *gate, const sl_weight *up, const
         sl_chk_weight(c, "up", &up[e], inter, hidden);
         sl_chk_weight(c, "down", &down[e], hidden, inter);
         sl_chk_can(
-            c, gate[e].dtype == gate[0].dtype && up[e].dtype == up[0].dtype && down[e].dtype == down[0].dtype,
+            c, same_form(&gate[e], &gate[0]) && same_form(&up[e], &up[0]) && same_form(&down[e], &down[0]),
             "gate", ", up or down has another dtype for some experts");
     }
 }

@@ -37,7 +37,7 @@ typedef struct sl_ep_layout {
     int32_t cap; /* rows of a block of the dispatch: at least the tokens of any rank in this step */
     int32_t hidden, top_k;
     sl_dtype act;
-    /* rows travel as e4m3 with a scale per 128 values: all gates and ups are F8, and fp8_acts holds */
+    /* rows travel as e4m3 with a scale per 128 values: all gates and ups take them so (sl_weight_takes_e4m3), and fp8_acts holds */
     bool quantised;
 } sl_ep_layout;
 

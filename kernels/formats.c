@@ -112,8 +112,21 @@ size_t sl_dtype_size(sl_dtype d)
     case SL_F8_E4M3:
     case SL_I8:
         return 1;
+    case SL_I4:
+    case SL_F4_E2M1:
+        return 0;
     }
     return 0;
+}
+
+int64_t sl_dtype_bytes(sl_dtype d, int64_t n)
+{
+    return d == SL_I4 || d == SL_F4_E2M1 ? n / 2 : n * (int64_t)sl_dtype_size(d);
+}
+
+size_t sl_scale_size(sl_scale_type t)
+{
+    return t == SL_SCALE_F32 || t == SL_SCALE_BLOCKS ? 4 : t == SL_SCALE_BF16 ? 2 : 1;
 }
 
 int64_t sl_row_bytes(sl_row_format f, int32_t lora, int32_t rope)
@@ -250,11 +263,49 @@ void sl_index_key_decode(sl_index_format format, int32_t dim, const uint8_t *blo
         key[d] = e4m3_values[block[(size_t)dim * (size_t)i + (size_t)d]] * s;
 }
 
+/* ---- half bytes, and multipliers of groups ---- */
+
+static const float half_values[2][16] = {
+    {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7},
+    {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6},
+};
+
+float sl_e2m1_to_f32(uint8_t code)
+{
+    return half_values[1][code & 15];
+}
+
+float sl_e8m0_to_f32(uint8_t b)
+{
+    /* 2^-127 is not a normal number */
+    return sl_bits_f32(b == 255 ? 0x7fc00000u : b ? (uint32_t)b << 23 : 0x400000u);
+}
+
+float sl_weight_multiplier(const sl_weight *w, int64_t row, int64_t g)
+{
+    const int64_t i = row * sl_weight_groups(w) + g;
+    uint16_t half;
+    float f;
+
+    switch (w->scale_type) {
+    case SL_SCALE_BF16:
+        memcpy(&half, w->multiplier + 2 * i, 2);
+        return sl_bf16_to_f32(half);
+    case SL_SCALE_E8M0:
+        return sl_e8m0_to_f32(w->multiplier[i]);
+    case SL_SCALE_E4M3:
+        return sl_e4m3_to_f32(w->multiplier[i]) * w->global;
+    default:
+        memcpy(&f, w->multiplier + 4 * i, 4);
+        return f;
+    }
+}
+
 /* ---- arrays ---- */
 
 void sl_load_f32(sl_dtype dtype, const void *src, int64_t first, int64_t n, float *out)
 {
-    const uint8_t *at = (const uint8_t *)src + first * (int64_t)sl_dtype_size(dtype);
+    const uint8_t *at = (const uint8_t *)src + sl_dtype_bytes(dtype, first);
 
     switch (dtype) {
     case SL_F32:
@@ -278,6 +329,11 @@ void sl_load_f32(sl_dtype dtype, const void *src, int64_t first, int64_t n, floa
         for (int64_t i = 0; i < n; i++)
             out[i] = (float)(int8_t)at[i];
         break;
+    case SL_I4:
+    case SL_F4_E2M1:
+        for (int64_t i = 0; i < n; i++)
+            out[i] = half_values[dtype == SL_F4_E2M1][at[i / 2] >> (i % 2 * 4) & 15];
+        break;
     }
 }
 
@@ -289,4 +345,24 @@ void sl_store_f32(sl_dtype dtype, const float *src, int64_t n, void *dst, int64_
     }
     for (int64_t i = 0; i < n; i++)
         ((uint16_t *)dst)[first + i] = sl_f32_to_bf16(src[i]);
+}
+
+void sl_weight_load_row(const sl_weight *w, int64_t r, sl_dtype round_act, float *out)
+{
+    sl_load_f32(w->dtype, w->data, r * w->in, w->in, out);
+    if (w->scale_type != SL_SCALE_BLOCKS) {
+        for (int64_t g = 0; g < sl_weight_groups(w); g++) {
+            const float m = sl_weight_multiplier(w, r, g);
+
+            for (int64_t i = g * w->group; i < w->in && i < (g + 1) * w->group; i++)
+                out[i] = sl_round_act(out[i] * m, round_act);
+        }
+        return;
+    }
+    if (w->dtype != SL_F8_E4M3)
+        return;
+    const float *scale = w->scale + r / SL_FP8_GROUP * sl_fp8_groups(w->in);
+
+    for (int32_t i = 0; i < w->in; i++)
+        out[i] = sl_round_act(out[i] * scale[i / SL_FP8_GROUP], round_act);
 }

@@ -20,6 +20,12 @@
 #define SL_E4M3_MAX 448.0f
 #define SL_FP8_GROUP 128 /* values that share a scale */
 
+/* Groups of inputs of a weight that has groups. */
+static inline int64_t sl_weight_groups(const sl_weight *w)
+{
+    return ((int64_t)w->in + w->group - 1) / w->group;
+}
+
 /* Groups of n values; the last may be short. */
 static inline int32_t sl_fp8_groups(int32_t n)
 {
@@ -74,6 +80,15 @@ const float *sl_e4m3_table(void);
 /* Round to nearest even, saturating at 448; NaN gives 0x7f with the sign of the input. */
 uint8_t sl_f32_to_e4m3(float f);
 
+/* e2m1: the code is in the low half of the byte. */
+float sl_e2m1_to_f32(uint8_t code);
+/* Power of two of an e8m0 code; NaN for 255. */
+float sl_e8m0_to_f32(uint8_t b);
+/* Multiplier of group g of output `row`; for weights with groups. */
+float sl_weight_multiplier(const sl_weight *w, int64_t row, int64_t g);
+/* Bytes of one multiplier of a group. */
+size_t sl_scale_size(sl_scale_type t);
+
 /* Smallest power of two >= t, from t's bits. t must be a normal positive float. */
 float sl_pow2_ceil(float t);
 /* Scale of a group with largest magnitude amax, for activations, index keys and index queries. NaN counts as
@@ -95,8 +110,12 @@ void sl_row_decode(sl_row_format format, int32_t lora, int32_t rope, const uint8
 void sl_index_key_encode(sl_index_format format, int32_t dim, const float *key, uint8_t *block, int32_t i);
 void sl_index_key_decode(sl_index_format format, int32_t dim, const uint8_t *block, int32_t i, float *key);
 
-/* Loads n elements of dtype as float32; stores float32 as act (SL_F32 or SL_BF16). */
+/* Loads n elements of dtype as float32 (of a half-byte type `first` and n are even); stores float32 as act (SL_F32 or
+ * SL_BF16). */
 void sl_load_f32(sl_dtype dtype, const void *src, int64_t first, int64_t n, float *out);
 void sl_store_f32(sl_dtype dtype, const float *src, int64_t n, void *dst, int64_t first);
+
+/* The values of row r of w as float32; round_act: those of a weight with multipliers are rounded to this dtype. */
+void sl_weight_load_row(const sl_weight *w, int64_t r, sl_dtype round_act, float *out);
 
 #endif

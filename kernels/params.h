@@ -25,7 +25,7 @@
 #ifndef SL_KERNELS_PARAMS_H
 #define SL_KERNELS_PARAMS_H
 
-#include "base/status.h"
+#include "kernels/weight.h"
 
 #define SL_PAGE_TOKENS 64 /* tokens of a page; also keys of an index block */
 #define SL_PAGE_LOG2 6
@@ -49,8 +49,6 @@ static inline int32_t sl_list_blocks(int32_t k)
     return sl_pages_for(k);
 }
 
-typedef enum { SL_F32, SL_BF16, SL_F16, SL_F8_E4M3, SL_I32, SL_I8 } sl_dtype;
-
 /* Row formats. Latent rows, of lora = kv_lora_rank and rope = qk_rope_head_dim: see sl_row_bytes(). Keys and values by
  * head: kernels/gqa.h. */
 typedef enum {
@@ -70,15 +68,6 @@ typedef enum {
     SL_INDEX_PLAIN,    /* float32 keys and scores, no Hadamard (transformers) */
     SL_INDEX_OFFICIAL, /* Hadamard, then e4m3 with power-of-two scale per key / per query head */
 } sl_index_format;
-
-/* A linear weight [out][in]. With F8_E4M3, scale[ceil(out/128)][ceil(in/128)] are the multipliers of its blocks;
- * otherwise scale is NULL. */
-typedef struct sl_weight {
-    const void *data;
-    const float *scale;
-    int32_t out, in;
-    sl_dtype dtype;
-} sl_weight;
 
 /* Where the cache of this step's sequences is. All arrays device-readable. */
 typedef struct sl_seq_tables {
@@ -166,9 +155,9 @@ typedef struct sl_rmsnorm_params {
 } sl_rmsnorm_params;
 
 /*
- * out = x * w^T. With fp8_acts and an F8 weight the input is quantised per token and 128 inputs, and per 128 inputs
- * acc += dot * (s_x * s_w) (1.3). Otherwise F8 weights are float(e4m3) * scale in float32. fp8_acts with another
- * weight dtype is ignored: each weight decides by its own dtype. next: a further layer with the same x (x, tokens,
+ * out = x * w^T. With fp8_acts and a weight of 8 or 4 bits (sl_weight_takes_e4m3) the input is quantised per token and 128
+ * inputs, and per 128 inputs, or per group of the weight if that is shorter, acc += dot * (s_x * s_w) (1.3). Otherwise
+ * such weights are code * multiplier in float32. fp8_acts with another weight is ignored: each weight decides by itself. next: a further layer with the same x (x, tokens,
  * ld_x and act are equal); the results are as if it were called by itself; outputs do not overlap.
  */
 typedef struct sl_linear_params {
@@ -574,7 +563,8 @@ typedef struct sl_pick_params {
 /* In this order: bytes of one latent row (0 for other rows), of one 64-key index block, of one element. Pure. */
 int64_t sl_row_bytes(sl_row_format f, int32_t lora, int32_t rope);
 int64_t sl_index_block_bytes(sl_index_format f, int32_t dim);
-size_t sl_dtype_size(sl_dtype d);
+size_t sl_dtype_size(sl_dtype d); /* 0 for a half-byte type: ask for the bytes of an even number of them */
+int64_t sl_dtype_bytes(sl_dtype d, int64_t n);
 /* Bytes of the hint that index_scores passes to topk; enough for every backend. Pure. */
 size_t sl_topk_hint_bytes(int32_t token_count, int32_t ld_scores);
 /* Enough for every backend; 0 when a product overflows or an argument is not positive. */

@@ -23,8 +23,7 @@ static int64_t up_to(int64_t a, int64_t b)
 int sl_linear_ranges(const sl_weight *w)
 {
     enum { OUTPUTS = 256, BLOCKS = 112, MOST = 8, LEAST_GROUPS = 7 };
-    const int64_t groups = w->in * (int64_t)sl_dtype_size(w->dtype) / SL_LINEAR_GROUP,
-                  tiles = up_to(w->out, OUTPUTS);
+    const int64_t groups = sl_dtype_bytes(w->dtype, w->in) / SL_LINEAR_GROUP, tiles = up_to(w->out, OUTPUTS);
     int n = 1;
 
     /* Doubled as long as there are at most BLOCKS blocks, and every range keeps LEAST_GROUPS groups. For eight ranges the
@@ -34,11 +33,18 @@ int sl_linear_ranges(const sl_weight *w)
     return n;
 }
 
+/* fp8 with a scale for each block of 128 x 128. */
+static bool blocks(const sl_weight *w)
+{
+    return w->dtype == SL_F8_E4M3 && w->scale_type == SL_SCALE_BLOCKS;
+}
+
 /* The own kernels: fp8 by fp8, or bf16 by bf16, with whole groups of 128 bytes. */
 static bool streams(const sl_gpu *g, const sl_linear_params *p)
 {
-    const int64_t bytes = p->w.in * (int64_t)sl_dtype_size(p->w.dtype);
-    const bool f8 = p->w.dtype == SL_F8_E4M3 && p->fp8_acts, bf16 = p->w.dtype == SL_BF16 && p->ld_x % 8 == 0;
+    const int64_t bytes = sl_dtype_bytes(p->w.dtype, p->w.in);
+    const bool f8 = blocks(&p->w) && p->fp8_acts && !p->w.acts_as_given,
+               bf16 = p->w.dtype == SL_BF16 && p->ld_x % 8 == 0;
 
     if (!g->wgmma || p->act != SL_BF16 || (!f8 && !bf16) || bytes % SL_LINEAR_GROUP || bytes == 0)
         return false;
@@ -53,8 +59,8 @@ static bool library_takes(const sl_linear_params *p)
 
 static bool library_scales(const sl_gpu *g, const sl_linear_params *p)
 {
-    return g->wgmma && p->fp8_acts && p->w.dtype == SL_F8_E4M3 && p->w.in % 512 == 0 && p->w.out % 8 == 0 &&
-           p->out_dtype == SL_BF16 && p->ld_out % 8 == 0;
+    return g->wgmma && p->fp8_acts && blocks(&p->w) && !p->w.acts_as_given && p->w.in % 512 == 0 &&
+           p->w.out % 8 == 0 && p->out_dtype == SL_BF16 && p->ld_out % 8 == 0;
 }
 
 static const sl_path linear_paths[] = {
@@ -99,7 +105,7 @@ static const sl_path absorb_paths[] = {
 
 static sl_absorb_path absorb(sl_dtype act, const sl_weight *w, int a, int b, int c)
 {
-    const bool fp8 = w->dtype == SL_F8_E4M3 && w->in % 16 == 0;
+    const bool fp8 = blocks(w) && w->in % 16 == 0;
 
     return act == SL_BF16 && (w->dtype == SL_BF16 || fp8) && a % 8 == 0 && b % 8 == 0 && c % 8 == 0
                ? SL_ABSORB_LIBRARY
@@ -155,8 +161,10 @@ sl_moe_path sl_path_moe(const sl_gpu *g, const sl_moe_params *p, int64_t rows, b
         return SL_MOE_PLAIN;
     if (type == SL_BF16 && p->hidden % 64 == 0 && p->inter % SL_LINEAR_GROUP == 0)
         return SL_MOE_GROUPED_BF16;
-    if (type == SL_F8_E4M3 && quantised && p->hidden % SL_LINEAR_GROUP == 0 &&
-        p->inter % SL_LINEAR_GROUP == 0 && p->hidden <= most && p->inter <= most)
+    if (type == SL_F8_E4M3 && p->gate->scale_type == SL_SCALE_BLOCKS &&
+        p->up->scale_type == SL_SCALE_BLOCKS && p->down->scale_type == SL_SCALE_BLOCKS && quantised &&
+        p->hidden % SL_LINEAR_GROUP == 0 && p->inter % SL_LINEAR_GROUP == 0 && p->hidden <= most &&
+        p->inter <= most)
         return rows * p->top_k >= (int64_t)SL_MOE_GROUPED_ROWS * p->experts ? SL_MOE_GROUPED : SL_MOE_STREAM;
     return SL_MOE_PLAIN;
 }

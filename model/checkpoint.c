@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define MAX_SHARDS 4096
 #define MAX_JSON_BYTES (256u << 20)
@@ -72,6 +73,20 @@ static sl_status join(const char *dir, const char *name, char out[PATH_MAX], sl_
     return SL_OK;
 }
 
+/* hf_quant_config.json, of checkpoints whose config.json says nothing of quantisation. */
+static sl_status load_quantisation(const char *dir, sl_model_config *out, sl_err *err)
+{
+    char path[PATH_MAX], *text = NULL;
+    size_t n = 0;
+    SL_TRY(join(dir, "hf_quant_config.json", path, err));
+    if (access(path, F_OK) != 0)
+        return SL_OK;
+    SL_TRY(sl_read_file(path, 16u << 20, &text, &n, err));
+    sl_status rc = sl_model_config_hf_quant(text, n, path, out, err);
+    free(text);
+    return rc;
+}
+
 sl_status sl_model_config_load(const char *dir, sl_model_config *out, sl_err *err)
 {
     char cpath[PATH_MAX], gpath[PATH_MAX], *text = NULL, *gen = NULL;
@@ -86,7 +101,7 @@ sl_status sl_model_config_load(const char *dir, sl_model_config *out, sl_err *er
     free(text);
     if (rc == SL_OK && strlen(dir) < sizeof out->dir)
         memcpy(out->dir, dir, strlen(dir) + 1);
-    return rc;
+    return rc == SL_OK ? load_quantisation(dir, out, err) : rc;
 }
 
 static sl_status add_file(sl_checkpoint *ck, const char *path, sl_err *err)

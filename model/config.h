@@ -18,4 +18,11 @@ sl_status sl_model_config_parse(const char *text, size_t n, const char *label, c
                                 size_t generation_n, const char *generation_label, sl_model_config *out,
                                 sl_err *err);
 
+/*
+ * Parses hf_quant_config.json, which some quantised checkpoints have, into a config that was parsed. Nothing happens where
+ * config.json has said how weights are quantised. Errors as above.
+ */
+sl_status sl_model_config_hf_quant(const char *text, size_t n, const char *label, sl_model_config *out,
+                                   sl_err *err);
+
 #endif

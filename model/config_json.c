@@ -47,31 +47,6 @@ static sl_status read_identity(sl_config_reader *x, const sl_family **family)
     return SL_OK;
 }
 
-static sl_status read_quantization(sl_config_reader *x)
-{
-    const json_t *q = sl_cfg_get(x->root, "quantization_config");
-    if (!q)
-        return SL_OK;
-    const char *method = NULL, *scheme = NULL, *fmt = NULL;
-    if (!json_is_object(q))
-        return sl_cfg_bad(x, "quantization_config: not an object");
-    if (sl_cfg_string(x, q, "quant_method", &method) != SL_OK ||
-        sl_cfg_string(x, q, "activation_scheme", &scheme) != SL_OK ||
-        sl_cfg_string(x, q, "fmt", &fmt) != SL_OK)
-        return SL_ERR_INVALID;
-    if (!method || strcmp(method, "fp8") != 0 || (fmt && strcmp(fmt, "e4m3") != 0))
-        return sl_cfg_cannot(x,
-                             "quantization_config: only quant_method \"fp8\" of fmt \"e4m3\" is supported");
-    if (scheme && strcmp(scheme, "dynamic") != 0)
-        return sl_cfg_cannot(x, "activation_scheme: \"%.32s\" is not supported, \"dynamic\" is", scheme);
-    const json_t *b = sl_cfg_get(q, "weight_block_size");
-    if (!json_is_array(b) || json_array_size(b) != 2 || json_integer_value(json_array_get(b, 0)) != 128 ||
-        json_integer_value(json_array_get(b, 1)) != 128)
-        return sl_cfg_cannot(x, "weight_block_size: only [128, 128] is supported");
-    x->c->fp8_acts = true;
-    return SL_OK;
-}
-
 static sl_status add_eos(sl_config_reader *x, const json_t *v, const char *key)
 {
     sl_model_config *c = x->c;
@@ -133,7 +108,7 @@ static sl_status read_config(sl_config_reader *x)
     SL_TRY(read_identity(x, &f));
     SL_TRY(read_common(x));
     SL_TRY(f->read_config(x, f));
-    SL_TRY(read_quantization(x));
+    SL_TRY(sl_cfg_quantization(x));
     return read_ids(x);
 }
 
@@ -157,6 +132,20 @@ sl_status sl_model_config_parse(const char *text, size_t n, const char *label, c
     }
     json_decref(x.filled);
     json_decref(gen);
+    json_decref(root);
+    if (rc == SL_OK)
+        *out = c;
+    return rc;
+}
+
+sl_status sl_model_config_hf_quant(const char *text, size_t n, const char *label, sl_model_config *out,
+                                   sl_err *err)
+{
+    sl_model_config c = *out;
+    json_t *root = NULL;
+    SL_TRY(parse_object(text, n, label, &root, err));
+    sl_config_reader x = {.root = root, .label = label, .c = &c, .err = err};
+    sl_status rc = out->quant.n || out->fp8_acts ? SL_OK : sl_cfg_hf_quant(&x);
     json_decref(root);
     if (rc == SL_OK)
         *out = c;

@@ -76,6 +76,11 @@ sl_status sl_cfg_layer_words(sl_config_reader *x, const json_t *list, const char
  * from them. Needs qk_nope_head_dim, qk_rope_head_dim and max_context. A missing theta is an error, never a default. */
 sl_status sl_cfg_rope(sl_config_reader *x);
 
+/* config_quant.c: quantization_config. */
+sl_status sl_cfg_quantization(sl_config_reader *x);
+/* The document is hf_quant_config.json, which some checkpoints have instead. */
+sl_status sl_cfg_hf_quant(sl_config_reader *x);
+
 /* config_moe.c: the experts, their routing by groups with sigmoid scores, and which layers have them. */
 sl_status sl_cfg_moe(sl_config_reader *x);
 

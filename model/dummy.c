@@ -11,7 +11,7 @@ static const sl_synthetic_opts synth = {.ranks = 1, .seed = 0x736c756963650001};
 
 sl_dtype sl_model_dummy_dtype(const sl_model_config *cfg)
 {
-    return cfg->fp8_acts ? SL_F8_E4M3 : SL_BF16;
+    return cfg->quant.f8_acts ? SL_F8_E4M3 : SL_BF16;
 }
 
 /* The config of the directory, which the caller frees. */

@@ -133,7 +133,7 @@ static sl_status run_experts(sl_pass *p, const sl_ep_layout *l, bool shared, boo
                               .send_count = w.send_count,
                               .to = w.placed != SL_COMM_IN_SEND ? w.to : NULL,
                               .inter = p->c->moe_intermediate_size,
-                              .fp8_acts = p->c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
+                              .fp8_acts = p->c->fp8_acts,
                               .glu = p->c->expert_glu,
                               .load = &p->m->expert_load};
     SL_TRY(sl_pass_run(p, SL_OP_EP_EXPERTS, &a));

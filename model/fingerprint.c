@@ -88,6 +88,8 @@ static void put_config(sl_wr *w, const sl_model_config *c)
         sl_wr_u8(w, (uint8_t)(c->layer_is_moe[i] | c->layer_has_indexer[i] << 1));
     for (int32_t i = 0; has_classes(c) && i < c->n_layers; i++)
         sl_wr_u8(w, c->layer_class[i]);
+    if (c->quant.n) /* the tensors say the rest */
+        sl_wr_u32(w, (uint32_t)(c->quant.half_acts + 1) << 2 | (uint32_t)(c->quant.f8_acts + 1));
     if (c->n_kv_heads)
         sl_wr_u32(w, (uint32_t)c->n_kv_heads);
     if (c->rope_type == SL_ROPE_LLAMA3) {

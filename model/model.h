@@ -35,6 +35,28 @@ typedef struct sl_streams_config {
 } sl_streams_config;
 
 /* What config.json says, checked and completed. Dimensions as in the Hugging Face keys of the same name. */
+#define SL_MAX_FORMS 4
+/* How quantised weights are stored, besides F8 with blocks (kernels/params.h); of SL_SCALE_F32 and SL_SCALE_BF16 a
+ * checkpoint may have either. */
+typedef struct sl_weight_form {
+    sl_dtype dtype;
+    sl_scale_type scale_type;
+    int32_t group; /* 0: all inputs of an output */
+} sl_weight_form;
+
+/* What config.json says of quantised weights. */
+typedef struct sl_quantisation {
+    sl_weight_form forms[SL_MAX_FORMS];
+    int32_t n;
+    int8_t half_acts,
+        f8_acts; /* inputs of weights of 4 and 8 bits: 1 quantised to e4m3, -1 as they are, 0 no such weight */
+} sl_quantisation;
+
+static inline bool sl_form_is_half(const sl_weight_form *f)
+{
+    return f->dtype == SL_I4 || f->dtype == SL_F4_E2M1;
+}
+
 typedef struct sl_model_config {
     char family[32];       /* model_type, for instance "deepseek_v32" */
     char architecture[64]; /* "DeepseekV32ForCausalLM"… */
@@ -76,7 +98,9 @@ typedef struct sl_model_config {
     bool rope_truncate;
     float softmax_scale;
     bool tie_word_embeddings;
-    bool fp8_acts; /* official W8A8 numerics: quantise inputs of F8 linears */
+    bool
+        fp8_acts; /* quantise inputs of the weights that say so: official W8A8 numerics of F8 linears, W4A8 */
+    sl_quantisation quant;
     int32_t eos_ids[SL_MAX_EOS], n_eos, bos_id;
     char dir[512]; /* whose weights are meant; "": none, or the path is longer */
 } sl_model_config;

@@ -24,6 +24,7 @@ typedef enum {
     SL_ST_I8,
     SL_ST_F8_E4M3,
     SL_ST_F8_E5M2,
+    SL_ST_F8_E8M0,
     SL_ST_I16,
     SL_ST_U16,
     SL_ST_F16,

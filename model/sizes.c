@@ -1,6 +1,7 @@
 /* See sizes.h. The tensors are those of the family's table, as the loader (weights.c) and synthetic.c walk them. */
 #include "model/sizes.h"
 
+#include "kernels/formats.h"
 #include "model/family.h"
 #include "model/workspace.h"
 
@@ -30,6 +31,24 @@ static uint64_t tensor(const sl_model_config *c, const sl_tensor_spec *s, sl_dty
     return 0;
 }
 
+const sl_weight_form *sl_model_half_form(const sl_model_config *c)
+{
+    for (int32_t i = 0; i < c->quant.n; i++)
+        if (sl_form_is_half(&c->quant.forms[i]))
+            return &c->quant.forms[i];
+    return NULL;
+}
+
+static uint64_t expert_matrix(const sl_model_config *c, int64_t rows, int64_t cols, sl_dtype stored)
+{
+    const sl_weight_form *f = sl_model_half_form(c);
+    if (!f)
+        return matrix(rows, cols, stored);
+    int64_t groups = f->group ? (cols + f->group - 1) / f->group : 1;
+    return (uint64_t)rows *
+           ((uint64_t)sl_dtype_bytes(f->dtype, cols) + (uint64_t)groups * sl_scale_size(f->scale_type));
+}
+
 void sl_model_weight_sizes(const sl_model_config *c, sl_dtype stored, sl_dtype act, sl_weight_bytes *out)
 {
     const sl_family *f = sl_family_find(c->family);
@@ -43,7 +62,8 @@ void sl_model_weight_sizes(const sl_model_config *c, sl_dtype stored, sl_dtype a
             if (sl_when_holds(f->layer_tensors[i].when, c, l))
                 out->replicated += tensor(c, &f->layer_tensors[i], stored, act);
         if (c->layer_is_moe[l])
-            out->expert += 2 * matrix(inter, hidden, stored) + matrix(hidden, inter, stored);
+            out->expert +=
+                2 * expert_matrix(c, inter, hidden, stored) + expert_matrix(c, hidden, inter, stored);
     }
 }
 

@@ -17,7 +17,7 @@ sl_linear_params sl_pass_linear_params(const sl_pass *p, const void *x, int32_t 
                               .tokens = p->tokens,
                               .ld_x = ld_x,
                               .ld_out = ld_out,
-                              .fp8_acts = p->c->fp8_acts && w->dtype == SL_F8_E4M3,
+                              .fp8_acts = p->c->fp8_acts && sl_weight_takes_e4m3(w),
                               .act = p->act,
                               .out_dtype = out_dtype};
 }
@@ -174,7 +174,7 @@ sl_status sl_step_experts(sl_pass *p)
                        .inter = c->moe_intermediate_size,
                        .experts = simulated ? p->m->local_experts : c->n_routed_experts,
                        .top_k = c->num_experts_per_tok,
-                       .fp8_acts = c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
+                       .fp8_acts = c->fp8_acts,
                        .act = p->act,
                        .glu = c->expert_glu};
     return sl_pass_run(p, SL_OP_MOE, &a);

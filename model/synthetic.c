@@ -7,9 +7,11 @@
 #include <string.h>
 
 #include "kernels/ep.h"
+#include "kernels/formats.h"
 #include "kernels/synth.h"
 #include "model/config.h"
 #include "model/model_impl.h"
+#include "model/sizes.h"
 
 #define ALIGN 256
 #define BLOCK 128
@@ -47,6 +49,31 @@ sl_status sl_synthetic_config(const char *name, int32_t layers, sl_model_config 
         snprintf(text, sizeof text, "{\"num_hidden_layers\": %d, %s}", layers ? layers : p->layers, p->keys);
     SL_CHECK(n > 0 && (size_t)n < sizeof text, "preset %s has %d bytes", name, n);
     return sl_model_config_parse(text, (size_t)n, name, NULL, 0, NULL, out, err);
+}
+
+static const struct {
+    const char *name;
+    sl_weight_form form;
+    int8_t acts;
+} weight_names[] = {
+    {"fp8", {SL_F8_E4M3, SL_SCALE_BLOCKS, 128}, 1}, {"int4", {SL_I4, SL_SCALE_BF16, 128}, -1},
+    {"w4a8", {SL_I4, SL_SCALE_BF16, 128}, 1},       {"mxfp4", {SL_F4_E2M1, SL_SCALE_E8M0, 32}, 1},
+    {"nvfp4", {SL_F4_E2M1, SL_SCALE_E4M3, 16}, -1},
+};
+
+sl_status sl_synthetic_experts(const char *name, sl_model_config *c, sl_err *err)
+{
+    for (size_t i = 0; i < SL_COUNT(weight_names); i++) {
+        if (strcmp(name, weight_names[i].name) != 0)
+            continue;
+        if (i > 0 && c->n_routed_experts == 0)
+            return sl_fail(err, SL_ERR_INVALID, "%s: the model has no routed experts", name);
+        if (i > 0)
+            c->quant.forms[0] = weight_names[i].form, c->quant.n = 1,
+            c->quant.half_acts = weight_names[i].acts;
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_NOT_FOUND, "\"%s\" is none of " SL_SYNTHETIC_EXPERTS, name);
 }
 
 /* Walks all tensors. block NULL: only adds up their sizes. */
@@ -94,13 +121,48 @@ static sl_status make_linear(maker *k, int64_t rows, int64_t cols, sl_dtype dtyp
     return SL_OK;
 }
 
+/* The value of an e4m3 code, to fill bytes with it. */
+static float code_value(int code)
+{
+    return sl_e4m3_to_f32((uint8_t)code);
+}
+
+/* The same in 4 bits. Codes are bytes of random F8 values, which covers all codes, if not evenly. */
+static sl_status make_half(maker *k, int64_t rows, int64_t cols, const sl_weight_form *f, sl_weight *w)
+{
+    const float s = sqrtf(3.0f / (float)cols) / (f->dtype == SL_I4 ? 8.0f : 6.0f);
+    const int64_t groups = f->group ? (cols + f->group - 1) / f->group : 1;
+    const void *multipliers = NULL;
+    int power;
+    w->scale_type = f->scale_type;
+    w->group = f->group ? f->group : (int32_t)((cols + BLOCK - 1) / BLOCK * BLOCK);
+    w->acts_as_given = k->m->config.quant.half_acts != 1;
+    w->global = f->scale_type == SL_SCALE_E4M3 ? s : 0;
+    SL_TRY(fill(k, rows, cols / 2, SL_F8_E4M3, 0, F8_SPREAD, &w->data));
+    (void)frexpf(s, &power);
+    switch (f->scale_type) {
+    case SL_SCALE_E8M0:
+        SL_TRY(fill(k, rows, groups, SL_F8_E4M3, code_value(127 + power < 126 ? 127 + power : 125), 0,
+                    &multipliers));
+        break;
+    case SL_SCALE_E4M3:
+        SL_TRY(fill(k, rows, groups, SL_F8_E4M3, 1, 0.25f, &multipliers));
+        break;
+    default:
+        SL_TRY(
+            fill(k, rows, groups, f->scale_type == SL_SCALE_BF16 ? SL_BF16 : SL_F32, s, s / 8, &multipliers));
+    }
+    w->multiplier = multipliers;
+    return SL_OK;
+}
+
 static sl_status make_tensor(maker *k, const sl_tensor_spec *s, sl_weight *w)
 {
     const sl_model_config *c = &k->m->config;
     int64_t rows = s->rows(c), cols = s->cols(c);
     float mean = s->flags & SL_SPEC_GAIN ? 1 : 0;
     if (s->kind == SL_K_LINEAR) {
-        bool whole = s->flags & SL_SPEC_16BIT || !k->m->config.fp8_acts;
+        bool whole = s->flags & SL_SPEC_16BIT || !k->m->config.quant.f8_acts;
         return make_linear(k, rows, cols, whole ? SL_BF16 : SL_F8_E4M3, w);
     }
     sl_dtype dtype = s->kind == SL_K_FLOATS ? SL_F32 : SL_BF16;
@@ -112,10 +174,24 @@ static sl_status make_tensor(maker *k, const sl_tensor_spec *s, sl_weight *w)
 static sl_status make_expert(maker *k, int32_t e, int64_t rows, int64_t cols, sl_weight *w)
 {
     const sl_weights *all = &k->m->weights;
-    sl_dtype dtype = k->m->config.fp8_acts ? SL_F8_E4M3 : SL_BF16;
-    if (e >= all->expert_first[all->rank] && e < all->expert_first[all->rank + 1])
+    const sl_weight_form *half = sl_model_half_form(&k->m->config);
+    sl_dtype dtype = half ? half->dtype : k->m->config.quant.f8_acts ? SL_F8_E4M3 : SL_BF16;
+    bool own = e >= all->expert_first[all->rank] && e < all->expert_first[all->rank + 1];
+    if (own && !half)
         return make_linear(k, rows, cols, dtype, w);
     *w = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = dtype};
+    if (half && cols % 2)
+        return sl_fail(k->err, SL_ERR_UNSUPPORTED, "experts of %lld inputs in 4 bits", (long long)cols);
+    if (half) { /* its description does not need its tensors */
+        uint64_t at = k->at, bytes = k->bytes;
+        uint8_t *block = k->block;
+        k->block = own ? block : NULL;
+        sl_status rc = make_half(k, rows, cols, half, w);
+        k->block = block;
+        if (!own)
+            k->at = at, k->bytes = bytes, w->data = NULL, w->multiplier = NULL;
+        return rc;
+    }
     k->tensors += dtype == SL_F8_E4M3 ? 2 : 1; /* values, and their scales */
     return SL_OK;
 }
@@ -134,7 +210,7 @@ static sl_status make_layer(maker *k, int32_t layer)
         SL_TRY(make_expert(k, e, inter, hidden, &lw->up[e]));
         SL_TRY(make_expert(k, e, hidden, inter, &lw->down[e]));
     }
-    lw->quantised = c->fp8_acts;
+    lw->quantised = sl_model_half_form(c) ? c->quant.half_acts == 1 : c->quant.f8_acts == 1;
     return SL_OK;
 }
 

@@ -25,6 +25,12 @@ const char *sl_synthetic_name(size_t i);
  * fewer layers. */
 sl_status sl_synthetic_config(const char *name, int32_t layers, sl_model_config *out, sl_err *err);
 
+#define SL_SYNTHETIC_EXPERTS "fp8, int4, w4a8, mxfp4, nvfp4"
+/* Changes the routed experts of a config to one of these forms; fp8 leaves them as they are. int4 has groups of 128 inputs
+ * and inputs in 16 bits, w4a8 the same with e4m3 inputs, mxfp4 e4m3 inputs too, nvfp4 inputs in 16 bits. SL_ERR_NOT_FOUND:
+ * another name; SL_ERR_INVALID: there are no experts. */
+sl_status sl_synthetic_experts(const char *name, sl_model_config *c, sl_err *err);
+
 typedef struct sl_synthetic_opts {
     int32_t ranks; /* of the simulated expert parallelism; divides the routed experts; 1 in a real group */
     uint64_t seed;

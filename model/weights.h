@@ -5,7 +5,8 @@
  * refuses tensors that no row of the table names; `place` puts the bytes where the backend can read them. When the
  * backend uses host memory, a tensor stays in the mapped file unless it must be converted or is not aligned; otherwise
  * everything is copied into one block. Quantisation is decided for each tensor: an F8_E4M3 tensor must have a tensor
- * `_scale_inv`, and no other dtype may have one. Ownership: borrows backend and checkpoint, which must outlive it.
+ * with its scales, weights of 4 bits are packed into tensors of other names (weights_linear.c), and no plain tensor may have
+ * scales. Ownership: borrows backend and checkpoint, which must outlive it.
  * Threads: one at a time during the load; then only read.
  */
 #ifndef SL_MODEL_WEIGHTS_H
@@ -18,7 +19,7 @@ typedef struct sl_layer_weights {
     sl_weight w[SL_LAYER_SLOTS]; /* vectors: out = length, in = 1; data NULL: the layer has none */
     /* [n_routed_experts] of an MoE layer, else NULL. Experts of other ranks have their shape and dtype, but no data. */
     sl_weight *gate, *up, *down;
-    bool quantised; /* gates and ups of all experts are F8 */
+    bool quantised; /* gates and ups of all experts take e4m3 inputs (sl_weight_takes_e4m3) */
 } sl_layer_weights;
 
 typedef struct sl_weights {

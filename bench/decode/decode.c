@@ -288,6 +288,8 @@ static sl_status run_all(sweep *s)
     if (o->draft >= 0)
         SL_TRY(sl_model_config_draft(&b->local.checkpoint.cfg, &b->err));
     set_experts(o, &b->local.checkpoint.cfg);
+    if (o->weights)
+        SL_TRY(sl_synthetic_experts(o->weights, &b->local.checkpoint.cfg, &b->err));
     if (!s->opened)
         SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));
     sl_status st = run_model(s);

@@ -55,6 +55,7 @@ enum { SL_BENCH_DRAFTS = 4 };
 
 typedef struct sl_bench_decode_opts {
     const char *backend, *model, *csv, *layout; /* layout: that of the host store */
+    const char *weights;                        /* of routed experts: SL_SYNTHETIC_EXPERTS */
     sl_local_selection selection;               /* options of the algorithms */
     int32_t layers, ranks, group, experts, resident_layers, hot_rows, tail_rows, steps, warmup, max_batch,
         threads, groups;

@@ -5,6 +5,7 @@
 #include "bench/decode/decode.h"
 #include "engine/choose.h"
 #include "kernels/cache.h"
+#include "model/synthetic.h"
 #include "sparse/algorithm.h"
 
 /* The flags that take lists, as they were given. */
@@ -68,6 +69,10 @@ static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char *
          2, SL_COMM_RANKS_MAX, NULL},
         {"experts", SL_ARG_INT, &o->experts, "N",
          "Number of routed experts of a layer, of all ranks together. Default: the model's.", 1, 1024, NULL},
+        {"weights", SL_ARG_TEXT, &o->weights, "NAME",
+         "Form of the routed experts: " SL_SYNTHETIC_EXPERTS
+         ". Default: the model's, which is fp8 for models with experts.",
+         0, 0, NULL},
         {"contexts", SL_ARG_TEXT, &l->contexts, "LIST", "Lengths of the requests in tokens. Default 65536.",
          0, 0, NULL},
         {"modes", SL_ARG_TEXT, &l->modes, "LIST",

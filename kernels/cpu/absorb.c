@@ -15,7 +15,7 @@ static const float *head_weight(const sl_weight *w, int64_t first, int32_t rows,
     if (w->dtype == SL_F32)
         return (const float *)w->data + first * w->in;
     for (int32_t r = 0; r < rows; r++)
-        sl_weight_row(w, first + r, act, buf + (int64_t)r * w->in);
+        sl_weight_load_row(w, first + r, act, buf + (int64_t)r * w->in);
     return buf;
 }
 

@@ -55,7 +55,7 @@ static inline void sl_cpu_flag(uint32_t *mask, uint32_t bit)
 /* kernels/cpu/matmul.c: out = x * w^T, the product that linear and moe use. */
 typedef struct sl_matmul {
     const float *x;       /* [tokens][ld_x]; e4m3 values when scale_x is set */
-    const float *scale_x; /* [tokens][ceil(in/128)] activation scales (then w is F8), or NULL */
+    const float *scale_x; /* [tokens][ceil(in/128)] activation scales (then w has 8 or 4 bits), or NULL */
     const sl_weight *w;
     void *out; /* [tokens][ld_out] of out_dtype */
     int64_t ld_x, ld_out;
@@ -68,9 +68,6 @@ size_t sl_matmul_scratch(const sl_weight *w, int32_t tokens);
 void sl_matmul_run(sl_cpu *c, const sl_matmul *m);
 /* Quantises x in place (values become e4m3 values), scales to scale[ceil(n/128)]. 1.3 */
 void sl_quant_acts(float *x, int32_t n, float *scale);
-/* Row r of w, columns all, as float32; round_act: a dequantised F8 weight is rounded to this dtype. */
-void sl_weight_row(const sl_weight *w, int64_t r, sl_dtype round_act, float *out);
-
 /* Rotates n / 2 pairs (interleaved (2i, 2i+1), else (i, i + n/2)) by cs[n/2][2]; rounds to act. */
 void sl_rope(float *x, int32_t n, const float *cs, bool interleaved, sl_dtype act);
 /* In place: butterflies, stride 1 first, then * scale. n is a power of two. */

@@ -113,7 +113,7 @@ static void load_row(const void *ctx, int32_t i, float *x, float *scale)
     const received *r = ctx;
     const sl_ep_layout *l = &r->p->layout;
 
-    if (l->quantised) { /* then every gate and up is F8: scale is never NULL */
+    if (l->quantised) { /* then every gate and up takes them so: scale is never NULL */
         sl_load_f32(SL_F8_E4M3, r->rows[i], 0, l->hidden, x);
         memcpy(scale, r->rows[i] + r->parts.scales, sizeof(float) * (size_t)sl_fp8_groups(l->hidden));
         return;
@@ -175,9 +175,10 @@ static void count_load(sl_ep_load *load, const int32_t *ids, size_t slots, int32
 static sl_status check_quantised(const sl_ep_experts_params *p, int32_t experts, sl_err *err)
 {
     for (int32_t e = 0; p->layout.quantised && e < experts; e++)
-        if (!p->fp8_acts || p->gate[e].dtype != SL_F8_E4M3 || p->up[e].dtype != SL_F8_E4M3)
-            return sl_fail(err, SL_ERR_INVALID,
-                           "ep_experts: the rows are quantised, but expert %d of this rank is not F8", e);
+        if (!p->fp8_acts || !sl_weight_takes_e4m3(&p->gate[e]) || !sl_weight_takes_e4m3(&p->up[e]))
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "ep_experts: the rows are quantised, but expert %d of this rank takes no such rows", e);
     return SL_OK;
 }
 

@@ -80,11 +80,11 @@ static void product(sl_cpu *c, const bufs *b, const sl_weight *w, float *x, int3
             out[i] = sl_round_bf16(out[i]);
 }
 
-/* gate or up: both read the same input, quantised only if that weight is F8. */
+/* gate or up: both read the same input, quantised only if that weight takes it so. */
 static void project(sl_cpu *c, const sl_cpu_experts *p, const bufs *b, const sl_weight *w,
                     const int32_t *slots, int32_t n, float *out)
 {
-    bool fp8 = p->fp8_acts && w->dtype == SL_F8_E4M3;
+    bool fp8 = p->fp8_acts && sl_weight_takes_e4m3(w);
     int32_t groups = sl_fp8_groups(p->hidden);
 
     for (int32_t i = 0; i < n; i++)
@@ -97,7 +97,7 @@ static void one_expert(sl_cpu *c, const sl_cpu_experts *p, const bufs *b, int32_
 {
     const int32_t *slots = b->slots + b->starts[e];
     int32_t n = b->starts[e + 1] - b->starts[e], groups = sl_fp8_groups(p->inter);
-    bool fp8 = p->fp8_acts && p->down[e].dtype == SL_F8_E4M3;
+    bool fp8 = p->fp8_acts && sl_weight_takes_e4m3(&p->down[e]);
 
     project(c, p, b, &p->gate[e], slots, n, b->g);
     project(c, p, b, &p->up[e], slots, n, b->u);

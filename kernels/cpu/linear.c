@@ -26,7 +26,7 @@ static void load(void *arg, int64_t first, int64_t count, int worker)
 
 static sl_status run_one(sl_cpu *cpu, const sl_linear_params *p, sl_err *err)
 {
-    bool quant = p->fp8_acts && p->w.dtype == SL_F8_E4M3;
+    bool quant = p->fp8_acts && sl_weight_takes_e4m3(&p->w);
     ctx c = {.p = p, .groups = sl_fp8_groups(p->w.in)};
     sl_matmul m = {
         .w = &p->w, .out = p->out, .ld_out = p->ld_out, .tokens = p->tokens, .out_dtype = p->out_dtype};

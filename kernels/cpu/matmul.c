@@ -28,20 +28,30 @@ void sl_quant_acts(float *x, int32_t n, float *scale)
     }
 }
 
-void sl_weight_row(const sl_weight *w, int64_t r, sl_dtype round_act, float *out)
-{
-    sl_load_f32(w->dtype, w->data, r * w->in, w->in, out);
-    if (w->dtype != SL_F8_E4M3)
-        return;
-    const float *scale = w->scale + r / SL_FP8_GROUP * sl_fp8_groups(w->in);
-
-    for (int32_t i = 0; i < w->in; i++)
-        out[i] = sl_round_act(out[i] * scale[i / SL_FP8_GROUP], round_act);
-}
-
 size_t sl_matmul_scratch(const sl_weight *w, int32_t tokens)
 {
     return 4 * PANEL * ((size_t)w->in + (size_t)tokens);
+}
+
+/* acc over the groups of the weight, or 128 inputs if these are more: dot * (s_x * s_w) each. */
+static void panel_groups(const sl_matmul *m, sl_dot_job *j, int64_t r0)
+{
+    const float *panel = j->w, *x = j->x;
+    const int32_t rows = j->rows, step = m->w->group < SL_FP8_GROUP ? m->w->group : SL_FP8_GROUP;
+    float *out = j->out;
+
+    j->rows = 1;
+    for (int32_t at = 0; at < m->w->in; at += step) {
+        j->n = m->w->in - at < step ? m->w->in - at : step;
+        j->x = x + at;
+        j->scale_x = m->scale_x + at / SL_FP8_GROUP;
+        for (int32_t r = 0; r < rows; r++) {
+            j->w = panel + r * j->ld_w + at;
+            j->out = out + r;
+            j->scale_w = sl_weight_multiplier(m->w, r0 + r, at / m->w->group);
+            sl_vec_dots(j);
+        }
+    }
 }
 
 /* acc over groups of 128 inputs: dot * (s_x * s_w) each. */
@@ -56,6 +66,10 @@ static void panel_fp8(const sl_matmul *m, sl_dot_job *j, int64_t r0)
         out[i] = 0;
     j->acc = true;
     j->ld_scale_x = groups;
+    if (m->w->scale_type != SL_SCALE_BLOCKS) {
+        panel_groups(m, j, r0);
+        return;
+    }
     for (int32_t g = 0; g < groups; g++) {
         int32_t at = g * SL_FP8_GROUP;
 
@@ -91,7 +105,7 @@ static void panel(const sl_matmul *m, int64_t r0, int32_t rows, float *scratch)
         sl_load_f32(w->dtype, w->data, r0 * w->in, (int64_t)rows * w->in, conv);
     else
         for (int32_t r = 0; r < rows; r++)
-            sl_weight_row(w, r0 + r, SL_F32, conv + (int64_t)r * w->in);
+            sl_weight_load_row(w, r0 + r, SL_F32, conv + (int64_t)r * w->in);
     if (m->scale_x)
         panel_fp8(m, &j, r0);
     else

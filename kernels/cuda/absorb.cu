@@ -16,7 +16,7 @@ __device__ static float kv_b_at(const sl_weight &w, int64_t row, int64_t col, sl
 
     if (!w.scale)
         return v;
-    return sl_actr(__fmul_rn(v, w.scale[row / GROUP * ((w.in + GROUP - 1) / GROUP) + col / GROUP]), act);
+    return sl_actr(__fmul_rn(v, sl_multiplier(w, row, col)), act);
 }
 
 /* ql[t][h][lora + j] = rope(q[t][h][nope + j]); one block per token, its threads cover heads x pairs. */

@@ -14,6 +14,19 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+/* The value of an e2m1 code in the low half of a byte: a sign, and twice the value as one digit. */
+__device__ static inline float sl_e2m1f(uint32_t code)
+{
+    float v = (float)(0xc8643210u >> (code & 7) * 4 & 15) * 0.5f;
+
+    return code & 8 ? -v : v;
+}
+
+__device__ static inline float sl_e8m0f(uint32_t b)
+{
+    return __uint_as_float(b == 255 ? 0x7fc00000u : b ? b << 23 : 0x400000u);
+}
+
 __device__ static inline float sl_ld(const void *p, int64_t i, sl_dtype d)
 {
     switch (d) {
@@ -25,8 +38,31 @@ __device__ static inline float sl_ld(const void *p, int64_t i, sl_dtype d)
         return __half2float(((const __half *)p)[i]);
     case SL_F8_E4M3:
         return __half2float(__half(__nv_cvt_fp8_to_halfraw(((const uint8_t *)p)[i], __NV_E4M3)));
+    case SL_I4:
+        return (float)((((const uint8_t *)p)[i >> 1] >> (i & 1) * 4 & 15) - 8);
+    case SL_F4_E2M1:
+        return sl_e2m1f(((const uint8_t *)p)[i >> 1] >> (i & 1) * 4 & 15);
     default:
         return 0.0f;
+    }
+}
+
+/* What value i of an output of a weight is multiplied with; 1 without multipliers. */
+__device__ static inline float sl_multiplier(const sl_weight &w, int64_t row, int64_t i)
+{
+    if (w.scale_type == SL_SCALE_BLOCKS)
+        return w.scale ? w.scale[row / 128 * ((w.in + 127) / 128) + i / 128] : 1.0f;
+    int64_t at = row * ((w.in + w.group - 1) / w.group) + i / w.group;
+
+    switch (w.scale_type) {
+    case SL_SCALE_BF16:
+        return __bfloat162float(((const __nv_bfloat16 *)w.multiplier)[at]);
+    case SL_SCALE_E8M0:
+        return sl_e8m0f(w.multiplier[at]);
+    case SL_SCALE_E4M3:
+        return __fmul_rn(sl_ld(w.multiplier, at, SL_F8_E4M3), w.global);
+    default:
+        return ((const float *)w.multiplier)[at];
     }
 }
 

@@ -82,10 +82,10 @@ sl_status sl_moe_send(sl_cuda *cu, const sl_moe_run *r, sl_err *err)
 static sl_status check_quantised(const sl_ep_experts_params *p, int32_t experts, sl_err *err)
 {
     for (int32_t e = 0; p->layout.quantised && e < experts; e++)
-        if (!p->fp8_acts || p->gate[e].dtype != SL_F8_E4M3 || p->up[e].dtype != SL_F8_E4M3)
-            return sl_fail(err, SL_ERR_INVALID,
-                           "cuda: ep_experts: the rows are quantised, but expert %d of this rank is not F8",
-                           e);
+        if (!p->fp8_acts || !sl_weight_takes_e4m3(&p->gate[e]) || !sl_weight_takes_e4m3(&p->up[e]))
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "cuda: ep_experts: the rows are quantised, but expert %d of this rank takes no such rows", e);
     return SL_OK;
 }
 

@@ -94,10 +94,11 @@ __device__ static float weight_at(const sl_weight &w, int64_t o, int64_t i)
 {
     float v = sl_ld(w.data, o * w.in + i, w.dtype);
 
-    return w.scale ? __fmul_rn(v, w.scale[o / GROUP * ((w.in + GROUP - 1) / GROUP) + i / GROUP]) : v;
+    return w.scale ? __fmul_rn(v, sl_multiplier(w, o, i)) : v;
 }
 
-/* out[t][o] = sum over ascending k of x * w; with quantised x per 128 inputs: acc += dot * (s_x * s_w). */
+/* out[t][o] = sum over ascending k of x * w; with quantised x per 128 inputs: acc += dot * (s_x * s_w). Multipliers of
+ * groups, of which 128 inputs may have several, are in the dot. */
 __global__ static void plain_kernel(plain_args a)
 {
     __shared__ float xs[TILE_T][TILE_K + 1], ws[TILE_O][TILE_K + 1];
@@ -118,9 +119,10 @@ __global__ static void plain_kernel(plain_args a)
         for (int i = threadIdx.x; i < TILE_O * TILE_K; i += 256) {
             int oo = o0 + i / TILE_K, k = k0 + i % TILE_K;
             bool in = oo < p.w.out && k < p.w.in;
-            ws[i / TILE_K][i % TILE_K] = !in    ? 0.0f
-                                         : a.xq ? sl_ld(p.w.data, (int64_t)oo * p.w.in + k, p.w.dtype)
-                                                : weight_at(p.w, oo, k);
+            ws[i / TILE_K][i % TILE_K] = !in ? 0.0f
+                                         : a.xq && !p.w.group
+                                             ? sl_ld(p.w.data, (int64_t)oo * p.w.in + k, p.w.dtype)
+                                             : weight_at(p.w, oo, k);
         }
         __syncthreads();
         for (int k = 0; k < TILE_K; k++)
@@ -130,10 +132,10 @@ __global__ static void plain_kernel(plain_args a)
         if (a.xq && ((k0 + TILE_K) % GROUP == 0 || k0 + TILE_K >= p.w.in) && o0 + o < p.w.out)
             for (int j = 0; j < 4; j++) {
                 int t = min(t0 + tg * 4 + j, p.tokens - 1), g = k0 / GROUP;
-                acc[j] =
-                    fmaf(dot[j],
-                         __fmul_rn(a.xs[(int64_t)g * a.ld_xs + t], p.w.scale[(o0 + o) / GROUP * groups + g]),
-                         acc[j]);
+                acc[j] = fmaf(dot[j],
+                              __fmul_rn(a.xs[(int64_t)g * a.ld_xs + t],
+                                        p.w.group ? 1.0f : p.w.scale[(o0 + o) / GROUP * groups + g]),
+                              acc[j]);
                 dot[j] = 0;
             }
     }
@@ -233,7 +235,7 @@ static sl_linear_path path_of(sl_cuda *cu, const sl_linear_params *p, const sl_c
 /* Runs one layer, or the whole chain where one launch can do it; *done receives the number of layers. */
 static sl_status run_some(sl_cuda *cu, const sl_linear_params *p, int *done, sl_err *err)
 {
-    const bool f8 = p->fp8_acts && p->w.dtype == SL_F8_E4M3;
+    const bool f8 = p->fp8_acts && sl_weight_takes_e4m3(&p->w);
     const int padded = (p->tokens + 3) / 4 * 4;
     sl_cuda_gemm g = product_of(p, f8);
     const sl_linear_path path = path_of(cu, p, &g);

@@ -19,7 +19,8 @@ struct moe_args {
     int64_t row_scales; /* rows that arrived quantised: where their scales are; 0: rows of p.act */
 };
 
-/* Dot product of a weight row with x[n] (float32 in shared memory); quantised: acc += dot * (s_x * s_w) per group.
+/* Dot product of a weight row with x[n] (float32 in shared memory); quantised: acc += dot * (s_x * s_w) per 128
+ * inputs; multipliers of a weight's own groups are in the dot.
  * All lanes of the warp must call it. */
 __device__ static float row_dot(const sl_weight &w, int64_t row, const float *x, const float *xs)
 {
@@ -28,14 +29,22 @@ __device__ static float row_dot(const sl_weight &w, int64_t row, const float *x,
 
     for (int g = 0; g < groups; g++) {
         int first = g * GROUP, end = min(w.in, first + GROUP);
-        float dot = 0, s = w.scale ? w.scale[row / GROUP * groups + g] : 1.0f;
+        float dot = 0, s = w.scale && !w.group ? w.scale[row / GROUP * groups + g] : 1.0f;
         for (int i = first + lane; i < end; i += 32) {
             float v = sl_ld(w.data, row * w.in + i, w.dtype);
-            dot = fmaf(x[i], xs || !w.scale ? v : __fmul_rn(v, s), dot);
+            if (w.group)
+                v = __fmul_rn(v, sl_multiplier(w, row, i));
+            dot = fmaf(x[i], xs || !w.scale || w.group ? v : __fmul_rn(v, s), dot);
         }
         acc = xs ? fmaf(sl_warp_sum(dot), __fmul_rn(xs[g], s), acc) : acc + dot;
     }
     return xs ? acc : sl_warp_sum(acc);
+}
+
+/* sl_weight_takes_e4m3() on the device. */
+__device__ static bool takes_e4m3(const sl_weight &w)
+{
+    return !w.acts_as_given && (w.dtype == SL_F8_E4M3 || w.dtype == SL_I4 || w.dtype == SL_F4_E2M1);
 }
 
 /* Quantises x[n] per group: x receives the e4m3 values, xs the scales of the groups. */
@@ -94,7 +103,7 @@ __global__ static void gate_up_kernel(moe_args a, uint32_t *deverr)
         return;
     }
     load_row(a, t, x, xs);
-    bool qg = a.p.fp8_acts && a.gate[e].dtype == SL_F8_E4M3, qu = a.p.fp8_acts && a.up[e].dtype == SL_F8_E4M3;
+    bool qg = a.p.fp8_acts && takes_e4m3(a.gate[e]), qu = a.p.fp8_acts && takes_e4m3(a.up[e]);
     float *mid = a.mid + pair * a.p.inter;
     if (qg != qu)
         plain_product(a, qg ? a.up[e] : a.gate[e], x, mid);
@@ -120,7 +129,7 @@ __global__ static void down_kernel(moe_args a)
     for (int i = threadIdx.x; i < a.p.inter; i += blockDim.x)
         x[i] = a.mid[pair * a.p.inter + i];
     __syncthreads();
-    bool q = a.p.fp8_acts && a.down[e].dtype == SL_F8_E4M3;
+    bool q = a.p.fp8_acts && takes_e4m3(a.down[e]);
     if (q)
         quantise(x, xs, a.p.inter);
     for (int o = blockIdx.y * WARPS + (threadIdx.x >> 5); o < a.p.hidden; o += gridDim.y * WARPS) {

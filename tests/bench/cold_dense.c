@@ -5,7 +5,7 @@
 #include "kernels/synth.h"
 #include "tests/bench/cold.h"
 
-enum { MOST = 64, POOL = 420 << 20, SCALES = 1 << 16 };
+enum { MOST = 72, POOL = 420 << 20, SCALES = 1 << 16 };
 
 static struct dense {
     uint8_t *weights;
@@ -39,7 +39,11 @@ static void linear(cold *c, const cold_shape *a)
 
     for (int32_t i = 0; i < rounds; i++) {
         sl_linear_params p = {.x = in.x,
-                              .w = {in.weights + i % places * each, in.scales, out, inputs, SL_F8_E4M3},
+                              .w = {.data = in.weights + i % places * each,
+                                    .scale = in.scales,
+                                    .out = out,
+                                    .in = inputs,
+                                    .dtype = SL_F8_E4M3},
                               .out = in.out,
                               .tokens = tokens,
                               .ld_x = inputs,
@@ -81,13 +85,53 @@ static int32_t *choices(cold *c, int32_t tokens, int32_t experts, int32_t *touch
     return at;
 }
 
-/* a: tokens, experts of this worker */
+/* Forms of experts: fp8 with blocks, int4 with bf16 scales of 128 and e4m3 inputs, the same with bf16 inputs, MXFP4 with
+ * e4m3 inputs, NVFP4 with bf16 inputs. */
+static const struct {
+    const char *name;
+    sl_dtype dtype;
+    sl_scale_type scale_type;
+    int32_t group;
+    bool as_given;
+} forms[] = {{"fp8", SL_F8_E4M3, SL_SCALE_BLOCKS, 0, false},
+             {"int4, e4m3 inputs", SL_I4, SL_SCALE_BF16, 128, false},
+             {"int4, bf16 inputs", SL_I4, SL_SCALE_BF16, 128, true},
+             {"mxfp4, e4m3 inputs", SL_F4_E2M1, SL_SCALE_E8M0, 32, false},
+             {"nvfp4, bf16 inputs", SL_F4_E2M1, SL_SCALE_E4M3, 16, true}};
+
+/* The memory of an fp8 weight holds one in 4 bits, and from its middle on the multipliers. */
+static sl_weight expert(int32_t f, const uint8_t *data, const float *scales, int32_t out, int32_t inputs)
+{
+    sl_weight w = {.data = data,
+                   .out = out,
+                   .in = inputs,
+                   .dtype = forms[f].dtype,
+                   .scale_type = forms[f].scale_type,
+                   .group = forms[f].group,
+                   .global = 1,
+                   .acts_as_given = forms[f].as_given};
+    if (f == 0)
+        w.scale = scales;
+    else
+        w.multiplier = data + (int64_t)out * inputs / 2;
+    return w;
+}
+
+static double expert_bytes(int32_t f, int64_t values)
+{
+    const double multiplier =
+        forms[f].group ? (double)values / forms[f].group * (f == 1 || f == 2 ? 2 : 1) : 0;
+
+    return f == 0 ? (double)values : (double)values / 2 + multiplier;
+}
+
+/* a: tokens, experts of this worker, form */
 static void moe(cold *c, const cold_shape *a)
 {
     static sl_weight gate[EXPERTS], up[EXPERTS], down[EXPERTS];
     int32_t tokens = c->o.tiny ? 2 : a->a[0], n = c->o.tiny ? TOP : a->a[1],
-            hidden = c->o.tiny ? 256 : HIDDEN, inter = c->o.tiny ? 128 : INTER, rounds = c->o.tiny ? 2 : 6,
-            touched = 0;
+            hidden = c->o.tiny ? 256 : HIDDEN, f = a->a[2], inter = c->o.tiny ? 128 : INTER,
+            rounds = c->o.tiny ? 2 : 6, touched = 0;
     int64_t each = (int64_t)hidden * inter;
     sl_moe_params p = {.x = in.x,
                        .gate = gate,
@@ -102,26 +146,25 @@ static void moe(cold *c, const cold_shape *a)
                        .fp8_acts = true,
                        .act = SL_BF16};
     double us, bytes = 0;
-    char text[64];
+    char text[80];
 
     for (int32_t e = 0; e < n; e++) {
-        gate[e] = (sl_weight){in.weights + 3 * e * each, in.scales + 1000 * e, inter, hidden, SL_F8_E4M3};
-        up[e] = (sl_weight){in.weights + (3 * e + 1) * each, in.scales + 1000 * e + 300, inter, hidden,
-                            SL_F8_E4M3};
-        down[e] = (sl_weight){in.weights + (3 * e + 2) * each, in.scales + 1000 * e + 600, hidden, inter,
-                              SL_F8_E4M3};
+        gate[e] = expert(f, in.weights + 3 * e * each, in.scales + 1000 * e, inter, hidden);
+        up[e] = expert(f, in.weights + (3 * e + 1) * each, in.scales + 1000 * e + 300, inter, hidden);
+        down[e] = expert(f, in.weights + (3 * e + 2) * each, in.scales + 1000 * e + 600, hidden, inter);
     }
     p.weights = cold_random(c, (int64_t)tokens * TOP, SL_F32, 0.12f, 0.1f);
     p.workspace_bytes = sl_moe_workspace_bytes(tokens, hidden, inter, n, TOP);
     p.workspace = cold_mem(c, p.workspace_bytes);
     for (int32_t i = 0; i < rounds; i++) {
         p.expert_ids = choices(c, tokens, n, &touched);
-        bytes += 3.0 * (double)each * touched / rounds;
+        bytes += 3.0 * expert_bytes(f, each) * touched / rounds;
         cold_add(c, SL_OP_MOE, &p, sizeof p);
     }
     us = cold_time(c, rounds);
-    snprintf(text, sizeof text, "%d tokens x %d of %d experts", tokens, TOP, n);
-    cold_report(c, a, "moe", text, us, bytes, 6.0 * (double)each * tokens * TOP, COLD_FP8, 0);
+    snprintf(text, sizeof text, "%d tokens x %d of %d experts, %s", tokens, TOP, n, forms[f].name);
+    cold_report(c, a, "moe", text, us, bytes, 6.0 * (double)each * tokens * TOP,
+                forms[f].as_given ? COLD_BF16 : COLD_FP8, 0);
 }
 
 static const cold_shape linear_shapes[] = {
@@ -133,7 +176,9 @@ static const cold_shape linear_shapes[] = {
     {{7168, 2048, 1}, 7.0, 0},   {{7168, 2048, 16}, 6.9, 0},   {{7168, 2048, 64}, 6.2, 0},
 };
 static const cold_shape moe_shapes[] = {
-    {{1, 32}, 0, 0}, {{16, 16}, 0, 0}, {{20, 32}, 0, 0}, {{64, 32}, 0, 0}};
+    {{1, 32}, 0, 0},     {{16, 16}, 0, 0},    {{20, 32}, 0, 0},    {{64, 32}, 0, 0},    {{20, 32, 1}, 0, 0},
+    {{20, 32, 2}, 0, 0}, {{20, 32, 3}, 0, 0}, {{20, 32, 4}, 0, 0}, {{70, 32, 0}, 0, 0}, {{70, 32, 1}, 0, 0},
+    {{70, 32, 2}, 0, 0}, {{70, 32, 3}, 0, 0}, {{70, 32, 4}, 0, 0}};
 
 const cold_group cold_dense_groups[] = {
     {"linear", setup_linear, linear, linear_shapes, SL_COUNT(linear_shapes)},

@@ -67,7 +67,7 @@ static void linear(cf_run *r, const int64_t *a)
     p.act = (sl_dtype)a[4];
     p.out_dtype = (sl_dtype)a[5];
     p.fp8_acts = a[6];
-    p.w = cf_weight(r, 1, (int32_t)a[1], (int32_t)a[2], (sl_dtype)a[3]);
+    p.w = cf_weight(r, 1, (int32_t)a[1], (int32_t)a[2], a[3]);
     p.x = cf_matrix(r, 2, r->first, r->n, a[2], p.ld_x, p.act, 1);
     row = (size_t)p.ld_out * e(p.out_dtype);
     p.out = cf_mem(r, NULL, (size_t)r->n * row);
@@ -99,8 +99,7 @@ static void chain(cf_run *r, const int64_t *a)
                                   .act = (sl_dtype)a[6],
                                   .out_dtype = (sl_dtype)a[6],
                                   .next = i < 2 ? &p[i + 1] : NULL};
-        p[i].w =
-            cf_weight(r, 1 + (uint32_t)i, (int32_t)a[1 + i], (int32_t)a[4], (sl_dtype)(i == 2 ? a[8] : a[5]));
+        p[i].w = cf_weight(r, 1 + (uint32_t)i, (int32_t)a[1 + i], (int32_t)a[4], i == 2 ? a[8] : a[5]);
         p[i].out = cf_mem(r, NULL, (size_t)r->n * row);
     }
     p[0].x = p[1].x = p[2].x = cf_matrix(r, 9, r->first, r->n, a[4], a[4], p[0].act, 1);
@@ -135,7 +134,7 @@ static void q_absorb(cf_run *r, const int64_t *a)
     p.pos = cf_mem(r, pos, 4 * (size_t)r->n);
     p.cos_sin = p.rope ? cf_cos_sin(r, 500, p.rope) : NULL;
     p.q = cf_matrix(r, 1, r->first, r->n, a[1] * (a[2] + a[3]), a[1] * (a[2] + a[3]), p.act, 1);
-    p.kv_b = cf_weight(r, 2, (int32_t)(a[1] * (a[2] + a[4])), (int32_t)a[5], (sl_dtype)a[6]);
+    p.kv_b = cf_weight(r, 2, (int32_t)(a[1] * (a[2] + a[4])), (int32_t)a[5], a[6]);
     row = (size_t)(a[1] * (a[5] + a[3])) * 4;
     p.ql = cf_mem(r, NULL, (size_t)r->n * row);
     cf_op(r, SL_OP_Q_ABSORB, &p);
@@ -154,7 +153,7 @@ static void v_up(cf_run *r, const int64_t *a)
     p.lora = (int32_t)a[4];
     p.act = (sl_dtype)a[6];
     p.o = cf_matrix(r, 1, r->first, r->n, a[1] * a[4], a[1] * a[4], SL_F32, 1);
-    p.kv_b = cf_weight(r, 2, (int32_t)(a[1] * (a[2] + a[3])), (int32_t)a[4], (sl_dtype)a[5]);
+    p.kv_b = cf_weight(r, 2, (int32_t)(a[1] * (a[2] + a[3])), (int32_t)a[4], a[5]);
     row = (size_t)(a[1] * a[3]) * e(p.act);
     p.out = cf_mem(r, NULL, (size_t)r->n * row);
     cf_op(r, SL_OP_V_UP, &p);
@@ -280,6 +279,36 @@ static const cf_case cases[] = {
     {SL_OP_LINEAR, "T=5 576x512 f8 acts bf16", linear, {5, 576, 512, Q, B, B, 1, 0}, CF_SPLIT},
     {SL_OP_LINEAR, "T=9 132x128 f8 acts bf16->f32", linear, {9, 132, 128, Q, B, F, 1, 2}, CF_SPLIT},
     {SL_OP_LINEAR, "T=3 64x96 bf16 w with fp8_acts", linear, {3, 64, 96, B, B, B, 1, 0}, CF_SPLIT},
+    {SL_OP_LINEAR,
+     "T=6 65x130 int4/64",
+     linear,
+     {6, 65, 130, CF_FORM(SL_I4, SL_SCALE_BF16, 64), F, F, 0, 0},
+     CF_SPLIT},
+    {SL_OP_LINEAR,
+     "T=19 200x300 int4/32 acts",
+     linear,
+     {19, 200, 300, CF_FORM(SL_I4, SL_SCALE_F32, 32), B, B, 1, 0},
+     CF_SPLIT},
+    {SL_OP_LINEAR,
+     "T=19 72x256 mxfp4 acts",
+     linear,
+     {19, 72, 256, CF_FORM(SL_F4_E2M1, SL_SCALE_E8M0, 32), B, F, 1, 0},
+     CF_SPLIT},
+    {SL_OP_LINEAR,
+     "T=3 64x96 nvfp4",
+     linear,
+     {3, 64, 96, CF_FORM(SL_F4_E2M1, SL_SCALE_E4M3, 16), B, B, 0, 0},
+     CF_SPLIT},
+    {SL_OP_LINEAR,
+     "T=3 64x96 nvfp4 acts",
+     linear,
+     {3, 64, 96, CF_FORM(SL_F4_E2M1, SL_SCALE_E4M3, 16), F, F, 1, 0},
+     CF_SPLIT},
+    {SL_OP_LINEAR,
+     "T=5 130x200 f8 by output",
+     linear,
+     {5, 130, 200, CF_FORM(SL_F8_E4M3, SL_SCALE_F32, 256), B, B, 1, 0},
+     CF_SPLIT},
     {SL_OP_LINEAR, "T=130 48x64 bf16", linear, {130, 48, 64, B, B, B, 0, 0}, CF_SPLIT},
     {SL_OP_LINEAR, "T=140 576x1024 bf16", linear, {140, 576, 1024, B, B, B, 0, 0}, CF_SPLIT | CF_LARGE},
     {SL_OP_LINEAR, "T=140 576x1024 f8 acts", linear, {140, 576, 1024, Q, B, B, 1, 0}, CF_SPLIT | CF_LARGE},

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/ep.h"
+#include "kernels/formats.h"
 #include "tests/unit/kernels/cf.h"
 
 /* T, experts, groups, top_groups, top_k, bias, normalise, ties, refused groups are zero */
@@ -33,18 +34,23 @@ static void route(cf_run *r, const int64_t *a)
     cf_out_tokens(r, "weights", p.weights_out, 4 * (size_t)a[4], CF_F32, 2e-6);
 }
 
-static sl_weight *expert_weights(cf_run *r, uint32_t stream, int64_t n, int32_t out, int32_t in,
-                                 sl_dtype dtype)
+static sl_weight *expert_weights(cf_run *r, uint32_t stream, int64_t n, int32_t out, int32_t in, int64_t form)
 {
     sl_weight *w = cf_temp(r, sizeof(*w) * (size_t)n);
-    sl_weight all = cf_weight(r, stream, (int32_t)((out + 127) / 128 * 128 * n), in, dtype);
+    sl_weight all = cf_weight(r, stream, (int32_t)((out + 127) / 128 * 128 * n), in, form);
+    const sl_dtype dtype = cf_form_dtype(form);
     int32_t rows = (out + 127) / 128 * 128; /* whole blocks of scales per expert */
 
     for (int64_t i = 0; i < n; i++) {
         w[i] = all;
         w[i].out = out;
-        w[i].data = (const uint8_t *)all.data + (size_t)i * (size_t)rows * (size_t)in * sl_dtype_size(dtype);
-        w[i].scale = all.scale ? all.scale + i * (rows / 128) * ((in + 127) / 128) : NULL;
+        w[i].data = (const uint8_t *)all.data + i * rows * sl_dtype_bytes(dtype, in);
+        if (all.group)
+            w[i].multiplier =
+                all.multiplier + i * rows * sl_weight_groups(&all) * (int64_t)sl_scale_size(all.scale_type);
+        else
+            w[i].scale = all.scale ? all.scale + i * (rows / 128) * ((in + 127) / 128) : NULL;
+        w[i].global = all.global * (1.0f + 0.25f * (float)(i % 3));
     }
     return w;
 }
@@ -74,9 +80,9 @@ static sl_moe_params experts_of(cf_run *r, const int64_t *a, int32_t *ids)
         }
     p.expert_ids = cf_mem(r, ids, 4 * (size_t)(r->n * a[4]));
     p.weights = cf_mem(r, weights, 4 * (size_t)(r->n * a[4]));
-    p.gate = expert_weights(r, 1, a[3], p.inter, p.hidden, (sl_dtype)a[5]);
-    p.up = expert_weights(r, 2, a[3], p.inter, p.hidden, (sl_dtype)(a[10] ? SL_BF16 : a[5]));
-    p.down = expert_weights(r, 3, a[3], p.hidden, p.inter, (sl_dtype)a[5]);
+    p.gate = expert_weights(r, 1, a[3], p.inter, p.hidden, a[5]);
+    p.up = expert_weights(r, 2, a[3], p.inter, p.hidden, a[10] ? SL_BF16 : a[5]);
+    p.down = expert_weights(r, 3, a[3], p.hidden, p.inter, a[5]);
     p.x = cf_matrix(r, 4, r->first, r->n, a[1], a[1], p.act, 2);
     p.out = cf_mem(r, NULL, (size_t)r->n * (size_t)a[1] * sl_dtype_size(p.act));
     p.workspace_bytes = sl_moe_workspace_bytes(p.tokens, p.hidden, p.inter, p.experts, p.top_k);
@@ -102,10 +108,10 @@ static void moe(cf_run *r, const int64_t *a)
     sl_moe_params p = experts_of(r, a, cf_temp(r, 4 * (size_t)(r->n * a[4])));
     double touched = (double)a[3] * (1 - pow(1 - 1.0 / (double)(a[3] / a[4]), (double)r->n));
     double each = 3.0 * (double)a[1] * (double)a[2];
+    double bytes = 2.0 * (double)cf_form_bytes(a[5], a[2], a[1]) + (double)cf_form_bytes(a[5], a[1], a[2]);
 
     cf_op(r, SL_OP_MOE, &p);
-    cf_work(r, touched * each * (double)sl_dtype_size((sl_dtype)a[5]), 2.0 * each * (double)(r->n * a[4]),
-            p.fp8_acts ? SL_F8_E4M3 : p.act, 0);
+    cf_work(r, touched * bytes, 2.0 * each * (double)(r->n * a[4]), p.fp8_acts ? SL_F8_E4M3 : p.act, 0);
     out_of_experts(r, &p, p.out, 2e-2);
 }
 
@@ -306,7 +312,7 @@ static void ep(cf_run *r, const int64_t *a)
     }
     c.first = cf_temp(r, 4 * (EP_MOST + 1));
     sl_ep_split(c.p.experts, c.ranks, c.first);
-    c.quantised = c.p.fp8_acts && c.p.gate[0].dtype == SL_F8_E4M3 && c.p.up[0].dtype == SL_F8_E4M3;
+    c.quantised = c.p.fp8_acts && sl_weight_takes_e4m3(&c.p.gate[0]) && sl_weight_takes_e4m3(&c.p.up[0]);
     c.seq = cf_mem(r, seq, 4 * (size_t)r->n);
     c.out = cf_mem(r, NULL, bytes);
     if (r->be && r->st == SL_OK) {
@@ -332,6 +338,13 @@ static void ep(cf_run *r, const int64_t *a)
 #define F SL_F32
 #define B SL_BF16
 #define Q SL_F8_E4M3
+#define I32F CF_FORM(SL_I4, SL_SCALE_F32, 32)
+#define I64B CF_FORM(SL_I4, SL_SCALE_BF16, 64)
+#define I128B CF_FORM(SL_I4, SL_SCALE_BF16, 128)
+#define I256F CF_FORM(SL_I4, SL_SCALE_F32, 256)
+#define MX CF_FORM(SL_F4_E2M1, SL_SCALE_E8M0, 32)
+#define NV CF_FORM(SL_F4_E2M1, SL_SCALE_E4M3, 16)
+#define Q1 CF_FORM(SL_F8_E4M3, SL_SCALE_F32, 1024)
 static const cf_case cases[] = {
     {SL_OP_MOE_ROUTE, "T=40 E=16 4 groups of 2 zero", route, {40, 16, 4, 2, 6, 1, 1, 0, 1}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=40 E=256 8 groups of 4 zero", route, {40, 256, 8, 4, 8, 1, 1, 0, 1}, CF_SPLIT},
@@ -405,6 +418,71 @@ static const cf_case cases[] = {
      moe,
      {2048, 2048, 1024, 16, 4, Q, B, 1, 0},
      CF_PERF_ONLY},
+    /* weights in 4 bits: shapes of the plain path, then those of the stream */
+    {SL_OP_MOE, "T=7 300x200 E=8 k=2 int4/64 f32", moe, {7, 300, 200, 8, 2, I64B, F, 0, 0}, CF_SPLIT},
+    {SL_OP_MOE, "T=7 300x200 E=8 k=2 int4/32 acts f32", moe, {7, 300, 200, 8, 2, I32F, F, 1, 0}, CF_SPLIT},
+    {SL_OP_MOE, "T=7 300x200 E=8 k=2 mxfp4 acts", moe, {7, 300, 200, 8, 2, MX, B, 1, 0}, CF_SPLIT},
+    {SL_OP_MOE, "T=7 300x200 E=8 k=2 nvfp4", moe, {7, 300, 200, 8, 2, NV, B, 0, 0}, CF_SPLIT},
+    {SL_OP_MOE, "T=7 300x200 E=8 k=2 fp8 by output", moe, {7, 300, 200, 8, 2, Q1, B, 1, 0}, CF_SPLIT},
+    {SL_OP_MOE, "T=7 256x128 E=8 k=2 int4/128", moe, {7, 256, 128, 8, 2, I128B, B, 0, 0}, CF_SPLIT},
+    {SL_OP_MOE, "T=7 512x256 E=8 k=2 int4/128 acts", moe, {7, 512, 256, 8, 2, I128B, B, 1, 0}, CF_SPLIT},
+    {SL_OP_MOE, "T=9 512x256 E=8 k=2 int4/256 acts", moe, {9, 512, 256, 8, 2, I256F, B, 1, 1}, CF_SPLIT},
+    {SL_OP_MOE, "T=9 512x256 E=8 k=2 int4/256", moe, {9, 512, 256, 8, 2, I256F, B, 0, 1}, CF_SPLIT},
+    {SL_OP_MOE,
+     "T=90 256x384 E=8 k=4 int4/64 acts",
+     moe,
+     {90, 256, 384, 8, 4, I64B, B, 1, 1},
+     CF_SPLIT | CF_FEW},
+    {SL_OP_MOE, "T=90 256x384 E=8 k=4 int4/64", moe, {90, 256, 384, 8, 4, I64B, B, 0, 1}, CF_SPLIT | CF_FEW},
+    {SL_OP_MOE,
+     "T=40 640x256 E=4 k=2 int4/32 acts",
+     moe,
+     {40, 640, 256, 4, 2, I32F, B, 1, 0},
+     CF_SPLIT | CF_FEW},
+    {SL_OP_MOE, "T=40 640x256 E=4 k=2 int4/32", moe, {40, 640, 256, 4, 2, I32F, B, 0, 0}, CF_SPLIT | CF_FEW},
+    {SL_OP_MOE, "T=90 256x384 E=8 k=4 mxfp4 acts", moe, {90, 256, 384, 8, 4, MX, B, 1, 1}, CF_SPLIT | CF_FEW},
+    {SL_OP_MOE, "T=90 256x384 E=8 k=4 mxfp4", moe, {90, 256, 384, 8, 4, MX, B, 0, 1}, CF_SPLIT | CF_FEW},
+    {SL_OP_MOE, "T=90 256x384 E=8 k=4 nvfp4", moe, {90, 256, 384, 8, 4, NV, B, 0, 1}, CF_SPLIT | CF_FEW},
+    {SL_OP_MOE,
+     "T=150 256x128 E=1 k=1 int4/128 acts",
+     moe,
+     {150, 256, 128, 1, 1, I128B, B, 1, 0},
+     CF_SPLIT | CF_FEW},
+    {SL_OP_MOE,
+     "T=16 hidden=7168 inter=2048 E=16 k=8 int4/128 acts",
+     moe,
+     {16, 7168, 2048, 16, 8, I128B, B, 1, 0},
+     CF_PERF_ONLY},
+    {SL_OP_MOE,
+     "T=16 hidden=7168 inter=2048 E=16 k=8 int4/128",
+     moe,
+     {16, 7168, 2048, 16, 8, I128B, B, 0, 0},
+     CF_PERF_ONLY},
+    {SL_OP_MOE,
+     "T=16 hidden=7168 inter=2048 E=16 k=8 mxfp4 acts",
+     moe,
+     {16, 7168, 2048, 16, 8, MX, B, 1, 0},
+     CF_PERF_ONLY},
+    {SL_OP_MOE,
+     "T=16 hidden=7168 inter=2048 E=16 k=8 nvfp4",
+     moe,
+     {16, 7168, 2048, 16, 8, NV, B, 0, 0},
+     CF_PERF_ONLY},
+    {SL_OP_EP_EXPERTS,
+     "T=9 256x384 E=8 k=2 int4/128 acts, 3 ranks",
+     ep,
+     {9, 256, 384, 8, 2, I128B, B, 1, 1, 3},
+     CF_SPLIT},
+    {SL_OP_EP_EXPERTS,
+     "T=9 256x128 E=8 k=2 nvfp4, 2 ranks",
+     ep,
+     {9, 256, 128, 8, 2, NV, B, 0, 0, 2},
+     CF_SPLIT},
+    {SL_OP_EP_EXPERTS,
+     "T=9 256x128 E=8 k=2 mxfp4 acts, bf16 ups",
+     ep,
+     {9, 256, 128, 8, 2, MX, B, 1, 0, 2, 1},
+     CF_SPLIT},
     /* ranks 1 to 8; on CUDA the plain path, then those of bf16, of fp8 with f32, and of fp8 with few and many rows */
     {SL_OP_EP_EXPERTS, "T=11 96x40 E=16 k=4 f32, 3 ranks", ep, {11, 96, 40, 16, 4, F, F, 0, 1, 3}, CF_SPLIT},
     {SL_OP_EP_EXPERTS,

@@ -190,6 +190,8 @@ static void encode(sl_dtype dtype, float v, uint8_t *out)
         break;
     case SL_I32:
     case SL_I8:
+    case SL_I4:
+    case SL_F4_E2M1:
         SL_CHECK(false);
     }
 }
@@ -211,10 +213,78 @@ void *cf_matrix(cf_run *r, uint32_t stream, int64_t first, int64_t rows, int64_t
     return p;
 }
 
-sl_weight cf_weight(cf_run *r, uint32_t stream, int32_t out, int32_t in, sl_dtype dtype)
+int64_t cf_form_bytes(int64_t form, int64_t rows, int64_t in)
 {
+    const int64_t group = form >> 8, multipliers = group ? (in + group - 1) / group : 0;
+
+    return rows * (sl_dtype_bytes(cf_form_dtype(form), in) +
+                   multipliers * (int64_t)sl_scale_size((sl_scale_type)(form >> 4 & 15)));
+}
+
+/* Multiplier i of a weight with groups, around `scale`. */
+static void put_multiplier(const sl_weight *w, uint32_t stream, int64_t i, float scale, uint8_t *out)
+{
+    const float v = scale * (1.0f + 0.5f * cf_uniform(stream, i));
+    const uint16_t half = sl_f32_to_bf16(v);
+    int e;
+
+    switch (w->scale_type) {
+    case SL_SCALE_BF16:
+        memcpy(out + 2 * i, &half, 2);
+        break;
+    case SL_SCALE_E8M0:
+        (void)frexpf(v, &e);
+        out[i] = (uint8_t)(127 + e + (int)(cf_hash(stream, i) % 5) - 3);
+        break;
+    case SL_SCALE_E4M3:
+        out[i] = (uint8_t)(0x30 + cf_hash(stream, i) % 24); /* 0.5 to 3.75 */
+        break;
+    default:
+        memcpy(out + 4 * i, &v, 4);
+    }
+}
+
+/* Random codes, all of which are values, and multipliers that give the variance of the other weights. */
+static sl_weight weight_of_groups(cf_run *r, uint32_t stream, int32_t out, int32_t in, int64_t form)
+{
+    sl_weight w = {
+        .out = out, .in = in, .dtype = cf_form_dtype(form), .scale_type = (sl_scale_type)(form >> 4 & 15)};
+    const float scale = 1.7f / sqrtf((float)in) /
+                        (w.dtype == SL_I4        ? 8.0f
+                         : w.dtype == SL_F8_E4M3 ? 300.0f
+                                                 : 5.0f);
+    const int64_t bytes = (int64_t)out * sl_dtype_bytes(w.dtype, in);
+
+    w.group = (int32_t)(form >> 8);
+    w.global = w.scale_type == SL_SCALE_E4M3 ? scale / 1.5f : 0;
+    if (w.dtype == SL_F8_E4M3) {
+        w.data = cf_matrix(r, stream, 0, out, in, in, w.dtype, 300.0f);
+    } else {
+        uint8_t *codes = must((size_t)bytes);
+
+        for (int64_t i = 0; i < bytes; i++)
+            codes[i] = (uint8_t)cf_hash(stream, i);
+        w.data = cf_mem(r, codes, (size_t)bytes);
+        free(codes);
+    }
+    const int64_t n = out * sl_weight_groups(&w);
+    uint8_t *multipliers = must((size_t)n * 4);
+
+    for (int64_t i = 0; i < n; i++)
+        put_multiplier(&w, stream + 1000, i, scale, multipliers);
+    w.multiplier = cf_mem(r, multipliers, (size_t)n * sl_scale_size(w.scale_type));
+    free(multipliers);
+    return w;
+}
+
+sl_weight cf_weight(cf_run *r, uint32_t stream, int32_t out, int32_t in, int64_t form)
+{
+    const sl_dtype dtype = cf_form_dtype(form);
     sl_weight w = {.out = out, .in = in, .dtype = dtype};
     float scale = 1.7f / sqrtf((float)in);
+
+    if (form >> 4)
+        return weight_of_groups(r, stream, out, in, form);
     int64_t groups = (in + 127) / 128, blocks = (out + 127) / 128;
 
     if (dtype != SL_F8_E4M3) {

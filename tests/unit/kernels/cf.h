@@ -121,7 +121,15 @@ float cf_uniform(uint32_t stream, int64_t i);
 void *cf_matrix(cf_run *r, uint32_t stream, int64_t first, int64_t rows, int64_t cols, int64_t ld,
                 sl_dtype dtype, float scale);
 /* A weight with values of about 1/sqrt(in); F8 gets scales that are not powers of two. */
-sl_weight cf_weight(cf_run *r, uint32_t stream, int32_t out, int32_t in, sl_dtype dtype);
+/* form: a dtype, or CF_FORM() of a weight whose multipliers belong to groups of inputs. */
+sl_weight cf_weight(cf_run *r, uint32_t stream, int32_t out, int32_t in, int64_t form);
+#define CF_FORM(dtype, scale_type, group) ((dtype) | (scale_type) << 4 | (group) << 8)
+static inline sl_dtype cf_form_dtype(int64_t form)
+{
+    return (sl_dtype)(form & 15);
+}
+/* Bytes of the rows of a weight and of the multipliers of their groups. */
+int64_t cf_form_bytes(int64_t form, int64_t rows, int64_t in);
 /* [max_pos][rope/2][2]. */
 float *cf_cos_sin(cf_run *r, int32_t max_pos, int32_t rope);
 /* Host buffers that live as long as the run. */

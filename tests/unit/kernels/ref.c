@@ -108,6 +108,15 @@ static double f16_value(uint16_t h)
     return h & 0x8000 ? -v : v;
 }
 
+/* A sign, two bits of exponent with bias 1, one bit of mantissa. */
+static double e2m1_value(int code)
+{
+    int e = code >> 1 & 3, m = code & 1;
+    double v = e == 0 ? m * 0.5 : ldexp(2 + m, e - 2);
+
+    return code & 8 ? -v : v;
+}
+
 double ref_at(const void *base, sl_dtype dtype, int64_t i)
 {
     switch (dtype) {
@@ -123,6 +132,10 @@ double ref_at(const void *base, sl_dtype dtype, int64_t i)
         return ((const int32_t *)base)[i];
     case SL_I8:
         return ((const int8_t *)base)[i];
+    case SL_I4:
+        return (((const uint8_t *)base)[i / 2] >> (i % 2 ? 4 : 0)) % 16 - 8;
+    case SL_F4_E2M1:
+        return e2m1_value((((const uint8_t *)base)[i / 2] >> (i % 2 ? 4 : 0)) % 16);
     }
     return NAN;
 }
@@ -159,13 +172,36 @@ void ref_rope(double *x, int32_t n, const float *cos_sin, int64_t pos, bool inte
 
 /* ---- linear, experts ---- */
 
+/* What value k of row r of a weight in 8 or 4 bits is multiplied with. */
+static double multiplier(const sl_weight *w, int64_t r, int64_t k)
+{
+    const int64_t groups = w->group ? (w->in + w->group - 1) / w->group : 0,
+                  i = r * groups + (w->group ? k / w->group : 0);
+
+    switch (w->scale_type) {
+    case SL_SCALE_F32:
+        return ref_at(w->multiplier, SL_F32, i);
+    case SL_SCALE_BF16:
+        return ref_at(w->multiplier, SL_BF16, i);
+    case SL_SCALE_E8M0:
+        return w->multiplier[i] == 255 ? NAN : ldexp(1.0, w->multiplier[i] - 127);
+    case SL_SCALE_E4M3:
+        return f(ref_e4m3_value(w->multiplier[i]) * (double)w->global);
+    default:
+        return (double)w->scale[r / 128 * ((w->in + 127) / 128) + k / 128];
+    }
+}
+
+static bool has_multipliers(const sl_weight *w)
+{
+    return w->dtype == SL_F8_E4M3 || w->dtype == SL_I4 || w->dtype == SL_F4_E2M1;
+}
+
 static double weight_at(const sl_weight *w, int64_t r, int64_t k, sl_dtype round_act)
 {
     double v = ref_at(w->data, w->dtype, r * w->in + k);
 
-    if (w->dtype == SL_F8_E4M3)
-        v = ref_act(f(v * (double)w->scale[r / 128 * ((w->in + 127) / 128) + k / 128]), round_act);
-    return v;
+    return has_multipliers(w) ? ref_act(f(v * multiplier(w, r, k)), round_act) : v;
 }
 
 /* x[n] -> e4m3 values and a scale per 128. */
@@ -185,7 +221,7 @@ static void quant(const double *x, int32_t n, double *values, double *scales)
 /* A weight's values as doubles, eight rows interleaved: [rows / 8][in]. The caller frees it. */
 static ref_lanes *decode(const sl_weight *w, bool fp8_acts)
 {
-    bool quantised = fp8_acts && w->dtype == SL_F8_E4M3; /* product() has the scales then */
+    bool quantised = fp8_acts && has_multipliers(w) && !w->acts_as_given; /* product() has the scales then */
     ref_lanes *v = ref_lanes_alloc((size_t)(w->out + 7) / 8 * (size_t)w->in);
 
     for (int64_t r = 0; r < w->out; r++)
@@ -200,16 +236,18 @@ static void product(const double *x, const sl_weight *w, const ref_lanes *v, boo
 {
     double *q = malloc(sizeof(double) * (size_t)w->in),
            *s = malloc(sizeof(double) * (size_t)(w->in / 128 + 1));
-    bool quantised = fp8_acts && w->dtype == SL_F8_E4M3;
+    bool quantised = fp8_acts && has_multipliers(w) && !w->acts_as_given;
 
     if (quantised)
         quant(x, w->in, q, s);
     for (int32_t r = 0; r < w->out; r += 8, v += w->in) {
-        const float *scale = quantised ? w->scale + r / 128 * ((w->in + 127) / 128) : NULL;
-        ref_lanes sum = {0};
+        ref_lanes sum = {0}, scale = {0};
 
-        for (int32_t k = 0; k < w->in; k++)
-            sum += quantised ? q[k] * v[k] * s[k / 128] * (double)scale[k / 128] : x[k] * v[k];
+        for (int32_t k = 0; k < w->in; k++) {
+            for (int32_t i = 0; quantised && k % 16 == 0 && i < 8 && r + i < w->out; i++)
+                scale[i] = multiplier(w, r + i, k);
+            sum += quantised ? q[k] * v[k] * s[k / 128] * scale : x[k] * v[k];
+        }
         for (int32_t i = 0; i < 8 && r + i < w->out; i++)
             out[r + i] = f(sum[i]);
     }

@@ -115,8 +115,9 @@ START_TEST(an_expert_is_a_linear)
     enum { H = 96, I = 40, T = 9 };
     static float x[T][H], g[T][I], u[T][I], h[T][I], want[T][H], got[T][H], w[3][H * I], one[T];
     static int32_t ids[T];
-    sl_weight gate = {w[0], NULL, I, H, SL_F32}, up = {w[1], NULL, I, H, SL_F32},
-              down = {w[2], NULL, H, I, SL_F32};
+    sl_weight gate = {.data = w[0], .out = I, .in = H, .dtype = SL_F32},
+              up = {.data = w[1], .out = I, .in = H, .dtype = SL_F32},
+              down = {.data = w[2], .out = H, .in = I, .dtype = SL_F32};
     sl_linear_params l = {.tokens = T, .ld_x = H, .ld_out = I, .act = SL_F32, .out_dtype = SL_F32};
     sl_silu_mul_params s = {g, u, h, T, I, I, I, SL_F32, {0, 0, 0}};
     sl_moe_params m = {

@@ -7,7 +7,7 @@
 
 #include "model/safetensors.h"
 
-#define CT_MAX 512
+#define CT_MAX 1024
 
 typedef struct ct_tensor {
     char name[160];

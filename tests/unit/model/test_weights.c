@@ -253,7 +253,7 @@ static const struct {
     {DS, "model.embed_tokens.weight", SL_ST_F8_E4M3, 128, 64, "dtype F8_E4M3"},
     {F8, "model.layers.1.self_attn.q_a_proj.weight_scale_inv", SL_ST_F32, 2, 1,
      "shape [2,1], the config asks for [2,2]"},
-    {F8, "model.layers.1.self_attn.q_a_proj.weight_scale_inv", SL_ST_BF16, 2, 2, "a scale must be F32"},
+    {F8, "model.layers.1.self_attn.q_a_proj.weight_scale_inv", SL_ST_F16, 2, 2, "a scale must be F32"},
     {F8, "model.layers.1.self_attn.q_a_proj.weight", SL_ST_BF16, 144, 160, "has no scale"},
 };
 
