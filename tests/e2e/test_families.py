@@ -1,9 +1,12 @@
-"""A family with grouped-query attention under mpirun: a chat request to a tiny Llama, with the tokens that one process gives."""
+"""Model families under mpirun, with the tokens that one process gives: a chat request to a tiny Llama, and prompts to the golden
+checkpoint of each family that `sluice` names."""
 
 import json
 import pathlib
+import re
 import subprocess
 
+import pytest
 import real
 
 GOLDEN = real.ROOT / "tests" / "golden" / "model" / "llama-rope3"
@@ -61,4 +64,39 @@ def test_chat_with_a_llama(start, tmp_path):
     stopped = chat.create(model=c.model, messages=MESSAGES, max_tokens=NEW, temperature=0, logit_bias={str(EOT): 100})
     assert stopped.choices[0].finish_reason == "stop" and not stopped.choices[0].message.content
     assert stopped.usage.completion_tokens == 1 and stopped.usage.prompt_tokens == len(want["prompt_ids"])
+    c.idle()
+
+
+# The golden checkpoint that stands for a family; every family of the registry has one.
+CHECKPOINTS = {"deepseek_v32": "ds-yarn", "glm_moe_dsa": "glm-share", "llama": "llama-odd", "qwen2": "qwen2-mha", "qwen3": "qwen3-yarn",
+               "hy_v4": "hy4-share", "axk2": "axk2-light"}
+# Those that the rest of the suite serves in clusters already, or that others of this file do.
+ELSEWHERE = {"deepseek_v32", "glm_moe_dsa", "llama", "qwen2", "qwen3"}
+
+
+def registry(folder):
+    """The families that the program knows, as it lists them when it refuses another one."""
+    (folder / "config.json").write_text('{"model_type": "none"}')
+    p = subprocess.run([real.SLUICE, "inspect", "--model", folder], capture_output=True, text=True, timeout=60, check=False)
+    return set(re.search(r"is not supported \((.*) are\)", p.stderr).group(1).split(", "))
+
+
+def test_every_family_has_a_checkpoint(tmp_path):
+    assert registry(tmp_path) == set(CHECKPOINTS)
+
+
+@pytest.mark.parametrize("family", sorted(set(CHECKPOINTS) - ELSEWHERE))
+def test_a_cluster_of_each_family(start, tmp_path, family):
+    """Hierarchical, with few hot rows, prompts shipped from another process, and a prefix that is found again."""
+    model = checkpoint(pathlib.Path(tmp_path) / family, real.ROOT / "tests" / "golden" / "model" / CHECKPOINTS[family])
+    ids = [2 + (7 * i * i + i) % 90 for i in range(150)]
+    p = subprocess.run([real.SLUICE, "generate", "--model", model, "--ids", ",".join(map(str, ids)), "--max-new-tokens", str(NEW),
+                        "--ignore-eos", "--threads", "1", "--json"], capture_output=True, text=True, timeout=300, check=False)
+    assert p.returncode == 0, p.stderr
+    want = json.loads(p.stdout)["ids"]
+    c = start(roles=("router", "prefill", "decode"), **{"model.path": model, "model.max_context": 512})
+    c.model = model.name
+    c.logged(r"ev=plan .*algorithm=dsa")
+    for _ in range(2):
+        assert c.tokens(ids, NEW) == want
     c.idle()
