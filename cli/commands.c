@@ -3,13 +3,14 @@
 
 #include <stdio.h>
 
+#include "base/msg.h"
 #include "cli/version.h"
 
 int sl_cmd_version(int argc, char **argv)
 {
     if (sl_args_parse("", NULL, 0, argc, argv) == SL_ARGS_WRONG)
         return SL_EXIT_USAGE;
-    printf("sluice %s\n", SL_VERSION);
+    printf("sluice %s, messages %d\n", SL_VERSION, SL_MSG_VERSION);
     return SL_EXIT_OK;
 }
 

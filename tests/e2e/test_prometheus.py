@@ -210,7 +210,23 @@ def test_sums_agree(scraped):
 
 def dashboard():
     d = json.loads((real.ROOT / "deploy" / "grafana" / "sluice.json").read_text())
-    return [(panel["title"], t["expr"]) for panel in d["panels"] for t in panel["targets"]]
+    return [(panel["title"], t["expr"].replace("$instance", ".*")) for panel in d["panels"] if panel["type"] != "row" for t in panel["targets"]]
+
+
+def test_dashboard_is_by_question():
+    """Rows are questions, panels do not overlap, and every query follows the variables."""
+    d = json.loads((real.ROOT / "deploy" / "grafana" / "sluice.json").read_text())
+    rows = [p["title"] for p in d["panels"] if p["type"] == "row"]
+    assert d["panels"][0]["type"] == "row" and [r for r in rows if r.endswith("?")] == [
+        "Is it fast?", "Is it full?", "Is the host's memory of use?", "Is something broken?"]
+    assert {v["name"] for v in d["templating"]["list"]} == {"datasource", "instance"}
+    cells = [(x, y) for p in d["panels"] for x in range(p["gridPos"]["x"], p["gridPos"]["x"] + p["gridPos"]["w"])
+             for y in range(p["gridPos"]["y"], p["gridPos"]["y"] + p["gridPos"]["h"])]
+    assert len(cells) == len(set(cells)) and len({p["id"] for p in d["panels"]}) == len(d["panels"])
+    for panel in d["panels"]:
+        for t in panel.get("targets", []):
+            metrics = re.findall(r"(?:sluice_|vllm:)\w+(\{[^}]*\})?", t["expr"])
+            assert all('instance=~"$instance"' in labels for labels in metrics), f"{panel['title']}: {t['expr']}"
 
 
 @pytest.mark.parametrize("title,query", dashboard(), ids=[f"{t}-{i}" for i, (t, _) in enumerate(dashboard())])
