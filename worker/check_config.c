@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/engine.h"
+#include "kvstore/snapshot.h"
 #include "worker/identity.h"
 #include "worker/setup_impl.h"
 
@@ -14,20 +15,23 @@ sl_status sl_setup_check_store(uint64_t bytes, const sl_geometry *g, int32_t max
 {
     const int64_t pages = (int64_t)(bytes / (uint64_t)g->page_bytes);
     const int32_t tokens = asked ? asked : max_context < LEAST_TOKENS ? max_context : LEAST_TOKENS;
-    if (pages >= sl_pages_for(tokens))
+    const sl_snapshot_places at = sl_snapshot_place(sl_snapshot_pages(g), tokens, 0);
+    if (pages >= at.n)
         return SL_OK;
     return sl_fail(
         err, SL_ERR_INVALID,
         "kvstore.bytes: %.1f MiB hold %lld pages of %.2f MiB, which is 64 tokens; a request of %s%d tokens "
-        "needs %d",
+        "needs %d%s",
         (double)bytes / 1048576, (long long)pages, (double)g->page_bytes / 1048576,
-        asked ? "model.max_context, " : "", tokens, sl_pages_for(tokens));
+        asked ? "model.max_context, " : "", tokens, at.n,
+        at.end >= 0 ? ", with the snapshots of its states" : "");
 }
 
 /* *context is lowered to what the store holds. */
 static sl_status check_store(const sl_config *cfg, const sl_geometry *g, int32_t *context, sl_err *err)
 {
-    const int64_t tokens = (int64_t)(cfg->kvstore.bytes / (uint64_t)g->page_bytes) * SL_PAGE_TOKENS;
+    const int64_t pages = (int64_t)(cfg->kvstore.bytes / (uint64_t)g->page_bytes),
+                  tokens = (pages - 2 * sl_snapshot_pages(g)) * SL_PAGE_TOKENS;
     SL_TRY(sl_setup_check_store(cfg->kvstore.bytes, g, *context, cfg->model.max_context ? *context : 0, err));
     if (tokens < *context)
         *context = (int32_t)tokens;

@@ -12,6 +12,7 @@
 #include "tests/unit/run_suite.h"
 #include "toy_layers.h"
 #include "worker/pieces.h"
+#include "worker/setup_impl.h"
 
 enum { PAGE = SL_PAGE_TOKENS, PAGES = 24, LENGTH = 300, SNAPSHOT = 2, MOST = TOY_CONTEXT / PAGE + SNAPSHOT };
 
@@ -135,6 +136,24 @@ START_TEST(shipment)
 }
 END_TEST
 
+/* A store must hold a request with its two snapshots. */
+START_TEST(stores_hold_snapshots)
+{
+    fix f;
+    open_fix(&f, SL_LAYOUT_PAGE_FIRST);
+    const sl_geometry *g = sl_arena_geometry(f.arena);
+    for (int32_t n = 1; n <= 1000; n += 37) {
+        sl_err err = {0};
+        const int32_t pages = (n + PAGE - 1) / PAGE + (n > PAGE ? 2 : 1) * SNAPSHOT;
+        const uint64_t bytes = (uint64_t)(pages * g->page_bytes);
+        ck_assert_int_eq(sl_setup_check_store(bytes, g, n, n, &err), SL_OK);
+        ck_assert_int_eq(sl_setup_check_store(bytes - 1, g, n, n, &err), SL_ERR_INVALID);
+        ck_assert_msg(strstr(err.text, "with the snapshots of its states") != NULL, "%s", err.text);
+    }
+    fix_close(&f);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("state_shipment");
@@ -142,6 +161,7 @@ int main(void)
     tcase_add_unchecked_fixture(t, toy_setup, toy_teardown);
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, shipment, 0, 12);
+    tcase_add_test(t, stores_hold_snapshots);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

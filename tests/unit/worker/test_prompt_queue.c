@@ -86,7 +86,7 @@ START_TEST(test_bound)
 }
 END_TEST
 
-/* Prompts of random lengths, some of which are ended in the middle: the others are computed to their end, one token once. */
+/* Prompts of random lengths, half of which stop at places of their own, and some of which are ended in the middle: the others are computed to their end, one token once. */
 START_TEST(test_all_tokens)
 {
     sl_queued_prompt p[PROMPTS];
@@ -96,6 +96,7 @@ START_TEST(test_all_tokens)
     for (int i = 0; i < PROMPTS; i++) {
         seed = seed * 1664525u + 1013904223u;
         p[i] = prompt((uint64_t)i, 1 + (int32_t)(seed >> 8) % (i % 3 ? 200 : 3000));
+        p[i].stop = i % 2 ? 0 : 1 + (int32_t)(seed >> 8) % p[i].tokens;
     }
     for (int step = 0; step < 5000 && done < PROMPTS; step++) {
         for (; next < PROMPTS && sl_prompt_queue_has_place(&q, p[next].tokens); next++)
@@ -107,7 +108,9 @@ START_TEST(test_all_tokens)
             after = x->next;
             sum += x->take;
             x->pos += x->take;
-            ck_assert_int_le(x->pos, x->tokens);
+            ck_assert_int_le(x->pos, x->stop ? x->stop : x->tokens);
+            if (x->pos == x->stop)
+                x->stop = x->pos + 100 < x->tokens ? x->pos + 100 : x->tokens;
             if (x->pos == x->tokens || (step % 50 == 49 && x == q.last)) {
                 sl_prompt_queue_end(&q, x);
                 done++;

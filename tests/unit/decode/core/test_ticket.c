@@ -363,6 +363,35 @@ START_TEST(test_commit_must_fit)
 }
 END_TEST
 
+/* With states the writer also ships two snapshots, one if the matched pages are all full ones before the last token. */
+START_TEST(test_commit_has_snapshots)
+{
+    for (int32_t s = 1; s < 6; s++) {
+        sl_ticket t = make(SL_TICKET_LANDING, false);
+        const int32_t full = (t.n_tokens - 1) / 64,
+                      pages = t.n_pages - t.matched + s + (full > t.matched ? s : 0);
+        env.snapshot = s;
+        for (int32_t wrong = -2; wrong <= 2; wrong++) {
+            sl_ticket u = make(SL_TICKET_LANDING, false);
+            const sl_msg_commit c = {.ticket = 7,
+                                     .worker_id = WRITER,
+                                     .n_tokens = TOKENS,
+                                     .first_page = 1,
+                                     .n_crc = (size_t)((pages + wrong) * env.layers)};
+            sl_ticket_event ev = {.kind = SL_ON_COMMIT, .now_ns = NOW, .commit = &c};
+            ck_assert(step(&u, &ev));
+            ck_assert_int_eq(u.state, wrong ? SL_TICKET_GONE : SL_TICKET_CHECKING);
+            if (wrong)
+                continue;
+            ck_assert_int_eq(out.list[0].kind, SL_DO_CHECK);
+            ck_assert_int_eq(out.list[0].check.first, 1);
+            ck_assert_int_eq(out.list[0].check.n, pages);
+        }
+    }
+    env.snapshot = 0;
+}
+END_TEST
+
 static bool is_stop(const void *ctx, const sl_sampling *s, int32_t id)
 {
     (void)ctx;
@@ -545,6 +574,7 @@ int main(void)
     tcase_add_loop_test(c, test_table, 0, SL_TICKET_GONE * SL_ON_EVENTS * 2);
     tcase_add_loop_test(c, test_pairs, SL_ON_EVENTS, SL_TICKET_GONE * SL_ON_EVENTS);
     tcase_add_test(c, test_commit_must_fit);
+    tcase_add_test(c, test_commit_has_snapshots);
     tcase_add_test(c, test_tokens);
     tcase_add_test(c, test_rows);
     tcase_add_test(c, test_clean_rounds);
