@@ -8,14 +8,15 @@
 
 #include "base/log.h"
 #include "cli/config_load.h"
+#include "cli/sim_plan.h"
 #include "cli/simulate_print.h"
 #include "kvstore/page_key.h"
 #include "kvstore/tier.h"
 
 typedef struct flags {
     sl_cli_config_args config;
-    const char *trace, *costs, *csv, *write_trace;
-    uint64_t generate, seed, host_bytes, disk_bytes;
+    const char *trace, *costs, *csv, *write_trace, *preset;
+    uint64_t generate, seed, host_bytes, disk_bytes, gpu_bytes;
     int32_t prefills, decodes, copies, requests, page_tokens, max_runs;
     double speed, length, ttft_ms, itl_ms, search;
     bool lru, shared;
@@ -44,6 +45,13 @@ static bool parse(int argc, char **argv, flags *f, int *exit_code)
         {"disk-bytes", SL_ARG_BYTES, &f->disk_bytes, "N",
          "Disk tier of each decode worker. Default: kvstore.disk.bytes if kvstore.disk.path is set.", 0, 0,
          NULL},
+        {"gpu-bytes", SL_ARG_BYTES, &f->gpu_bytes, "N",
+         "Device memory of a decode worker. Sizes for which `sluice plan` has no room are then refused, and not found by "
+         "--search. The model is that of model.path, or --preset.",
+         0, 0, NULL},
+        {"preset", SL_ARG_TEXT, &f->preset, "NAME",
+         "With --gpu-bytes: dimensions of a built-in model instead of model.path, for instance deepseek_v32.",
+         0, 0, NULL},
         {"shared", SL_ARG_FLAG, &f->shared, NULL, "The decode workers also have the shared store of --costs.",
          0, 0, NULL},
         {"speed", SL_ARG_REAL, &f->speed, "X", "Divide all times of the trace by X. Default 1.", 1e-6, 1e6,
@@ -166,11 +174,22 @@ static void tried(void *ctx, const sl_sim_opts *o, const sl_sim_result *r, doubl
 
 static sl_status simulate(const flags *f, sl_sim_opts *o, FILE *csv, sl_err *err)
 {
+    static sl_sim_plan plan; /* large; this runs once per process */
     sl_sim_result r;
+    if (f->gpu_bytes) {
+        plan.preset = f->preset;
+        plan.gpu_bytes = f->gpu_bytes;
+        SL_TRY(sl_sim_plan_init(&plan, o->cfg, o->trace, o->length, err));
+        SL_TRY(sl_sim_plan_fits(&plan, o, err));
+    } else if (f->search > 0) {
+        printf("without --gpu-bytes the sizes are not compared with the plan of a model\n");
+    }
     if (csv)
         sl_simulate_csv_head(csv);
     if (f->search > 0) {
         sl_sim_search how = {.goodput = f->search, .max_runs = f->max_runs, .tried = tried, .ctx = csv};
+        how.fits = f->gpu_bytes ? sl_sim_plan_fits : NULL;
+        how.fits_ctx = &plan;
         sl_sim_opts best;
         SL_TRY(sl_sim_search_run(o, &how, &best, &r, err));
         printf("\n");

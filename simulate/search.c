@@ -26,6 +26,8 @@ static sl_status try(searching *x, const sl_sim_opts *o, sl_sim_result *r, bool 
 {
     if (x->runs++ >= x->how->max_runs)
         return sl_fail(x->err, SL_ERR_EXHAUSTED, "not found within %d runs", x->how->max_runs);
+    if (x->how->fits)
+        SL_TRY(x->how->fits(x->how->fits_ctx, o, x->err));
     SL_TRY(sl_simulate(o, r, x->err));
     *good = r->goodput >= x->how->goodput;
     if (x->how->tried)

@@ -80,6 +80,10 @@ typedef struct sl_sim_search {
     /* Called after each run. */
     void (*tried)(void *ctx, const sl_sim_opts *o, const sl_sim_result *r, double price, bool good);
     void *ctx;
+    /* Whether workers of these sizes can be at all, as far as the simulator does not know it; NULL: all can. Sizes that cannot are
+     * not run, and never the result. */
+    sl_status (*fits)(void *ctx, const sl_sim_opts *o, sl_err *err);
+    void *fits_ctx;
 } sl_sim_search;
 
 /*

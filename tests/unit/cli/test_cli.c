@@ -291,6 +291,33 @@ START_TEST(plan_of_a_group)
 }
 END_TEST
 
+/* What a simulation finds fits the plan of the model: sizes that do not are refused, and a search never ends with them. */
+START_TEST(simulation_by_plan)
+{
+#define SIM                                                                                                            \
+    "simulate --generate 40 --costs simulate/costs/h200-v32.yaml --preset deepseek_v32 --set cluster.groups=decode=8 " \
+    "--prefill 2 --decode 2 "
+    fails(SIM "--host-bytes 64M --gpu-bytes 139G", 1, "the plan refuses a host store");
+    fails(SIM "--host-bytes 64G --gpu-bytes 90G", 1, "--gpu-bytes, with decode.max_batch 64");
+    fails("simulate --generate 5 --costs simulate/costs/h200-v32.yaml --gpu-bytes 1G --preset nothing", 1,
+          "nothing");
+    ck_assert_msg(run(SIM "--host-bytes 64G --gpu-bytes 139G --set decode.max_batch=16", true) == 0, "%s",
+                  output);
+    /* a search that may halve the store at will stops where the longest request fits */
+    ck_assert_msg(
+        run(SIM "--host-bytes 64G --gpu-bytes 139G --set decode.max_batch=16 --search 0.01", true) == 0, "%s",
+        output);
+    const char *at = strstr(output, "host store ");
+    ck_assert_ptr_nonnull(at);
+    const double gib = strtod(at + strlen("host store "), NULL);
+    char again[512];
+    snprintf(again, sizeof again, SIM "--host-bytes %.0fM --gpu-bytes 139G --set decode.max_batch=16",
+             gib * 1024);
+    ck_assert_msg(run(again, true) == 0, "%s: %s", again, output);
+#undef SIM
+}
+END_TEST
+
 /* All ways have equal logits. A way in which no row is swapped in is not counted as shown to be equal. */
 START_TEST(verify_shows_equal_logits)
 {
@@ -356,6 +383,7 @@ int main(int argc, char **argv)
     tcase_add_test(c, lists_of_routers);
     tcase_add_test(c, cache_arguments);
     tcase_add_test(c, help_and_version);
+    tcase_add_test(c, simulation_by_plan);
     tcase_add_test(c, inspect_kernels);
     tcase_add_loop_test(c, generate_matches_golden, 0, 4);
     tcase_add_test(c, generate_samples_by_seed);
