@@ -94,8 +94,9 @@ static char letter_of(const sl_eval_item *item, const json_t *given, const char 
     for (int32_t i = 0; i < item->n_choices; i++)
         if (strcmp(item->choices[i], text) == 0)
             return (char)('A' + i);
+    text += text[0] == '(';
     const char c = (char)toupper((unsigned char)text[0]);
-    return c >= 'A' && c < 'A' + n && !text[1] ? c : 0;
+    return c >= 'A' && c < 'A' + n && strspn(text + 1, ").") == strlen(text + 1) ? c : 0;
 }
 
 static sl_status to_letters(sl_eval_line *l, const char *field, sl_err *err)

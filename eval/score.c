@@ -14,10 +14,23 @@ const char *const sl_eval_scorer_names[] = {"exact",  "contains",    "contains_a
                                             NULL};
 _Static_assert(SL_COUNT(sl_eval_scorer_names) == SL_EVAL_SCORERS + 1, "one name for each scorer");
 
+/* Whether names are the same but for capitals, hyphens and underscores: "ROUGE-L" and "rougeL" are rouge_l. */
+static bool same_name(const char *a, const char *b)
+{
+    for (;; a++, b++) {
+        a += strspn(a, "-_ ");
+        b += strspn(b, "-_ ");
+        if (tolower((unsigned char)*a) != tolower((unsigned char)*b))
+            return false;
+        if (!*a)
+            return true;
+    }
+}
+
 sl_status sl_eval_scorer_find(const char *name, sl_eval_scorer *out, sl_err *err)
 {
     for (int i = 0; i < SL_EVAL_SCORERS; i++)
-        if (strcmp(sl_eval_scorer_names[i], name) == 0) {
+        if (same_name(sl_eval_scorer_names[i], name)) {
             *out = (sl_eval_scorer)i;
             return SL_OK;
         }

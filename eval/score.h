@@ -40,7 +40,7 @@ typedef enum {
 } sl_eval_scorer;
 
 extern const char *const sl_eval_scorer_names[]; /* by number; ends with NULL */
-/* SL_ERR_NOT_FOUND, with all names. */
+/* In any spelling with capitals and hyphens. SL_ERR_NOT_FOUND, with all names. */
 sl_status sl_eval_scorer_find(const char *name, sl_eval_scorer *out, sl_err *err);
 
 /* What a scorer compares with. */

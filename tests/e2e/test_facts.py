@@ -213,6 +213,17 @@ def test_keys_of_several_strategies(tmp_path):
     assert {r["algorithm"]: r["right"] for r in rows} == {"dense": "1", "quest": "1", "double_sparsity": "1"}
 
 
+def test_the_table_of_a_model_from_a_directory(tmp_path):
+    """The script for models of users, with the trained checkpoint: every strategy is there, and both tables have it."""
+    subprocess.run([ROOT / "tests" / "bench" / "eval_model", "run", SLUICE, MODEL, tmp_path / "out", "--lengths", "256", "--budgets", "96", "--samples",
+                    "1", "--block", "128", "--tasks", "needle"], check=True, capture_output=True, timeout=600)
+    tables = (tmp_path / "out" / "tables.md").read_text()
+    for name in ("quest", "double_sparsity", "snapkv", "rocket_kv", "cluster_kv", "pq_cache", "streaming_llm"):
+        assert tables.count(f"| {name} |") == 2, name
+    assert "| exact_topk | 100 (21 to 100) |" in tables and "skip_softmax" in tables
+    assert (tmp_path / "out" / "plot.svg").read_text().startswith("<?xml")
+
+
 def test_dumped_lists_are_those_of_the_strategy(tmp_path):
     """The reader of the docs sees every list: its length is the budget, dense has everything, and the masses are those of the table."""
     sys.path.insert(0, str(ROOT / "docs" / "examples"))

@@ -45,6 +45,20 @@ START_TEST(own_lines)
     ck_assert_double_eq(sl_eval_item_score(&f.items[1], "The answer is (B)."), 1);
     ck_assert_double_eq(sl_eval_item_score(&f.items[1], "It is red."), 0);
     sl_eval_file_free(&f);
+    static const struct {
+        const char *text;
+        sl_eval_scorer scorer;
+    } spelt[] = {{"F1", SL_EVAL_F1},
+                 {"ROUGE-L", SL_EVAL_ROUGE_L},
+                 {"rougeL", SL_EVAL_ROUGE_L},
+                 {"Contains-All", SL_EVAL_CONTAINS_ALL}};
+    for (size_t i = 0; i < SL_COUNT(spelt); i++) {
+        sl_eval_scorer how;
+        ck_assert(sl_eval_scorer_find(spelt[i].text, &how, NULL) == SL_OK && how == spelt[i].scorer);
+    }
+    f = parse("{\"prompt\":\"q\",\"answer\":\"(C).\",\"scorer\":\"choice\"}", "x", NULL);
+    ck_assert_str_eq(f.items[0].answers[0], "C");
+    sl_eval_file_free(&f);
     const sl_eval_file_opts o = {.scorer = "contains"};
     f = parse("{\"prompt\":\"q\",\"answer\":\"1\"}\n{\"prompt\":\"q\",\"answer\":\"1\",\"scorer\":\"exact\"}",
               "x", &o);
