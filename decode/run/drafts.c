@@ -153,6 +153,17 @@ static int32_t standing(const sl_run *r, const sl_ticket *t, const sl_step_item 
     return k;
 }
 
+/* Once: an MTP layer that drafts noise, as one of another model would. */
+static void warn_of_noise(const sl_run *r)
+{
+    enum { CHECKED = 1000, LEAST = 20 };
+    if (r->st.drafted[0] == CHECKED && r->st.accepted[0] < LEAST)
+        sl_log(
+            SL_LOG_WARN, "decode", "drafts_are_noise",
+            "drafted=%d accepted=%llu reason=\"the MTP layer's first drafts are almost never right; answers are not affected\"",
+            CHECKED, (unsigned long long)r->st.accepted[0]);
+}
+
 int32_t sl_drafts_confirm(sl_run *r, sl_ticket *t, const sl_step_item *it)
 {
     sl_err err = {0};
@@ -169,5 +180,6 @@ int32_t sl_drafts_confirm(sl_run *r, sl_ticket *t, const sl_step_item *it)
         r->st.drafted[k]++;
         r->st.accepted[k] += k < kept - 1;
     }
+    warn_of_noise(r);
     return kept;
 }
