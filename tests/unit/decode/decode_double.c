@@ -227,6 +227,7 @@ static void open_run(decode_double *x)
                      .residency = d->o.residency,
                      .row_pages = d->o.row_pages,
                      .max_batch = d->o.max_batch,
+                     .draft_tokens = d->o.draft_tokens,
                      .max_waiting = d->o.max_waiting,
                      .quarantine_ms = d->o.quarantine_ms};
     sl_run_worker w = {.role = &d->role, .opts = &d->o.role, .pages = d->pages};
@@ -247,7 +248,8 @@ void dd_open(decode_double *x, const dd_opts *o)
                     .max_context = o->max_context,
                     .max_step_tokens = 64 + o->chunk,
                     .max_seqs = o->max_seqs,
-                    .overlaps = o->overlaps};
+                    .overlaps = o->overlaps,
+                    .drafts = o->drafts != 0};
     x->fake = fake_create(x->arena, &fo);
     inner = x->runner = fake_runner_of(x->fake);
     x->runner.open = dd_run_open;
@@ -270,6 +272,7 @@ void dd_open(decode_double *x, const dd_opts *o)
                                         .max_stall_ms = o->stall_ms},
                             .residency = SL_HIERARCHICAL,
                             .max_batch = o->max_batch,
+                            .draft_tokens = o->drafts,
                             .max_waiting = o->max_waiting,
                             .pages = {.lend = true},
                             .quarantine_ms = 1000};

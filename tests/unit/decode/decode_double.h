@@ -51,6 +51,7 @@ typedef struct dd_opts {
         stall_ms;   /* role both: prefill.chunk_tokens, prefill.max_requests, both.max_stall_ms; 0: decode */
     int tier_pages; /* its capacity; 0: more than a test stores */
     bool overlaps;  /* steps are in flight */
+    int drafts;     /* as draft_tokens of sl_run_opts; not 0: the runner drafts */
     /* kvstore.verify; off by default, then no job but those of COMMIT and PAGES_ASK is posted */
     sl_cfg_verify verify;
 } dd_opts;

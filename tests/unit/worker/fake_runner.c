@@ -295,17 +295,57 @@ static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_ste
         make_logits(row, f->o.vocab, read_all(f->arena, s, s->len));
         items[k].logits = items[k].want_logits ? row : NULL;
         sl_step_sample *w = items[k].sample;
-        if (w && w->history.n_prompt + w->history.n_output != (size_t)s->len)
-            return sl_fail(err, SL_ERR_INVALID, "a history of another length");
-        sl_token_mask mask = w && w->mask ? w->mask(w->mask_ctx) : (sl_token_mask){0};
-        if (w)
-            sl_sample_or_fault(f->sampler, row, w->sampling, &w->history, (uint64_t)s->len,
-                               w->mask ? &mask : NULL, &w->out);
-        s->chosen = w ? w->out.id : -1;
+        const int32_t several = w && items[k].n_samples > 1 ? items[k].n_samples : 1;
+        for (int32_t j = 0; w && j < several; j++) {
+            const int32_t len = s->len - (several - 1 - j);
+            if (w[j].history.n_prompt + w[j].history.n_output != (size_t)len)
+                return sl_fail(err, SL_ERR_INVALID, "a history of another length");
+            sl_token_mask mask = w[j].mask ? w[j].mask(w[j].mask_ctx) : (sl_token_mask){0};
+            make_logits(row, f->o.vocab, read_all(f->arena, s, len));
+            sl_sample_or_fault(f->sampler, row, w[j].sampling, &w[j].history, (uint64_t)len,
+                               w[j].mask ? &mask : NULL, &w[j].out);
+        }
+        s->chosen = w ? w[several - 1].out.id : -1;
         s->chosen_in = f->steps;
     }
     f->st.steps++;
     f->st.tokens += (uint64_t)total;
+    return SL_OK;
+}
+
+/* Writes the rows of drafts after those of the sequence, as the model does. */
+static sl_status f_draft(void *impl, sl_draft_item *items, int32_t n, sl_err *err)
+{
+    fake_runner *f = impl;
+    for (int32_t k = 0; k < n; k++) {
+        fake_seq *s = (fake_seq *)(void *)items[k].seq;
+        const int32_t len = s->len;
+        for (int32_t j = 0; j < items[k].n; j++) {
+            sl_step_item it = {.seq = items[k].seq,
+                               .tokens = j ? &items[k].out[j - 1] : &items[k].token,
+                               .n_tokens = 1,
+                               .want_logits = 1};
+            sl_status st = f_step(impl, &it, 1, NULL, err);
+            if (st != SL_OK)
+                return st;
+            f->steps--, f->st.steps--, f->st.tokens--; /* it is no step */
+            int32_t best = 0;
+            for (int32_t v = 1; v < f->o.vocab; v++)
+                best = it.logits[v] > it.logits[best] ? v : best;
+            items[k].out[j] = (s->len % 5 == 0 ? best + 1 : best) % f->o.vocab;
+        }
+        s->len = len;
+    }
+    return SL_OK;
+}
+
+static sl_status f_truncate(void *impl, void *seq, int32_t len, sl_err *err)
+{
+    fake_seq *s = seq;
+    (void)impl;
+    if (len < 1 || len > s->len)
+        return sl_fail(err, SL_ERR_INVALID, "%d of %d tokens", len, s->len);
+    s->len = len;
     return SL_OK;
 }
 
@@ -450,6 +490,8 @@ sl_runner fake_runner_of(fake_runner *f)
                        .submit = f_submit,
                        .collect = f_collect,
                        .can_follow = f_can_follow,
+                       .draft = f->o.drafts ? f_draft : NULL,
+                       .truncate = f->o.drafts ? f_truncate : NULL,
                        .step_ns = f_step_ns,
                        .rest = f_rest,
                        .stats = f_stats,

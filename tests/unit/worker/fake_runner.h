@@ -21,6 +21,7 @@ typedef struct fake_opts {
     int32_t fail_step;   /* the number of the step that fails, once; 0: none */
     sl_status fail_with; /* the status with which it fails */
     bool overlaps;       /* steps may be in flight */
+    bool drafts;         /* it drafts what a greedy request gets next, but for every fifth position */
 } fake_opts;
 
 fake_runner *fake_create(sl_arena *arena, const fake_opts *opts);
