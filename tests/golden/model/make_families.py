@@ -90,6 +90,15 @@ CASES = {
                     norm_topk_prob=False, routed_scaling_factor=1.3, index_n_heads=25, index_head_dim=18, index_topk=13,
                     hc_mult=3, hc_magnitude=1.7, hc_eps=1e-3, swiglu_limit=0.7, max_position_embeddings=1000, rms_norm_eps=1e-4,
                     rope_parameters=yarn(10000.0, 4.0, 256, mscale=0.8, mscale_all_dim=1.0))),
+    # F8 weights whose rows are reordered within their blocks of 128 rows; the answers are those of the dequantised weights.
+    "hy4-fp8": dict(
+        family="hy_v4", seed=43, spread=0.1, lengths=[2, 17, 60], interleaved=False, per_expert=True, fp8=True,
+        add=dict(rope_interleave=False),
+        config=dict(vocab_size=128, hidden_size=132, intermediate_size=140, moe_intermediate_size=40, num_hidden_layers=2,
+                    num_attention_heads=2, q_lora_rank=130, kv_lora_rank=136, qk_nope_head_dim=112, qk_rope_head_dim=16,
+                    v_head_dim=32, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, index_n_heads=24,
+                    index_head_dim=64, index_topk=16, max_position_embeddings=1024, rms_norm_eps=1e-5,
+                    rope_parameters=plain(10000.0))),
     # As A.X-K2-Light: no groups of experts, one tensor per expert, YaRN.
     "axk2-light": dict(
         family="axk2", seed=51, lengths=[1, 15, 16, 17, 40, 150], per_expert=True,
@@ -138,6 +147,32 @@ def build(case):
     return model
 
 
+def quantise(model, case, state):
+    """F8 tensors of the published state, and the model with the values that they dequantise to."""
+    out, back = {}, {}
+    for name, t in state.items():
+        f8 = make.is_f8(name, t) or "linear_gate" in name
+        out[name], back[name] = t, t
+        if f8:
+            out[name], out[name + "_scale_inv"], back[name] = make.quantise(t)
+    # Where rows of the model have gone: a state of row numbers takes the same way.
+    own = model.state_dict()
+    rows = {k: torch.arange(t.shape[0], dtype=torch.float64).view(-1, *[1] * (t.dim() - 1)).expand_as(t).clone() if t.dim() else t
+            for k, t in own.items()}
+    places = interleave_hy_v4(rows, model.config) if case.get("interleaved", True) else rows
+    for name, t in own.items():
+        if name.endswith("experts.gate_up_proj"):
+            stem = name.replace("gate_up_proj", "")
+            parts = [torch.cat([back[f"{stem}{e}.{k}_proj.weight"] for k in ("gate", "up")]) for e in range(t.shape[0])]
+            t.copy_(torch.stack(parts))
+        elif name.endswith("experts.down_proj"):
+            stem = name.replace("down_proj", "")
+            t.copy_(torch.stack([back[f"{stem}{e}.down_proj.weight"] for e in range(t.shape[0])]))
+        elif t.dim() == 2:
+            t[places[name][:, 0].long()] = back[rename_hy_v4(name, "hc_pre.hc_")]
+    return out
+
+
 def save(model, case, path):
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
@@ -146,6 +181,8 @@ def save(model, case, path):
         state.pop("lm_head.weight")
     if case.get("per_expert"):
         state = per_expert(state)
+    if case.get("fp8"):
+        state = quantise(model, case, state)
     state = {k: v.to(case.get("store", v.dtype)).contiguous() if v.is_floating_point() else v for k, v in state.items()}
     safetensors.torch.save_file(state, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
     config = json.loads(model.config.to_json_string())
@@ -153,6 +190,8 @@ def save(model, case, path):
     for key in case.get("drop", []):
         del config[key]
     config.update(case.get("add", {}))
+    if case.get("fp8"):
+        config["quantization_config"] = dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128])
     with open(os.path.join(path, "config.json"), "w") as f:
         json.dump(config, f, indent=2, sort_keys=True)
         f.write("\n")

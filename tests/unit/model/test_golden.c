@@ -23,12 +23,13 @@
 static const struct {
     const char *name, *checkpoint;
 } cases[] = {
-    {"ds-yarn", GOLDEN "ds-yarn"},       {"ds-odd", GOLDEN "ds-odd"},
-    {"ds-bf16", GOLDEN "ds-bf16"},       {"ds-fp8", GOLDEN "ds-fp8"},
-    {"glm-share", GOLDEN "glm-share"},   {"glm-odd", GOLDEN "glm-odd"},
-    {"glm-groups", GOLDEN "glm-groups"}, {"tiny-v32", "models/tiny-v32"},
-    {"hy4-share", GOLDEN "hy4-share"},   {"hy4-halves", GOLDEN "hy4-halves"},
-    {"axk2-light", GOLDEN "axk2-light"}, {"axk2-groups", GOLDEN "axk2-groups"},
+    {"ds-yarn", GOLDEN "ds-yarn"},         {"ds-odd", GOLDEN "ds-odd"},
+    {"ds-bf16", GOLDEN "ds-bf16"},         {"ds-fp8", GOLDEN "ds-fp8"},
+    {"glm-share", GOLDEN "glm-share"},     {"glm-odd", GOLDEN "glm-odd"},
+    {"glm-groups", GOLDEN "glm-groups"},   {"tiny-v32", "models/tiny-v32"},
+    {"hy4-share", GOLDEN "hy4-share"},     {"hy4-halves", GOLDEN "hy4-halves"},
+    {"hy4-fp8", GOLDEN "hy4-fp8"},         {"axk2-light", GOLDEN "axk2-light"},
+    {"axk2-groups", GOLDEN "axk2-groups"},
 };
 
 typedef struct prompt {
