@@ -147,8 +147,34 @@ static const sl_path moe_paths[] = {
         {"grouped, bf16", false, 1,
          "bf16 weights and activations, hidden in multiples of 64, inter in multiples of 128, at most "
          "1,024 experts"},
-    [SL_MOE_PLAIN] = {"plain", true, 2, "everything else"},
+    [SL_MOE_HALF] =
+        {"stream, 4 bits", false, 2,
+         "int4 in groups of 32, 64 or a multiple of 128, MXFP4, and NVFP4 with bf16 activations; bf16 "
+         "activations, quantised or not; dimensions in multiples of 256, at most 1,024 experts"},
+    [SL_MOE_PLAIN] = {"plain", true, 3, "everything else"},
 };
+
+/* Whether one kernel takes both weights in 4 bits. */
+static bool same_half(const sl_weight *a, const sl_weight *b)
+{
+    return a->dtype == b->dtype && a->scale_type == b->scale_type && a->group == b->group &&
+           a->acts_as_given == b->acts_as_given;
+}
+
+/* The forms that the stream of 4 bits takes. Inputs that are to be quantised, but arrived as they are, it does not. */
+static bool half(const sl_moe_params *p, bool quantised)
+{
+    const sl_weight *w = p->gate;
+    const bool a8 = p->fp8_acts && sl_weight_takes_e4m3(w);
+
+    if (!same_half(w, p->up) || !same_half(w, p->down) || p->hidden % 256 || p->inter % 256 ||
+        (a8 && !quantised))
+        return false;
+    if (w->dtype == SL_I4)
+        return w->group != 16 && (w->scale_type == SL_SCALE_BF16 || w->scale_type == SL_SCALE_F32);
+    return w->dtype == SL_F4_E2M1 && ((w->scale_type == SL_SCALE_E8M0 && w->group == 32) ||
+                                      (w->scale_type == SL_SCALE_E4M3 && w->group == 16 && !a8));
+}
 
 /* All experts have the types of the first: sl_op_check() requires it. */
 sl_moe_path sl_path_moe(const sl_gpu *g, const sl_moe_params *p, int64_t rows, bool quantised)
@@ -161,6 +187,8 @@ sl_moe_path sl_path_moe(const sl_gpu *g, const sl_moe_params *p, int64_t rows, b
         return SL_MOE_PLAIN;
     if (type == SL_BF16 && p->hidden % 64 == 0 && p->inter % SL_LINEAR_GROUP == 0)
         return SL_MOE_GROUPED_BF16;
+    if (half(p, quantised))
+        return SL_MOE_HALF;
     if (type == SL_F8_E4M3 && p->gate->scale_type == SL_SCALE_BLOCKS &&
         p->up->scale_type == SL_SCALE_BLOCKS && p->down->scale_type == SL_SCALE_BLOCKS && quantised &&
         p->hidden % SL_LINEAR_GROUP == 0 && p->inter % SL_LINEAR_GROUP == 0 && p->hidden <= most &&
@@ -180,6 +208,7 @@ static sl_moe_path ep_experts(const sl_gpu *g, const sl_ep_experts_params *e)
                              .inter = e->inter,
                              .top_k = l->top_k,
                              .act = l->act,
+                             .fp8_acts = e->fp8_acts,
                              .experts = l->first[l->rank + 1] - l->first[l->rank]};
 
     return sl_path_moe(g, &p, l->cap, e->fp8_acts && l->quantised);

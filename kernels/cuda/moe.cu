@@ -201,6 +201,8 @@ sl_status sl_moe_products(sl_cuda *cu, sl_moe_run *r, sl_err *err)
     case SL_MOE_GROUPED:
     case SL_MOE_GROUPED_BF16:
         return sl_cuda_moe_grouped(cu, r, err);
+    case SL_MOE_HALF:
+        return sl_cuda_moe_half(cu, r, err);
     default:
         return run_floats(cu, r, err);
     }

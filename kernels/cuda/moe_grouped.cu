@@ -81,19 +81,12 @@ template <bool F8, bool DUAL> static sl_status launch(sl_cuda *cu, const mg_args
 static sl_status lay_out(sl_cuda *cu, const sl_moe_run *r, const grouped_memory *m, bool f8, sl_err *err)
 {
     const sl_moe_params *p = &r->p;
-    int quads = p->hidden / 8;
-    dim3 grid((unsigned)p->tokens, sl_ceil_div(quads, 256));
 
     SL_TRY(SL_LAUNCH(cu, mg_group_kernel, (sl_launch{dim3(sl_moe_sort_blocks(&r->arrived)), 1024}), err,
                      p->expert_ids, p->tokens * p->top_k, p->experts, m->lists, r->arrived, cu->deverr));
     if (f8)
         return sl_moe_rows_f8(cu, r, m->lists.row_of, m->lists.pair, m->x, m->xs, (int)m->ld, err);
-    if (r->arrived.recv)
-        SL_TRY(SL_LAUNCH(cu, mg_take_kernel, (sl_launch{grid, 256}), err, r->arrived, m->lists, m->x));
-    else
-        SL_TRY(SL_LAUNCH(cu, mg_copy_kernel, (sl_launch{grid, 256}), err, (const uint4 *)p->x, quads,
-                         p->top_k, m->lists, (uint4 *)m->x));
-    return SL_OK;
+    return sl_moe_rows_bf16(cu, r, m->lists.row_of, m->lists.pair, m->x, err);
 }
 
 sl_status sl_cuda_moe_grouped(sl_cuda *cu, sl_moe_run *r, sl_err *err)

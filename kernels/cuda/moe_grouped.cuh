@@ -37,41 +37,6 @@ __global__ static void __launch_bounds__(SL_MOE_MAX_EXPERTS)
         [&](int i, int row) { rows.row_of[i] = row; });
 }
 
-/* bf16: copies x of each token to the rows of its choices, 16 bytes per thread. */
-__global__ static void mg_copy_kernel(const uint4 *x, int quads, int top_k, mg_rows rows, uint4 *out)
-{
-    int t = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x;
-
-    if (i >= quads)
-        return;
-    uint4 v = x[(int64_t)t * quads + i];
-    for (int k = 0; k < top_k; k++) {
-        int r = rows.row_of[(int64_t)t * top_k + k];
-        if (r >= 0)
-            out[(int64_t)r * quads + i] = v;
-    }
-}
-
-/* The same for bf16 rows that arrived, which need not be aligned to more than 4 bytes; see sl_moe_take_f8(). */
-__global__ static void mg_take_kernel(sl_moe_arrived a, mg_rows rows, uint8_t *out)
-{
-    int i = blockIdx.x, at = blockIdx.y * blockDim.x + threadIdx.x, quads = a.hidden / 8;
-
-    if (at >= quads || i % a.cap >= a.count[i / a.cap])
-        return;
-    const uint32_t *w = (const uint32_t *)(a.recv + i * a.row.bytes) + 4 * at;
-    uint4 v = make_uint4(w[0], w[1], w[2], w[3]);
-    for (int k = 0; k < a.top_k; k++) {
-        int64_t slot = (int64_t)i * a.top_k + k;
-        int r = rows.row_of[slot];
-        if (r < 0)
-            continue;
-        ((uint4 *)out)[(int64_t)r * quads + at] = v;
-        if (at == 0)
-            rows.pair[r] = a.result[slot];
-    }
-}
-
 struct mg_args {
     CUtensorMap x;              /* [rows][in], boxes of MG_ROWS */
     const CUtensorMap *wa, *wb; /* gate and up; or down, and wb is unused */

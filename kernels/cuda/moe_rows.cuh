@@ -77,6 +77,57 @@ static inline sl_status sl_moe_rows_f8(sl_cuda *cu, const sl_moe_run *r, const i
     return SL_OK;
 }
 
+/* bf16: copies x of each token to the rows of its choices, 16 bytes per thread. */
+__global__ static void sl_moe_copy_bf16(const uint4 *x, int quads, int top_k, const int32_t *row_of,
+                                        uint4 *out)
+{
+    int t = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x;
+
+    if (i >= quads)
+        return;
+    uint4 v = x[(int64_t)t * quads + i];
+    for (int k = 0; k < top_k; k++) {
+        int r = row_of[(int64_t)t * top_k + k];
+        if (r >= 0)
+            out[(int64_t)r * quads + i] = v;
+    }
+}
+
+/* The same for bf16 rows that arrived, which need not be aligned to more than 4 bytes; see sl_moe_take_f8(). */
+__global__ static void sl_moe_take_bf16(sl_moe_arrived a, const int32_t *row_of, int32_t *pair, uint8_t *out)
+{
+    int i = blockIdx.x, at = blockIdx.y * blockDim.x + threadIdx.x, quads = a.hidden / 8;
+
+    if (at >= quads || i % a.cap >= a.count[i / a.cap])
+        return;
+    const uint32_t *w = (const uint32_t *)(a.recv + i * a.row.bytes) + 4 * at;
+    uint4 v = make_uint4(w[0], w[1], w[2], w[3]);
+    for (int k = 0; k < a.top_k; k++) {
+        int64_t slot = (int64_t)i * a.top_k + k;
+        int r = row_of[slot];
+        if (r < 0)
+            continue;
+        ((uint4 *)out)[(int64_t)r * quads + at] = v;
+        if (at == 0)
+            pair[r] = a.result[slot];
+    }
+}
+
+/* The inputs of all pairs in bf16, in the order of their rows. */
+static inline sl_status sl_moe_rows_bf16(sl_cuda *cu, const sl_moe_run *r, const int32_t *row_of,
+                                         int32_t *pair, void *x, sl_err *err)
+{
+    const sl_moe_params *p = &r->p;
+    int quads = p->hidden / 8;
+    dim3 grid((unsigned)p->tokens, sl_ceil_div(quads, 256));
+
+    if (r->arrived.recv)
+        return SL_LAUNCH(cu, sl_moe_take_bf16, (sl_launch{grid, 256}), err, r->arrived, row_of, pair,
+                         (uint8_t *)x);
+    return SL_LAUNCH(cu, sl_moe_copy_bf16, (sl_launch{grid, 256}), err, (const uint4 *)p->x, quads, p->top_k,
+                     row_of, (uint4 *)x);
+}
+
 /* out[t] = sum over the choices, in order, of weight * result. Eight outputs per thread; the results of eight
  * choices are loaded together. */
 __global__ static void __launch_bounds__(128) sl_moe_sum_kernel(sl_moe_params p, const __nv_bfloat16 *res)

@@ -77,5 +77,6 @@ sl_status sl_moe_send(sl_cuda *cu, const sl_moe_run *r, sl_err *err);
 /* The fast paths of sl_path_moe(): moe_stream.cu and moe_grouped.cu. */
 sl_status sl_cuda_moe_stream(sl_cuda *cu, sl_moe_run *r, sl_err *err);
 sl_status sl_cuda_moe_grouped(sl_cuda *cu, sl_moe_run *r, sl_err *err);
+sl_status sl_cuda_moe_half(sl_cuda *cu, sl_moe_run *r, sl_err *err); /* moe_half.cu */
 
 #endif

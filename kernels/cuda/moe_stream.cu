@@ -8,12 +8,11 @@
  * because a box is a group of 128. The tensor core sums each group; across groups acc += dot * (s_x * s_w) in
  * float32, in order.
  */
-#include "kernels/cuda/moe_group.cuh"
-#include "kernels/cuda/moe_list.cuh"
 #include "kernels/cuda/moe_rows.cuh"
+#include "kernels/cuda/moe_tiles.cuh"
 
 #define GROUP 128
-#define TOKENS 32 /* per tile; the results of the other 32 rows of the product are unused */
+#define TOKENS MT_TOKENS /* per tile; the results of the other 32 rows of the product are unused */
 #define X_BYTES (TOKENS * GROUP)
 #define STAGE (2 * ST_BOX_BYTES + X_BYTES)
 /* A pair of stages is filled together, so that 256 contiguous bytes of each weight row are requested. Supposedly
@@ -24,29 +23,6 @@
 #define SMEM (STAGES * (STAGE + XS_BYTES + 16) + EXCHANGE + 1024)
 #define BAR_UP_WRITTEN 1 /* named barrier: the results of up are in the exchange memory */
 #define BAR_UP_READ 2    /* named barrier: they have been read, and the next tile may overwrite them */
-
-struct moe_rows {
-    int32_t *pair;   /* [rows], -1 for padding */
-    int32_t *row_of; /* [pairs], -1 without a row */
-    int32_t *tile_expert, *tile_first, *tile_count, *n_tiles;
-};
-
-/* Inputs of padding rows are not initialised: their results are not stored. */
-__global__ static void __launch_bounds__(SL_MOE_MAX_EXPERTS)
-    group_kernel(const int32_t *ids, int pairs, int experts, moe_rows rows, sl_moe_arrived arrived,
-                 uint32_t *deverr)
-{
-    if (sl_moe_list(arrived, deverr))
-        return;
-    sl_moe_group<TOKENS, 8, 4>(
-        ids, pairs, experts, rows.pair, rows.n_tiles, deverr,
-        [&](int e, int at, int first, int count, int, int) {
-            rows.tile_expert[at] = e;
-            rows.tile_first[at] = first;
-            rows.tile_count[at] = count;
-        },
-        [&](int i, int row) { rows.row_of[i] = row; });
-}
 
 struct moe_args {
     CUtensorMap x;              /* [rows][in] */
@@ -320,7 +296,7 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, sl_moe_run *r, sl_err *err)
     up.rows.n_tiles = up.rows.tile_count + tiles;
     SL_TRY(sl_cuda_map(cu, xq, rows, p->hidden, p->hidden, 8, &up.x, err));
     SL_TRY(sl_cuda_map(cu, mq, rows, p->inter, p->inter, 8, &down.x, err));
-    SL_TRY(SL_LAUNCH(cu, group_kernel, (sl_launch{dim3(sl_moe_sort_blocks(&r->arrived)), 1024}), err,
+    SL_TRY(SL_LAUNCH(cu, mt_group_kernel, (sl_launch{dim3(sl_moe_sort_blocks(&r->arrived)), 1024}), err,
                      p->expert_ids, (int)pairs, p->experts, up.rows, r->arrived, cu->deverr));
     SL_TRY(sl_moe_rows_f8(cu, r, up.rows.row_of, up.rows.pair, xq, xs, (int)ld, err));
     up.glu = p->glu;

@@ -528,6 +528,15 @@ __device__ static inline void sl_wgmma_e4m3(float (&d)[32], const uint32_t *a, u
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }
 
+/* 64 x 32; a is in registers, the rows of b are contiguous in k. */
+__device__ static inline void sl_wgmma_bf16(float (&d)[16], const uint32_t *a, uint64_t b, bool add)
+{
+    asm volatile(
+        SL_WGMMA_TEXT("m64n32k16.f32.bf16.bf16", SL_REGS_16, "{%16, %17, %18, %19}, %20", "%21", ", 0")
+        : SL_OUT_16(d, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+
 #undef SL_WGMMA_TEXT
 #undef SL_REGS_64
 #undef SL_REGS_32

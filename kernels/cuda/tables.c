@@ -158,7 +158,7 @@ sl_status sl_cuda_map_bf16(sl_cuda *cu, const void *base, const sl_cuda_box *b, 
 static sl_status encode_all(sl_cuda *cu, const sl_weight *w, int n, CUtensorMap *maps, sl_err *err)
 {
     for (int i = 0; i < n; i++) {
-        int64_t bytes = w[i].in * (int64_t)sl_dtype_size(w[i].dtype);
+        int64_t bytes = sl_dtype_bytes(w[i].dtype, w[i].in);
         SL_TRY(sl_cuda_map(cu, w[i].data, w[i].out, bytes, bytes, 128, &maps[i], err));
     }
     return SL_OK;

@@ -165,6 +165,52 @@ START_TEST(alignment)
 }
 END_TEST
 
+/* Experts in 4 bits take one path for any number of tokens; forms and shapes that it does not know take the plain one. */
+START_TEST(half_experts)
+{
+    static const struct {
+        sl_dtype dtype;
+        sl_scale_type scale_type;
+        int32_t group, hidden;
+        bool acts, as_given, half;
+    } rows[] = {
+        {SL_I4, SL_SCALE_BF16, 128, 7168, true, false, true},
+        {SL_I4, SL_SCALE_F32, 32, 7168, false, false, true},
+        {SL_I4, SL_SCALE_BF16, 64, 512, true, true, true},
+        {SL_I4, SL_SCALE_BF16, 16, 512, true, false, false},
+        {SL_I4, SL_SCALE_BF16, 128, 384, true, false, false},
+        {SL_F4_E2M1, SL_SCALE_E8M0, 32, 7168, true, false, true},
+        {SL_F4_E2M1, SL_SCALE_E8M0, 32, 7168, false, false, true},
+        {SL_F4_E2M1, SL_SCALE_E4M3, 16, 7168, true, true, true},
+        {SL_F4_E2M1, SL_SCALE_E4M3, 16, 7168, true, false, false}, /* its multipliers do not fit into e4m3 */
+        {SL_F8_E4M3, SL_SCALE_F32, 7168, 7168, true, false, false},
+    };
+    const sl_gpu g = sl_gpu_of(90, 132, 227 << 10);
+
+    for (size_t i = 0; i < SL_COUNT(rows); i++) {
+        const sl_weight w = {.dtype = rows[i].dtype,
+                             .scale_type = rows[i].scale_type,
+                             .group = rows[i].group,
+                             .acts_as_given = rows[i].as_given};
+        sl_moe_params p = {.gate = &w,
+                           .up = &w,
+                           .down = &w,
+                           .hidden = rows[i].hidden,
+                           .inter = 2048,
+                           .experts = 32,
+                           .top_k = 8,
+                           .fp8_acts = rows[i].acts,
+                           .act = SL_BF16};
+        for (p.tokens = 1; p.tokens < 100000; p.tokens *= 7)
+            ck_assert_msg(sl_path_moe(&g, &p, p.tokens, p.fp8_acts) ==
+                              (rows[i].half ? SL_MOE_HALF : SL_MOE_PLAIN),
+                          "row %zu of %d tokens", i, p.tokens);
+        if (rows[i].half && rows[i].acts && !rows[i].as_given) /* rows that arrived as they are */
+            ck_assert_int_eq(sl_path_moe(&g, &p, 8, false), SL_MOE_PLAIN);
+    }
+}
+END_TEST
+
 /* A layer whose experts have different types could take another path on the rank that has some of them. */
 START_TEST(mixed_experts)
 {
@@ -337,6 +383,7 @@ int main(void)
     tcase_add_test(tc, addresses);
     tcase_add_test(tc, alignment);
     tcase_add_test(tc, mixed_experts);
+    tcase_add_test(tc, half_experts);
     tcase_add_test(tc, one_chain);
     tcase_add_test(tc, constants_of_the_device);
     tcase_add_test(tc, other_architectures);
