@@ -170,7 +170,7 @@ static void submit(http_req *q, http_job *j)
     sl_oai_request *p = &j->out;
     snprintf(q->id, sizeof q->id, "%s-%016lx%08lx", prefixes[p->api], sl_random_u64(),
              sl_random_u64() & 0xffffffffu);
-    snprintf(p->spec.id, sizeof p->spec.id, "%s", q->id);
+    snprintf(p->spec.id, sizeof p->spec.id, "%s", q->given_id[0] ? q->given_id : q->id);
     p->spec.arrival_ns = q->arrival_ns;
     memcpy(p->spec.client, q->caller.client, sizeof p->spec.client);
     p->spec.tenant = q->caller.tenant;

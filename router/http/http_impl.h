@@ -101,6 +101,8 @@ struct http_req {
     uint64_t answer_held;          /* of the budget, for answer, document and reply */
     bool heavy;                    /* the request is so large that freeing it takes long */
     char id[64];
+    char given_id[64]; /* X-Request-Id of the client, "" none */
+    char origin[128];  /* of the page whose script asks, if it may read the answer */
     http_watch *watch;
     uint64_t arrival_ns;
 };
@@ -122,6 +124,12 @@ void http_page_version(http_req *q);
 void http_page_model_info(http_req *q);
 void http_page_server_info(http_req *q);
 void http_page_tokenizer_info(http_req *q);
+
+/* origin.c: who asks, and whether scripts of another page may. Called once, before the route is used. */
+void http_adopt(http_req *q);
+void http_add_origin(const http_req *q, struct MHD_Response *res);
+/* The answer to OPTIONS: what a browser may send to the path. */
+void http_preflight(http_req *q);
 
 /* routes.c. Finds the route; on failure sets an error reply (404, 405, 401). */
 void http_route_request(http_req *q, const char *url, const char *method);

@@ -8,12 +8,12 @@
 #include "base/log.h"
 #include "router/http/http_impl.h"
 
-enum { KEPT = 32, FRESH = 4 };
+enum { KEPT = 64, FRESH = 4 };
 #define KEPT_NS (100 * SL_MS)
 
 typedef struct kept {
     const http_route *route;
-    bool admin;
+    bool admin, cross; /* cross: for scripts of pages that may read it (origin.c) */
     int code;
     uint64_t since_ns; /* of a tenth of a second, in which `made` were made */
     int made;
@@ -24,13 +24,16 @@ struct http_kept {
     kept at[KEPT];
 };
 
-static kept *slot(sl_http *h, const http_route *route, bool admin)
+static kept *slot(const http_req *q)
 {
+    sl_http *h = q->h;
+    const http_route *route = q->route;
+    bool admin = q->caller.admin, cross = q->origin[0] != 0;
     if (!h->kept)
         h->kept = calloc(1, sizeof *h->kept);
     for (int i = 0; h->kept && i < KEPT; i++) {
         kept *k = &h->kept->at[i];
-        if (!k->route || (k->route == route && k->admin == admin))
+        if (!k->route || (k->route == route && k->admin == admin && k->cross == cross))
             return k;
     }
     return NULL;
@@ -46,7 +49,7 @@ bool http_kept_find(http_req *q)
 {
     if (!q->route || !q->route->kept)
         return false;
-    kept *k = slot(q->h, q->route, q->caller.admin);
+    kept *k = slot(q);
     if (!k)
         return false;
     uint64_t now = sl_now_ns();
@@ -62,7 +65,7 @@ bool http_kept_find(http_req *q)
 
 void http_kept_add(http_req *q)
 {
-    kept *k = q->route && q->route->kept && q->reply ? slot(q->h, q->route, q->caller.admin) : NULL;
+    kept *k = q->route && q->route->kept && q->reply ? slot(q) : NULL;
     struct MHD_Response *res =
         k ? MHD_create_response_from_buffer(q->reply_len, q->reply, MHD_RESPMEM_MUST_FREE) : NULL;
     if (!res)
@@ -77,6 +80,9 @@ void http_kept_add(http_req *q)
         MHD_destroy_response(k->response); /* connections that send it have references of their own */
     k->route = q->route;
     k->admin = q->caller.admin;
+    k->cross = q->origin[0] != 0;
+    if (k->cross)
+        MHD_add_response_header(res, "Access-Control-Allow-Origin", "*");
     k->code = q->code;
     k->response = res;
     k->made++;

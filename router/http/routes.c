@@ -119,6 +119,10 @@ void http_route_request(http_req *q, const char *url, const char *method)
         return;
     }
     bool get = !strcmp(q->route->method, "GET");
+    if (!strcmp(method, "OPTIONS") && q->origin[0]) {
+        http_preflight(q);
+        return;
+    }
     if (strcmp(method, q->route->method) && !(get && !strcmp(method, "HEAD"))) {
         q->allow = get ? "GET, HEAD" : "POST";
         http_reply_error(q, 405, "this path does not allow that method", "invalid_request_error",

@@ -112,8 +112,9 @@ static void add_retry_after(http_req *q, struct MHD_Response *res)
 static void add_headers(http_req *q, struct MHD_Response *res, const char *type)
 {
     MHD_add_response_header(res, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-    if (q->id[0])
-        MHD_add_response_header(res, "X-Request-Id", q->id);
+    if (q->given_id[0] || q->id[0])
+        MHD_add_response_header(res, "X-Request-Id", q->given_id[0] ? q->given_id : q->id);
+    http_add_origin(q, res);
     if (q->route && q->route->page)
         http_page_headers(res);
     if (q->allow)
@@ -286,6 +287,7 @@ static enum MHD_Result first_call(http_req *q, const char *url, const char *meth
         wrong = "the path contains a character that must be encoded, or a zero";
     if (wrong)
         return refuse_head(q, wrong);
+    http_adopt(q);
     http_route_request(q, url, method);
     q->no_body = q->route && (!strcmp(q->route->method, "GET") || !q->route->key);
     return check_length(q);

@@ -203,3 +203,30 @@ def test_stop_reason(real):
     ids = [i for i in range(0, 1200, 16)]
     named = real.post({"prompt": [5, 6, 7], "max_tokens": 200, "temperature": 1.5, "seed": 3, "stop_token_ids": ids[:64]}).json()["choices"][0]
     assert named["finish_reason"] == "length" or named["stop_reason"] in ids + [None]
+
+
+def test_request_id(real):
+    body = json.dumps({"model": real.model, "prompt": "a", "max_tokens": 1}).encode()
+    for given, back in (("job-7:a.b_C", True), ("x" * 63, True), ("x" * 64, False), ("a b", False), ("<x>", False)):
+        for data in (body, b"{}"):  # an answer, and a refusal
+            r = requests.post(real.http + "/v1/completions", data=data, headers={"X-Request-Id": given}, timeout=60)
+            assert (r.headers.get("X-Request-Id") == given) == back, given
+    assert "id=job-7:a.b_C" in real.text()
+    assert requests.post(real.http + "/v1/completions", data=body, timeout=60).headers["X-Request-Id"].startswith("cmpl-")
+
+
+def test_origins(real):
+    """Without a key, scripts of pages of this host may read answers, and those of other pages may not."""
+    path = real.http + "/v1/chat/completions"
+    ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    for origin in ("http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443"):
+        r = requests.options(path, headers={"Origin": origin, **ask}, timeout=30)
+        assert r.status_code == 204 and r.headers["Access-Control-Allow-Origin"] == origin and "POST" in r.headers["Access-Control-Allow-Methods"]
+        assert "Authorization" in r.headers["Access-Control-Allow-Headers"]
+        for _ in range(8):  # also the answers that several callers share
+            r = requests.get(real.http + "/v1/models", headers={"Origin": origin}, timeout=30)
+            assert r.status_code == 200 and r.headers["Access-Control-Allow-Origin"] in ("*", origin)
+    for origin in ("http://example.com", "http://localhost.example.com", "http://example.com/://localhost", "null", "http://127.0.0.1.example.com", "http://localhost@x"):
+        assert requests.options(path, headers={"Origin": origin, **ask}, timeout=30).status_code == 405
+        for _ in range(8):
+            assert "Access-Control-Allow-Origin" not in requests.get(real.http + "/v1/models", headers={"Origin": origin}, timeout=30).headers

@@ -37,7 +37,8 @@ static void check_answer(const sl_oai_env *env, sl_oai_request *q, const uint8_t
         return;
     sl_oai_answer *a = sl_oai_answer_create(env, q, "id", 1, k, q->spec.n);
     for (uint32_t i = 0; a && i < k; i++) {
-        sl_msg_token t = {.id = n ? data[i % n] : 1, .n_top = 1};
+        sl_msg_token t = {
+            .id = n ? data[i % n] : 1, .n_top = 1, .top_ids = {'x'}}; /* jansson reads no key with a zero */
         sl_output o = {
             .index = i, .tokens = &t, .n_tokens = 1, .text = "a<b>{\"", .text_len = 6, .matched_token = -1};
         if (!(i % q->spec.n)) { /* the log-probabilities of a prompt come before its output */
