@@ -362,7 +362,7 @@ sl_status sl_bind_matrix(sl_loader *l, const char *name, int64_t rows, int64_t c
 {
     static const char tail[] = ".weight";
     const size_t n = strlen(name), m = sizeof tail - 1;
-    char base[NAME] = "", packed[NAME];
+    char base[NAME] = "", packed[NAME + sizeof "weight_packed"];
     if (quantised && n > m && strcmp(name + n - m, tail) == 0)
         snprintf(base, sizeof base, "%.*s", (int)(n - m + 1), name);
     sl_ck_tensor *p = base[0] ? part_of(l, base, "weight_packed") : NULL,
