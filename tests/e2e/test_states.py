@@ -12,9 +12,11 @@ import subprocess
 import tempfile
 
 import pytest
+import zmq
 
 import real
 from streams import QUICK, Streams
+from test_events import Subscriber, whole_pages
 
 PROGRAM = real.clients.BUILD / "tests" / "sluice_toy"
 SELECT = {"sparse_attention.algorithm": "streaming_llm", "sparse_attention.sink_tokens": 4, "sparse_attention.recent_tokens": 24,
@@ -134,9 +136,14 @@ def test_a_restart_finds_snapshots_on_disk(start, toy, disk, role):
         at = len(roles) - 1
         real.until("pages on disk", lambda: (real.metric(c.metrics(at), "sluice_tier_stored_pages_total") or 0) >= pages)
 
-    c = begin(start, toy, roles, config=config(roles), **keys)
+    port = real.free_ports(1)
+    c = begin(start, toy, roles, config=config(roles), **keys, **{"events.zmq.endpoint": f"tcp://127.0.0.1:{port}"})
     assert c.tokens(ids, 150) == want
     on_disk(c, 4 + 2)
+    with zmq.Context() as context:  # other programs are told of the pages of the text alone
+        told = Subscriber(context, port, f"kv@{role}/0@toy")
+        told.until("the pages of the text", lambda: len(told.blocks) == 7)
+        assert told.chains() == [whole_pages(ids + want[:-1])]
     c.close()
     for again, asked, right in ((1, turn, answer), (2, ids, want)):
         c = begin(start, toy, roles, config=config(roles), **keys)
