@@ -8,10 +8,12 @@
 #include "router/http/openai.h"
 #include "bench/mock/mock.h"
 
+/* A token that is a NUL byte may be the name of a member, which jansson writes and does not read. */
 static void check_json(const char *text, size_t n)
 {
-    json_t *o = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
-    if (!o)
+    json_error_t e;
+    json_t *o = json_loadb(text, n, JSON_ALLOW_NUL, &e);
+    if (!o && json_error_code(&e) != json_error_null_byte_in_key)
         abort();
     json_decref(o);
 }
