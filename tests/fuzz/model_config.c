@@ -11,6 +11,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static void check_quantisation(const sl_model_config *c)
+{
+    if (c->quant.n < 0 || c->quant.n > SL_MAX_FORMS)
+        abort();
+    for (int32_t i = 0; i < c->quant.n; i++)
+        if (c->quant.forms[i].group && !sl_weight_group_ok(c->quant.forms[i].group))
+            abort();
+}
+
 static void check(const sl_model_config *c)
 {
     static float table[2 * 4096];
@@ -24,6 +33,7 @@ static void check(const sl_model_config *c)
         abort();
     if (c->n_kv_heads && (c->n_heads % c->n_kv_heads || c->v_head_dim != c->qk_rope_head_dim))
         abort();
+    check_quantisation(c);
     sl_rope_table(c, c->max_context - 1, 1, table);
     for (int32_t i = 0; i < c->qk_rope_head_dim; i++)
         if (!isfinite(table[i]))
@@ -33,7 +43,10 @@ static void check(const sl_model_config *c)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     sl_err err = {0};
-    sl_model_config c;
+    sl_model_config c = {0};
+    if (sl_model_config_hf_quant((const char *)data, size, "hf_quant_config", &c, &err) == SL_OK)
+        check_quantisation(&c);
+    c = (sl_model_config){0}, err = (sl_err){0};
     const uint8_t *cut = size ? memchr(data, 0, size) : NULL;
     size_t n = cut ? (size_t)(cut - data) : size;
     const char *generation = cut ? (const char *)cut + 1 : NULL;
