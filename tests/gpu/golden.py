@@ -6,7 +6,8 @@ and of the CPU.
 
 For every directory of tests/golden/model and every prompt with 64 greedy tokens: resident mode on the GPU must give
 these tokens, and hierarchical mode must give what resident mode gives, token by token, for 200 tokens. In hierarchical
-mode the hot buffer is as small as the selection, stale rows are filled with NaN, and both policies are tested. Prints
+mode the hot buffer is as small as the selection, stale rows are filled with NaN, and both policies are tested. Where a
+checkpoint has an MTP layer, drafts of 1 to 4 tokens must not change a token, greedy and sampled, in both modes. Prints
 one line per failure and a count; exit code 1 if a comparison failed. Needs only Python.
 """
 import concurrent.futures
@@ -48,6 +49,24 @@ def generate(sluice, model, ids, count, extra):
     return json.loads(r.stdout)["ids"]
 
 
+def check_drafts(sluice, model, prompt, ids, topk):
+    for sampling in ([], ["--temperature", "0.8", "--top-p", "0.9", "--seed", "5"]):
+        flags = PLAIN + ["--backend", "cuda"] + sampling
+        try:
+            want = generate(sluice, model, ids, LONG, flags)
+        except Exception as e:
+            yield "without drafts", str(e)
+            continue
+        for n in (1 + prompt % 2, 3 + prompt % 2):
+            for mode in ([], ["--mode", "hierarchical", "--hot-rows", str(topk * (n + 1)), "--tail-rows", "16", "--poison"]):
+                what = "%d drafts, %s, %s" % (n, "hierarchical" if mode else "resident", "sampled" if sampling else "greedy")
+                try:
+                    got = generate(sluice, model, ids, LONG, flags + mode + ["--draft-tokens", str(n)])
+                    yield what, None if got == want else "differs"
+                except Exception as e:
+                    yield what, str(e)
+
+
 def check(sluice, name, model, prompt, ids, greedy):
     """Yields (what, problem or None)."""
     gpu = ["--backend", "cuda"]
@@ -61,7 +80,10 @@ def check(sluice, name, model, prompt, ids, greedy):
         yield "goldens", None if same else "token %d differs" % at
     except Exception as e:
         yield "goldens", str(e)
-    topk = json.loads((model / "config.json").read_text())["index_topk"]
+    config = json.loads((model / "config.json").read_text())
+    topk = config["index_topk"]
+    if config.get("num_nextn_predict_layers") and "p0.drafts" in safetensors(model / "golden.safetensors"):
+        yield from check_drafts(sluice, model, prompt, ids, topk)
     for conv in (PLAIN, OFFICIAL):
         try:
             resident = generate(sluice, model, ids, LONG, conv + gpu)
