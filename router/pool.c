@@ -81,7 +81,7 @@ static void sweep(sl_pool *p)
 
 static bool is_long(const sl_front_job *j)
 {
-    return j->bytes > LONG_BYTES;
+    return j->unknown || j->bytes > LONG_BYTES;
 }
 
 static bool may_start(const sl_pool *p, const sl_pool_lane *l)

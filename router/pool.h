@@ -28,6 +28,8 @@ struct sl_front_job {
     sl_guard guard;                          /* of the budget of bytes; the owner gives back what is held */
     void (*run)(sl_front_job *j);            /* on a thread of the pool */
     void (*done)(sl_front_job *j, bool ran); /* in the loop; ran: false: it never ran */
+    bool
+        unknown; /* set before the start: how long it takes does not follow from its bytes, so it counts as long */
     size_t
         extra; /* set by run: what it did, in bytes of ordinary work, besides the bytes with which it was started */
     sl_status why; /* of a job that was stopped, or never ran: CANCELLED, DEADLINE, or PEER for a drain */

@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "router/http/gunzip.h"
 #include "router/http/http_impl.h"
 
 /* Documents that take less are made in the loop. */
@@ -139,9 +140,12 @@ typedef struct http_job {
     uv_loop_t *loop;
     http_req *q; /* NULL: the client has gone */
     char client[SL_CLIENT_MAX];
-    bool begun; /* counted as a call of the client */
-    bool read;  /* the body was parsed: out is to be freed */
-    bool pool;  /* it runs on the pool, where a constraint may be compiled */
+    bool begun;  /* counted as a call of the client */
+    bool read;   /* the body was parsed: out is to be freed */
+    bool pool;   /* it runs on the pool, where a constraint may be compiled */
+    bool gzip;   /* the body is still to be inflated */
+    bool large;  /* it inflates to more than a body may have */
+    size_t most; /* bytes of a body */
     sl_oai_env env;
     sl_oai_api api;
     char *reply; /* of an API that needs no worker */
@@ -201,10 +205,27 @@ static void submit(http_req *q, http_job *j)
     }
 }
 
+static sl_status inflate_body(http_job *j)
+{
+    char *body;
+    size_t len;
+    sl_status st = sl_gunzip(j->body, j->len, j->most, &j->job.guard, &body, &len, &j->err);
+    j->large = st == SL_ERR_TOO_LARGE;
+    SL_TRY(st);
+    sl_guard_give(&j->job.guard, j->len);
+    free(j->body);
+    j->body = body;
+    j->len = j->job.extra = len;
+    j->gzip = false;
+    return SL_OK;
+}
+
 static void job_run(sl_front_job *f)
 {
     http_job *j = (http_job *)f;
     char field[96];
+    if (j->gzip && (j->st = inflate_body(j)))
+        return;
     if (j->api >= OAI_TOKENIZE) {
         free(j->reply);
         j->reply = NULL;
@@ -218,7 +239,7 @@ static void job_run(sl_front_job *f)
     if (j->st || !j->pool || !j->out.form)
         return;
     snprintf(field, sizeof field, "body.%s", j->out.constraint);
-    f->extra = sl_front_constraint_cost(&j->out.spec.sampling);
+    f->extra += sl_front_constraint_cost(&j->out.spec.sampling);
     j->st = sl_front_check_constraint(f->r, &j->out.spec.sampling, field, &f->guard, &j->err);
 }
 
@@ -253,7 +274,10 @@ static void refuse(http_req *q, http_job *j)
     sl_front_count_refused(q->h->r, sl_oai_name(j->api), j->st);
     sl_log(SL_LOG_INFO, "http", "request_invalid", "path=%s status=%s reason=\"%s\"", q->path,
            sl_status_name(j->st), j->err.text);
-    http_reply_status(q, j->st, j->err.text);
+    if (j->large)
+        http_reply_error(q, 413, j->err.text, "invalid_request_error", "request_too_large");
+    else
+        http_reply_status(q, j->st, j->err.text);
 }
 
 /* The memory of the reply was taken while it was made; the request holds it now. */
@@ -276,6 +300,7 @@ static void job_done(sl_front_job *f, bool ran)
         sl_call_end(r, j->client, q && !j->st && j->api < OAI_TOKENIZE);
     if (q) {
         q->job = NULL;
+        q->heavy |= j->len > SL_FRONT_POOL_BYTES;
         sl_histogram_observe(q->h->stats->stage_tokenize, (double)(sl_now_ns() - j->begin_ns) / 1e9);
         if (j->st)
             refuse(q, j);
@@ -308,6 +333,8 @@ static http_job *new_job(http_req *q)
     j->env.max_ids = sl_call_max_tokens(h->r);
     j->api = sl_oai_find(q->route->path);
     j->env.context = (int32_t)sl_call_max_tokens(h->r);
+    j->gzip = q->gzip;
+    j->most = h->o->max_body_bytes;
     j->len = q->body.len;
     j->body = sl_sb_take(&q->body);
     j->job.guard.held = q->held; /* the body, which the job owns now */
@@ -328,7 +355,8 @@ void http_generate(http_req *q)
     q->job = j;
     j->st = sl_call_begin(h->r, j->client, j->len, &q->retry_after_s, &j->err);
     j->begun = !j->st;
-    j->pool = j->len > SL_FRONT_POOL_BYTES;
+    j->pool = j->gzip || j->len > SL_FRONT_POOL_BYTES;
+    j->job.unknown = j->gzip;
     if (!j->st && !j->pool) {
         job_run(&j->job);
         j->pool = !j->st && j->out.form;

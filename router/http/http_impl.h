@@ -84,6 +84,7 @@ struct http_req {
     bool postponed; /* in the list; begins in a later turn of the loop */
     bool close;     /* the connection ends with the answer */
     bool no_body;   /* the path takes none: what is sent is not kept */
+    bool gzip;      /* of the body, which is inflated on the pool */
     http_req *postponed_next;
     struct MHD_Response *shared; /* the reply, of all who ask for it in this moment; a reference */
     sl_caller caller;

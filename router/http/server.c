@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include "base/log.h"
@@ -101,6 +102,11 @@ static void suspend(http_req *q)
 
 /* ---- replies ---- */
 
+static bool takes_gzip(const http_req *q)
+{
+    return q->route && q->route->run == http_generate;
+}
+
 static void add_retry_after(http_req *q, struct MHD_Response *res)
 {
     char seconds[16];
@@ -123,6 +129,8 @@ static void add_headers(http_req *q, struct MHD_Response *res, const char *type)
         MHD_add_response_header(res, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (q->code == 429 || q->code == 503)
         add_retry_after(q, res);
+    if (q->code == 415)
+        MHD_add_response_header(res, MHD_HTTP_HEADER_ACCEPT_ENCODING, takes_gzip(q) ? "gzip" : "identity");
     if (q->code == 413 || q->close)
         MHD_add_response_header(res, MHD_HTTP_HEADER_CONNECTION, "close");
 }
@@ -256,6 +264,21 @@ static enum MHD_Result refuse_head(http_req *q, const char *wrong)
     return queue_reply(q);
 }
 
+/* RFC 9110 gives gzip two names. */
+static void check_coding(http_req *q)
+{
+    const char *coding = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    if (!coding || q->code || q->no_body)
+        return;
+    bool gzip = takes_gzip(q);
+    q->gzip = gzip && (!strcasecmp(coding, "gzip") || !strcasecmp(coding, "x-gzip"));
+    if (!q->gzip)
+        http_reply_error(q, 415,
+                         gzip ? "Content-Encoding: a body is sent as it is, without this header, or with gzip"
+                              : "Content-Encoding: to this path a body is sent as it is, without this header",
+                         "invalid_request_error", "unsupported_content_encoding");
+}
+
 /* A body that does not fit the budget now is refused before it is read. receive() holds the bytes that arrive. */
 static enum MHD_Result check_length(http_req *q)
 {
@@ -290,6 +313,7 @@ static enum MHD_Result first_call(http_req *q, const char *url, const char *meth
     http_adopt(q);
     http_route_request(q, url, method);
     q->no_body = q->route && (!strcmp(q->route->method, "GET") || !q->route->key);
+    check_coding(q);
     return check_length(q);
 }
 

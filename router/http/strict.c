@@ -21,7 +21,7 @@
 typedef struct head {
     const char *end; /* of the part of the head that was looked at; NULL: unknown */
     const char *wrong;
-    unsigned hosts, lengths, codings, keys;
+    unsigned hosts, lengths, codings, contents, keys;
 } head;
 
 static bool name_is(const char *name, size_t n, const char *what)
@@ -92,6 +92,8 @@ static const char *field_wrong(head *h, const char *name, size_t n_name, const c
         return "there are two Content-Length headers";
     if (name_is(name, n_name, "transfer-encoding") && h->codings++)
         return "there are two Transfer-Encoding headers";
+    if (name_is(name, n_name, "content-encoding") && h->contents++)
+        return "there are two Content-Encoding headers";
     if (name_is(name, n_name, "authorization") && h->keys++)
         return "there are two Authorization headers";
     if (name_is(name, n_name, "host") && !is_host(value, n))

@@ -55,6 +55,7 @@ BAD = {
     "a list of lengths": POST + b"Content-Length: 2, 2\r\n\r\n{}",
     "an empty length": POST + b"Content-Length: \r\n\r\n{}",
     "a length with a space inside": POST + b"Content-Length: 1 0\r\n\r\n{}",
+    "two content codings": POST + b"Content-Encoding: gzip\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
     "no Host": GET + b"\r\n",
     "two Hosts": GET + HOST + b"Host: y\r\n\r\n",
     "the same Host twice": GET + HOST + b"A: b\r\n" + HOST + b"\r\n",
