@@ -6,7 +6,7 @@
 #include "kernels/check.h"
 #include "kernels/gqa.h"
 
-static const char *const reduce_names[] = {"max", "mean", "softmax", NULL};
+static const char *const reduce_names[] = {"max", "mean", "softmax", "union", NULL};
 
 int64_t sl_bounds_unit_bytes(int32_t dim, sl_dtype dtype)
 {
@@ -81,7 +81,7 @@ void sl_chk_bounds_scores(sl_chk *c, const void *params)
                                            .ld_scores = p->ld_scores,
                                            .token_first = p->token_first,
                                            .token_count = p->token_count,
-                                           .reduce_known = (unsigned)p->reduce <= SL_GROUP_SOFTMAX,
+                                           .reduce_known = (unsigned)p->reduce <= SL_GROUP_UNION,
                                            .softmax = p->reduce == SL_GROUP_SOFTMAX,
                                            .scale = p->scale});
 }

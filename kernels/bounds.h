@@ -59,6 +59,14 @@ typedef enum {
     SL_GROUP_MAX,     /* the largest bound of a query head */
     SL_GROUP_MEAN,    /* sum over KV heads of the bound of the mean query of the head's group */
     SL_GROUP_SOFTMAX, /* sum over query heads of softmax over blocks of scale * bound */
+    /*
+     * Minus the best place of the block in the orders of the query heads. The order of a head is by falling bound, of equal
+     * bounds by rising block, NaN last; places count from 0. The best k = shares * heads blocks by this score, ties to the
+     * smaller block, are the union of the first `shares` blocks of every head and, for each block that several heads
+     * have there, one that is next in a head's order. No block is there twice. The CPU backend alone has it; others
+     * refuse it (SL_ERR_UNSUPPORTED).
+     */
+    SL_GROUP_UNION,
 } sl_group_reduce;
 
 /*
@@ -92,7 +100,7 @@ enum {
 /* Bytes of one unit; 0 for a type that bounds cannot have. Pure. */
 int64_t sl_bounds_unit_bytes(int32_t dim, sl_dtype dtype);
 
-/* The reductions by name: "max", "mean", "softmax", in the order of the enumeration, NULL at the end. */
+/* The reductions by name: "max", "mean", "softmax", "union", in the order of the enumeration, NULL at the end. */
 const char *const *sl_group_reduce_names(void);
 /* False: no reduction has this name; *out is then unchanged. */
 bool sl_group_reduce_find(const char *name, sl_group_reduce *out);

@@ -118,7 +118,7 @@ void sl_chk_cluster_lists(sl_chk *c, const void *params)
     sl_chk_pos(c, "rule.window", r->window);
     sl_chk_pos(c, "rule.window_nlist", r->window_nlist);
     sl_chk_need(c, r->budget > r->sinks, "rule.budget", "must be more than the sinks");
-    sl_chk_need(c, (unsigned)p->reduce <= SL_GROUP_SOFTMAX, "reduce", "is unknown");
+    sl_chk_need(c, (unsigned)p->reduce <= SL_GROUP_UNION, "reduce", "is unknown");
     sl_chk_need(c, p->reduce != SL_GROUP_SOFTMAX || p->scale > 0, "scale", "must be positive");
     if (c->st != SL_OK)
         return;

@@ -92,7 +92,8 @@ int64_t sl_clusters_most(const sl_cluster_rule *r, int32_t tokens);
  *   sinks | chosen tokens | end .. pos    otherwise; sinks and chosen tokens are exactly `budget` tokens
  *
  * Clusters rank by the products of the queries with their centroids; how the products of the query heads of v become one
- * is `reduce` (SL_GROUP_MEAN: the product of the mean query), and ties go to the smaller number. They are taken in this
+ * is `reduce` (SL_GROUP_MEAN: the product of the mean query; SL_GROUP_UNION: every query head
+ * takes its best cluster, then each its second one, and so on), and ties go to the smaller number. They are taken in this
  * order; of the last one the oldest tokens. Ascending, -1 padded. SL_DEVERR_SELECTION: the list is longer than ld_ids.
  * A padding token has an empty list.
  */

@@ -58,7 +58,7 @@ void sl_chk_labels_scores(sl_chk *c, const void *params)
                                            .ld_scores = p->ld_scores,
                                            .token_first = p->token_first,
                                            .token_count = p->token_count,
-                                           .reduce_known = (unsigned)p->reduce <= SL_GROUP_SOFTMAX,
+                                           .reduce_known = (unsigned)p->reduce <= SL_GROUP_UNION,
                                            .softmax = p->reduce == SL_GROUP_SOFTMAX,
                                            .scale = p->scale});
 }

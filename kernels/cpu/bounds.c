@@ -165,13 +165,15 @@ typedef struct scores_ctx {
  * blocks. */
 typedef struct scores_scratch {
     float *x, *units, *each;
+    uint32_t *own; /* of the reduction */
 } scores_scratch;
 
 static size_t scratch_floats(const scores_ctx *c)
 {
     const sl_bounds_scores_params *p = c->p;
     size_t both = 2 * (size_t)p->dim;
-    return both * ((size_t)c->rows + CHUNK) + (size_t)c->rows * (size_t)p->ld_scores;
+    return both * ((size_t)c->rows + CHUNK) + (size_t)c->rows * (size_t)p->ld_scores +
+           sl_group_words(p->reduce, p->ld_scores);
 }
 
 static void split_query(const float *q, int32_t dim, float *x)
@@ -317,7 +319,7 @@ static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, const s
             return SL_DEVERR_PAGE;
         for (int32_t r = 0; r < c->rows; r++)
             sl_group_add(p->reduce, p->scale, s->each + (int64_t)r * p->ld_scores, n,
-                         h == list * per && r == 0, out);
+                         h == list * per && r == 0, s->own, out);
     }
     return 0;
 }
@@ -330,6 +332,7 @@ static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
 
     s.units = s.x + 2 * (int64_t)p->dim * c->rows;
     s.each = s.units + 2 * (int64_t)p->dim * CHUNK;
+    s.own = (uint32_t *)(void *)(s.each + (int64_t)c->rows * p->ld_scores);
     for (int64_t i = first; i < first + count; i++) {
         uint32_t bad = score_list(c, p->token_first + i / p->lists, (int32_t)(i % p->lists), &s);
 

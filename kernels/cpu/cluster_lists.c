@@ -26,12 +26,14 @@ typedef struct scratch {
     float *mean, *each, *score; /* [dim]; [rows][ld_clusters]; [ld_clusters] */
     ranked *order;              /* [ld_clusters] */
     int32_t *take;              /* [ld_clusters] tokens that a list takes of a cluster */
+    uint32_t *own;              /* of the reduction */
 } scratch;
 
 static size_t scratch_bytes(const lists_ctx *c)
 {
     const size_t clusters = (size_t)c->p->ld_clusters;
-    return 4 * ((size_t)c->p->dim + clusters * ((size_t)c->rows + 2)) + sizeof(ranked) * clusters;
+    return 4 * ((size_t)c->p->dim + clusters * ((size_t)c->rows + 2)) + sizeof(ranked) * clusters +
+           4 * sl_group_words(c->p->reduce, c->p->ld_clusters);
 }
 
 static scratch scratch_of(const lists_ctx *c, int worker)
@@ -43,6 +45,7 @@ static scratch scratch_of(const lists_ctx *c, int worker)
     s.score = s.each + clusters * c->rows;
     s.take = (int32_t *)(s.score + clusters);
     s.order = (ranked *)(s.take + clusters);
+    s.own = (uint32_t *)(void *)(s.order + clusters);
     return s;
 }
 
@@ -76,7 +79,7 @@ static void rank_clusters(const lists_ctx *c, int64_t t, int32_t list, const flo
                           .n = p->dim};
     sl_vec_dots(&j);
     for (int32_t r = 0; r < c->rows; r++)
-        sl_group_add(p->reduce, p->scale, s->each + (int64_t)r * p->ld_clusters, n, r == 0, s->score);
+        sl_group_add(p->reduce, p->scale, s->each + (int64_t)r * p->ld_clusters, n, r == 0, s->own, s->score);
     for (int32_t i = 0; i < n; i++)
         s->order[i] = (ranked){s->score[i], i};
     qsort(s->order, (size_t)n, sizeof *s->order, better);

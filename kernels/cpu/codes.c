@@ -196,7 +196,7 @@ static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, float *
             sl_vec_dots(&j);
         }
         look_up(p, table, p->codes + (row * p->ld_codes + p->sinks) * p->parts, n, each);
-        sl_group_add(SL_GROUP_SOFTMAX, p->scale, each, n, g == 0, out + p->sinks);
+        sl_group_add(SL_GROUP_SOFTMAX, p->scale, each, n, g == 0, NULL, out + p->sinks);
     }
     return 0;
 }

@@ -6,6 +6,7 @@
 #define SL_KERNELS_CPU_GROUP_H
 
 #include <math.h>
+#include <stddef.h>
 
 #include "kernels/bounds.h"
 #include "kernels/formats.h"
@@ -41,16 +42,40 @@ static inline void sl_group_softmax(float *x, int32_t n, float scale)
         x[i] = (float)((double)x[i] / sum);
 }
 
-/* Adds the scores of one query to those of the list, and changes `each`; first: the list has no scores yet. */
+/* The order of scores as unsigned keys: larger score, larger key; NaN is 0, below -inf; -0.0 is 0.0. */
+static inline uint32_t sl_score_key(float score)
+{
+    uint32_t u = sl_f32_bits(score);
+
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return 0;
+    if (u == 0x80000000u)
+        u = 0;
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* Words of scratch that sl_group_add needs for n scores; 0: none. */
+static inline size_t sl_group_words(sl_group_reduce how, int32_t n)
+{
+    return how == SL_GROUP_UNION ? 4 * (size_t)n : 0;
+}
+
+/* x = minus the place of x among the n scores, by the order of SL_GROUP_UNION. own: 4 * n words. In group.c. */
+void sl_group_places(float *x, int32_t n, uint32_t *own);
+
+/* Adds the scores of one query to those of the list, and changes `each`; first: the list has no scores yet. own:
+ * sl_group_words() of scratch. */
 static inline void sl_group_add(sl_group_reduce how, float scale, float *each, int32_t n, bool first,
-                                float *out)
+                                uint32_t *own, float *out)
 {
     if (how == SL_GROUP_SOFTMAX)
         sl_group_softmax(each, n, scale);
+    if (how == SL_GROUP_UNION)
+        sl_group_places(each, n, own);
     for (int32_t i = 0; i < n; i++) {
         if (first)
             out[i] = each[i];
-        else if (how == SL_GROUP_MAX)
+        else if (how == SL_GROUP_MAX || how == SL_GROUP_UNION)
             out[i] = each[i] > out[i] ? each[i] : out[i];
         else
             out[i] += each[i];

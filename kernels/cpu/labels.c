@@ -95,13 +95,14 @@ typedef struct scores_ctx {
  * tokens. */
 typedef struct scores_scratch {
     float *x, *mean, *labels, *each;
+    uint32_t *own; /* of the reduction */
 } scores_scratch;
 
 static size_t scratch_floats(const scores_ctx *c)
 {
     const sl_labels_scores_params *p = c->p;
     return (size_t)p->count * ((size_t)c->rows + SL_PAGE_TOKENS) + (size_t)p->dim +
-           (size_t)c->rows * (size_t)p->ld_scores;
+           (size_t)c->rows * (size_t)p->ld_scores + sl_group_words(p->reduce, p->ld_scores);
 }
 
 /* The channels of the queries of one KV head, whose first query head is at q. */
@@ -166,7 +167,7 @@ static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, const s
             return SL_DEVERR_PAGE;
         for (int32_t r = 0; r < c->rows; r++)
             sl_group_add(p->reduce, p->scale, s->each + (int64_t)r * p->ld_scores, at.pos + 1,
-                         h == list * per && r == 0, out);
+                         h == list * per && r == 0, s->own, out);
     }
     return 0;
 }
@@ -180,6 +181,7 @@ static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
     s.mean = s.x + (size_t)c->rows * (size_t)p->count;
     s.labels = s.mean + p->dim;
     s.each = s.labels + (size_t)SL_PAGE_TOKENS * (size_t)p->count;
+    s.own = (uint32_t *)(void *)(s.each + (int64_t)c->rows * p->ld_scores);
     for (int64_t i = first; i < first + count; i++) {
         uint32_t bad = score_list(c, p->token_first + i / p->lists, (int32_t)(i % p->lists), &s);
 

@@ -301,7 +301,8 @@ static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t head, const s
     if (!score_pages(c, &at, head, end, s))
         return SL_DEVERR_PAGE;
     for (int32_t h = 0; h < c->group; h++)
-        sl_group_add(SL_GROUP_SOFTMAX, p->scale, s->each + (int64_t)h * p->ld_scores, last + 1, h == 0, out);
+        sl_group_add(SL_GROUP_SOFTMAX, p->scale, s->each + (int64_t)h * p->ld_scores, last + 1, h == 0, NULL,
+                     out);
     return 0;
 }
 

@@ -7,8 +7,8 @@
 
 #include <string.h>
 
+#include "kernels/cpu/group.h"
 #include "kernels/cpu/place.h"
-#include "kernels/formats.h"
 
 #define BINS 2048
 
@@ -18,18 +18,6 @@ typedef struct ctx {
     uint32_t bad;
 } ctx;
 
-/* Larger score, larger key; NaN is 0, below -inf; -0.0 is 0.0. */
-static uint32_t key_of(float score)
-{
-    uint32_t u = sl_f32_bits(score);
-
-    if ((u & 0x7fffffffu) > 0x7f800000u)
-        return 0;
-    if (u == 0x80000000u)
-        u = 0;
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-
 /* The keys of one list in scratch memory. Sinks and recent tokens, or the blocks that they are in, get the key of a
  * positive NaN, which no score has. */
 static void make_keys(const sl_topk_params *p, const float *scores, int32_t pos, int64_t n, uint32_t *keys)
@@ -37,7 +25,7 @@ static void make_keys(const sl_topk_params *p, const float *scores, int32_t pos,
     int64_t recent = p->recent > 0 ? (pos + 1 - p->recent) >> p->block_log2 : n;
 
     for (int64_t i = 0; i < n; i++)
-        keys[i] = key_of(scores[i]);
+        keys[i] = sl_score_key(scores[i]);
     for (int64_t i = 0; i < sl_blocks_for(p->sinks, p->block_log2); i++)
         keys[i] = UINT32_MAX;
     for (int64_t i = recent; i < n; i++)

@@ -372,6 +372,9 @@ static sl_status run_cluster_lists(sl_backend *be, const void *params, sl_err *e
     lists_job j = {};
     void *scratch;
 
+    if (p->reduce == SL_GROUP_UNION)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "cuda: cluster_lists: reduce: union is made by the CPU backend only");
     if (smem + 8192 > cu->gpu.smem)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: cluster_lists: %d clusters exceed the shared memory",
                        p->ld_clusters);

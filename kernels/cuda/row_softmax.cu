@@ -113,6 +113,8 @@ sl_status sl_cuda_group_scores(sl_cuda *cu, const sl_row_dots *d, sl_group_reduc
     sl_row_dots raw = *d;
     void *scratch;
 
+    if (reduce == SL_GROUP_UNION)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: reduce: union is made by the CPU backend only");
     if (d->token_count < 1)
         return SL_OK;
     raw.mean = reduce == SL_GROUP_MEAN;

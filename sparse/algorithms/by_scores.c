@@ -1,6 +1,7 @@
 /* Scores of a step, slice by slice, and top-k of them; see by_scores.h. */
 #include "sparse/algorithms/by_scores.h"
 
+#include "kernels/bounds.h"
 #include "sparse/algorithms/rows.h"
 
 const char *const sl_row_scopes[] = {"kv_head", "request", NULL};
@@ -59,6 +60,17 @@ sl_status sl_by_scores_retrieve(const sl_by_scores *s, const sl_best *best, sl_a
         SL_TRY(take_best(s, best, call, &slice, k, ids + (int64_t)done * call->lists * call->k, err));
     }
     return SL_OK;
+}
+
+sl_status sl_reduction_check(const sl_backend *be, const char *algorithm, int reduction, sl_err *err)
+{
+    if (reduction != SL_GROUP_UNION || (sl_backend_caps(be) & SL_BE_UNIFIED))
+        return SL_OK;
+    return sl_fail(
+        err, SL_ERR_UNSUPPORTED,
+        "%s: gqa_reduction union runs with backend.name cpu only, not with %s; max, mean and softmax "
+        "run with both",
+        algorithm, sl_backend_name(be));
 }
 
 int32_t sl_budget_width(const sl_algo_dims *d, int64_t budget, int32_t dense_below)

@@ -246,6 +246,7 @@ static sl_status make_memory(sparsity *s, sl_err *err)
 
 static sl_status sparsity_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
 {
+    SL_TRY(sl_reduction_check(be, "double_sparsity", options_of(&d->cache).gqa_reduction, err));
     sparsity *s = calloc(1, sizeof *s);
     if (!s)
         return sl_fail(err, SL_ERR_NO_MEMORY, "double_sparsity: out of memory");

@@ -199,6 +199,7 @@ static void quest_destroy(sl_algo *a)
 
 static sl_status quest_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
 {
+    SL_TRY(sl_reduction_check(be, "quest", options_of(&d->cache).gqa_reduction, err));
     quest *q = calloc(1, sizeof *q);
     if (!q)
         return sl_fail(err, SL_ERR_NO_MEMORY, "quest: out of memory");

@@ -21,7 +21,8 @@ enum { SL_ROWS_MOST_TOKENS = 1 << 24 };
     SL_OPTION_LIST(type, gqa_reduction, SL_OPTION_PAGES, "max", sl_group_reduce_names,                       \
                    "The score of a " unit " for the query heads that share a list. max: the largest score "  \
                    "of a head. mean: that of the mean query. softmax: the sum over heads of the softmax "    \
-                   "over all of them.")
+                   "over all of them. union: each head has its share of the list for its own best ones, "    \
+                   "without copies; on the CPU backend only.")
 #define SL_ROW_NITER(type) SL_ROW_INT(type, niter, "20", 1, 10000, "Iterations of k-means.")
 #define SL_ROW_LIST_SCOPE(type)                                                                              \
     SL_OPTION_NAMES(type, list_scope, SL_OPTION_PAGES, "kv_head", sl_row_scopes,                             \

@@ -258,7 +258,7 @@ START_TEST(impossible_parameters_are_refused)
         {&sl_algo_quest, "block_tokens=128", "block_tokens: \"128\" is out of bounds"},
         {&sl_algo_quest, "list_scope=head",
          "list_scope: \"head\" is not known (want one of: kv_head, request)"},
-        {&sl_algo_quest, "gqa_reduction=sum", "(want one of: max, mean, softmax)"},
+        {&sl_algo_quest, "gqa_reduction=sum", "(want one of: max, mean, softmax, union)"},
         {&sl_algo_quest, "bounds_dtype=f16", "(want one of: auto, f32, bf16, int8)"},
         {&sl_algo_double_sparsity, "klabel_dtype=int8", "(want one of: auto, f32, bf16)"},
         {&sl_algo_quest, "topk=3", "topk: quest does not have this option"},

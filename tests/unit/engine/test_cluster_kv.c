@@ -53,6 +53,14 @@ static const setting settings[] = {
       .reduce = SL_GROUP_MEAN},
      7,
      PROMPT},
+    {{.token_budget = 60,
+      .cluster_tokens = 4,
+      .cluster_window = 12,
+      .window_nlist = 3,
+      .niter = 8,
+      .reduce = SL_GROUP_UNION},
+     5,
+     PROMPT},
 };
 
 enum { SETTINGS = SL_COUNT(settings) };

@@ -27,6 +27,7 @@ static const select_params variants[] = {
     {.token_budget = BUDGET, .heavy_channels = 0},
     {.token_budget = BUDGET, .heavy_channels = 3, .shared_lists = true, .reduce = SL_GROUP_MEAN},
     {.token_budget = BUDGET + 7, .heavy_channels = 4, .reduce = SL_GROUP_SOFTMAX},
+    {.token_budget = BUDGET, .heavy_channels = 4, .reduce = SL_GROUP_UNION},
     {.token_budget = BUDGET, .heavy_channels = 4, .labels_typed = true, .labels = SL_BF16},
 };
 

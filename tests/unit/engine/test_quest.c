@@ -24,6 +24,7 @@ static const select_params divisions[] = {
     {.token_budget = BUDGET, .block_tokens = 1, .reduce = SL_GROUP_MEAN},
     {.token_budget = BUDGET, .block_tokens = 16, .shared_lists = true, .reduce = SL_GROUP_MEAN},
     {.token_budget = BUDGET, .block_tokens = 4, .reduce = SL_GROUP_SOFTMAX},
+    {.token_budget = BUDGET, .block_tokens = 4, .reduce = SL_GROUP_UNION},
     {.token_budget = BUDGET + 7, .block_tokens = 8, .bounds_typed = true, .bounds = SL_BF16},
     {.token_budget = BUDGET, .block_tokens = 8, .shared_lists = true, .reduce = SL_GROUP_SOFTMAX},
 };

@@ -111,6 +111,17 @@ double witness_bf16(double v, double (*round_to)(double))
     return round_to(v / step) * step;
 }
 
+/* Minus the places of n scores in their order (SL_GROUP_UNION); the largest of these and of what out has. */
+static void add_places(const double *each, int32_t n, bool first, double *out)
+{
+    for (int32_t b = 0; b < n; b++) {
+        double place = 0;
+        for (int32_t c = 0; c < n; c++)
+            place -= each[c] > each[b] || (each[c] == each[b] && c < b);
+        out[b] = first ? place : fmax(out[b], place);
+    }
+}
+
 /* Adds the scores of units 0 .. n - 1 for query head `from` of the list, or for the mean of `count` heads. */
 static void add_head(const witness *w, const seen_list *l, int32_t from, int32_t count, int32_t n,
                      witness_score *score, double *out)
@@ -126,6 +137,10 @@ static void add_head(const witness *w, const seen_list *l, int32_t from, int32_t
     for (int32_t b = 0; b < n; b++) {
         each[b] = score(w, l, q, head, b);
         top = fmax(top, each[b]);
+    }
+    if (reduce == SL_GROUP_UNION) {
+        add_places(each, n, from == 0, out);
+        return;
     }
     for (int32_t b = 0; b < n; b++)
         sum += exp((double)l->scale * (each[b] - top));

@@ -170,6 +170,9 @@ static const cf_case cases[] = {
     {SL_OP_BOUNDS_SCORES, "T=70 h=8 kv=2 d=96 softmax int8 one list", scores, {70, 35, 700, 8, 2, 96, 1, 1, SL_GROUP_SOFTMAX, C, 0, 16}, CF_SPLIT | CF_FEW},
     {SL_OP_BOUNDS_SCORES, "T=150 h=8 kv=2 d=256 max int8 blocks of one", scores, {150, 75, 700, 8, 2, 256, 2, 0, SL_GROUP_MAX, C, 0, 16}, CF_SPLIT | CF_FEW},
     {SL_OP_BOUNDS_SCORES, "T=4 h=2 kv=1 d=288 max int8", scores, {4, 2, 300, 2, 1, 288, 1, 4, SL_GROUP_MAX, C, 0, 16}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=18 h=14 kv=2 d=64 union", scores, {18, 3, 700, 14, 2, 64, 2, 4, SL_GROUP_UNION, B, 0}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=12 h=6 kv=3 d=16 union one list", scores, {12, 3, 300, 6, 3, 16, 1, 0, SL_GROUP_UNION, F, 100}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=4 h=32 kv=8 d=128 union int8", scores, {4, 1, 900, 32, 8, 128, 8, 4, SL_GROUP_UNION, C, 0, 16}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=6 h=5 kv=5 d=8 softmax one list", scores, {6, 2, 300, 5, 5, 8, 1, 3, SL_GROUP_SOFTMAX, F, 0}, CF_SPLIT},
 };
 /* clang-format on */

@@ -324,6 +324,8 @@ static const cf_case cases[] = {
     {SL_OP_CLUSTER_LISTS, "T=24 kv=3 mean", lists, {24, 6, 150, 6, 3, 12, 40, 5, 1007, 0, 20, SL_GROUP_MEAN}, CF_SPLIT},
     {SL_OP_CLUSTER_LISTS, "T=20 kv=2 softmax, dense below 80", lists, {20, 5, 150, 8, 2, 16, 33, 10, 4016, 80, 40, SL_GROUP_SOFTMAX}, CF_SPLIT},
     {SL_OP_CLUSTER_LISTS, "T=4 kv=2 of 9000 tokens", lists, {4, 2, 9000, 4, 2, 16, 3000, 80, 8320, 0, 5000, SL_GROUP_MAX}, CF_SPLIT | CF_LARGE},
+    {SL_OP_CLUSTER_LISTS, "T=24 kv=2 union", lists, {24, 6, 150, 6, 2, 16, 40, 8, 3020, 0, 50, SL_GROUP_UNION}, CF_SPLIT},
+    {SL_OP_CLUSTER_LISTS, "T=20 kv=2 union one token per cluster", lists, {20, 5, 150, 8, 2, 8, 24, 1, 5005, 0, 60, SL_GROUP_UNION}, CF_SPLIT},
     {SL_OP_CLUSTER_LISTS, "T=20 kv=2 one token per cluster", lists, {20, 5, 150, 2, 2, 8, 24, 1, 5005, 0, 60, SL_GROUP_MAX}, CF_SPLIT},
 };
 /* clang-format on */

@@ -109,6 +109,8 @@ static const cf_case cases[] = {
     {SL_OP_LABELS_SCORES, "T=12 h=32 kv=8 d=128 max aligned", scores, {12, 3, 700, 32, 8, 128, 8, 32, SL_GROUP_MAX, B, 0, 16}, CF_SPLIT},
     {SL_OP_LABELS_SCORES, "T=80 h=10 kv=2 d=64 softmax aligned 16 channels", scores, {80, 40, 500, 10, 2, 64, 2, 16, SL_GROUP_SOFTMAX, B, 0, 16}, CF_SPLIT | CF_FEW},
     {SL_OP_LABELS_SCORES, "T=6 h=9 kv=1 d=32 max aligned 8 channels", scores, {6, 2, 300, 9, 1, 32, 1, 8, SL_GROUP_MAX, B, 0, 16}, CF_SPLIT},
+    {SL_OP_LABELS_SCORES, "T=18 h=14 kv=2 d=64 union", scores, {18, 3, 300, 14, 2, 64, 2, 32, SL_GROUP_UNION, B, 0}, CF_SPLIT},
+    {SL_OP_LABELS_SCORES, "T=6 h=6 kv=3 d=16 union one list", scores, {6, 3, 130, 6, 3, 16, 1, 7, SL_GROUP_UNION, F, 50}, CF_SPLIT},
     {SL_OP_LABELS_SCORES, "T=6 h=32 kv=8 d=128 mean one list", scores, {6, 2, 200, 32, 8, 128, 1, 32, SL_GROUP_MEAN, B, 0}, CF_SPLIT},
 };
 /* clang-format on */

@@ -41,6 +41,9 @@ void ref_join(const void *params);
 void ref_silu_mul(const void *params);
 double ref_glu(double g, double u, const sl_glu *v);
 
+/* Of n scores: minus their places, by the order of SL_GROUP_UNION, counted one by one. In ref_labels.c. */
+void ref_places(const double *x, int64_t n, double *out);
+
 /* ref_gqa.c: the ops of kernels/gqa.h. */
 void ref_gqa_query(const void *params);
 void ref_gqa_append(const void *params);

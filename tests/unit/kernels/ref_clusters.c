@@ -237,6 +237,7 @@ static void cluster_scores(const sl_cluster_lists_params *p, int64_t t, int64_t 
 {
     const int64_t group = p->heads / p->kv_heads;
 
+    double *each = malloc(8 * (size_t)n), *place = malloc(8 * (size_t)n);
     memset(out, 0, 8 * (size_t)n);
     for (int64_t h = v * group; h < (v + 1) * group; h++) {
         double top = -INFINITY, all = 0;
@@ -245,15 +246,19 @@ static void cluster_scores(const sl_cluster_lists_params *p, int64_t t, int64_t 
             top = fmax(top, cluster_product(p, t, h, c + i * p->dim));
         for (int64_t i = 0; i < n; i++)
             all += exp((double)p->scale * (cluster_product(p, t, h, c + i * p->dim) - top));
+        for (int64_t i = 0; i < n; i++)
+            each[i] = cluster_product(p, t, h, c + i * p->dim);
+        ref_places(each, n, place);
         for (int64_t i = 0; i < n; i++) {
-            double x = cluster_product(p, t, h, c + i * p->dim);
+            double x = p->reduce == SL_GROUP_UNION ? place[i] : each[i];
 
-            if (p->reduce == SL_GROUP_MAX)
+            if (p->reduce == SL_GROUP_MAX || p->reduce == SL_GROUP_UNION)
                 out[i] = h == v * group ? x : fmax(out[i], x);
             else
                 out[i] += p->reduce == SL_GROUP_MEAN ? x : exp((double)p->scale * (x - top)) / all;
         }
     }
+    free(each), free(place);
 }
 
 /* in[j]: whether the list of a token has token j. */

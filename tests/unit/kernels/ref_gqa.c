@@ -469,7 +469,7 @@ void ref_bounds_scores(const void *params)
 {
     const sl_bounds_scores_params *p = params;
     const int64_t group = p->heads / p->kv_heads, per = p->heads / p->lists;
-    double *x = malloc(8 * (size_t)p->ld_scores);
+    double *x = malloc(8 * (size_t)p->ld_scores), *place = malloc(8 * (size_t)p->ld_scores);
 
     for (int64_t t = p->token_first; t < p->token_first + p->token_count; t++)
         for (int64_t l = 0; l < p->lists; l++) {
@@ -488,8 +488,11 @@ void ref_bounds_scores(const void *params)
                 }
                 for (int64_t b = 0; b < n; b++)
                     all += exp((double)p->scale * (x[b] - top));
+                ref_places(x, p->reduce == SL_GROUP_UNION ? n : 0, place);
                 for (int64_t b = 0; b < n; b++)
-                    if (p->reduce == SL_GROUP_MAX)
+                    if (p->reduce == SL_GROUP_UNION)
+                        sum[b] = h == l * per ? place[b] : fmax(sum[b], place[b]);
+                    else if (p->reduce == SL_GROUP_MAX)
                         sum[b] = h == l * per ? x[b] : fmax(sum[b], x[b]);
                     else if (p->reduce == SL_GROUP_MEAN)
                         sum[b] += x[b];
@@ -501,7 +504,7 @@ void ref_bounds_scores(const void *params)
             out[n] = 0;
             free(sum);
         }
-    free(x);
+    free(x), free(place);
 }
 
 /* ---- kernels/window.h ---- */

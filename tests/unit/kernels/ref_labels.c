@@ -73,12 +73,21 @@ static double product(const sl_labels_scores_params *p, int64_t t, int64_t pos, 
     return sum;
 }
 
+void ref_places(const double *x, int64_t n, double *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = 0;
+        for (int64_t j = 0; j < n; j++)
+            out[i] -= x[j] > x[i] || (x[j] == x[i] && j < i);
+    }
+}
+
 void ref_labels_scores(const void *params)
 {
     const sl_labels_scores_params *p = params;
     const int64_t group = p->heads / p->kv_heads, per = p->heads / p->lists;
     const bool mean = p->reduce == SL_GROUP_MEAN;
-    double *x = malloc(8 * (size_t)p->ld_scores);
+    double *x = malloc(8 * (size_t)p->ld_scores), *place = malloc(8 * (size_t)p->ld_scores);
 
     for (int64_t t = p->token_first; t < p->token_first + p->token_count; t++)
         for (int64_t l = 0; l < p->lists && p->seqs->token_pos[t] >= p->from_pos; l++) {
@@ -95,8 +104,11 @@ void ref_labels_scores(const void *params)
                 }
                 for (int64_t i = 0; i < n; i++)
                     all += exp((double)p->scale * (x[i] - top));
+                ref_places(x, p->reduce == SL_GROUP_UNION ? n : 0, place);
                 for (int64_t i = 0; i < n; i++)
-                    if (p->reduce == SL_GROUP_MAX)
+                    if (p->reduce == SL_GROUP_UNION)
+                        sum[i] = h == l * per ? place[i] : fmax(sum[i], place[i]);
+                    else if (p->reduce == SL_GROUP_MAX)
                         sum[i] = h == l * per ? x[i] : fmax(sum[i], x[i]);
                     else
                         sum[i] += mean ? x[i] : exp((double)p->scale * (x[i] - top)) / all;
@@ -105,5 +117,5 @@ void ref_labels_scores(const void *params)
                 out[i] = (float)sum[i];
             free(sum);
         }
-    free(x);
+    free(x), free(place);
 }

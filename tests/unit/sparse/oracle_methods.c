@@ -235,10 +235,12 @@ const oracle_method oracle_methods[] = {
     {.name = "quest max", QUEST, .arg = SL_GROUP_MAX, .exact = true, .mass = 0.9, .needles = 0.9},
     {.name = "quest mean", QUEST, .arg = SL_GROUP_MEAN, .exact = true, .mass = 0.9, .needles = 0.9},
     {.name = "quest softmax", QUEST, .arg = SL_GROUP_SOFTMAX, .mass = 0.9, .needles = 0.9},
+    {.name = "quest union", QUEST, .arg = SL_GROUP_UNION, .exact = true, .mass = 0.9, .needles = 0.9},
     {.name = "quest mean, shared list", QUEST, .arg = SL_GROUP_MEAN + SHARED, .exact = true, .needles = 0.8},
 #define LABELS .run = run_labels, .ops = true, .mass = 0.9, .needles = 0.9
     {.name = "double_sparsity max", LABELS, .arg = SL_GROUP_MAX, .exact = true},
     {.name = "double_sparsity softmax", LABELS, .arg = SL_GROUP_SOFTMAX},
+    {.name = "double_sparsity union", LABELS, .arg = SL_GROUP_UNION, .exact = true},
 #define WINDOW .run = run_window, .ops = true, .window = true, .needles = 0.9
     {.name = "snapkv avgpool 5", WINDOW, .arg = SL_POOLING_AVG},
     {.name = "snapkv maxpool 5", WINDOW, .arg = SL_POOLING_MAX},
@@ -263,6 +265,7 @@ const oracle_method oracle_methods[] = {
 #define CLUSTERS                                                                                             \
     .run = oracle_run_clusters, .ops = true, .newest = true, .exact = true, .mass = 0.72, .top = 0.4
     {.name = "cluster_kv max", CLUSTERS, .arg = SL_GROUP_MAX},
+    {.name = "cluster_kv union", CLUSTERS, .arg = SL_GROUP_UNION},
 #define CODES .run = oracle_run_codes, .ops = true, .newest = true, .mass = 0.72, .top = 0.35, .needles = 0.35
     {.name = "pq_cache 2x6", CODES},
     {0},
