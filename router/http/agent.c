@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 
-sl_status oai_agent_create(sl_oai_api api, json_t **shown, struct oai_agent **out)
+sl_status oai_agent_create(sl_oai_api api, sl_strbuf *shown, struct oai_agent **out)
 {
     *out = NULL;
     if (api != OAI_RESPONSES && api != OAI_MESSAGES)
@@ -17,7 +17,7 @@ sl_status oai_agent_create(sl_oai_api api, json_t **shown, struct oai_agent **ou
         return SL_ERR_NO_MEMORY;
     g->shape = api == OAI_RESPONSES ? &oai_responses_shape : &oai_messages_shape;
     g->shown = *shown;
-    *shown = NULL;
+    *shown = (sl_strbuf){0};
     return SL_OK;
 }
 
@@ -30,7 +30,7 @@ void oai_agent_free(struct oai_agent *g)
         sl_sb_free(&g->blocks[i].text);
     }
     free(g->blocks);
-    json_decref(g->shown);
+    sl_sb_free(&g->shown);
     free(g);
 }
 

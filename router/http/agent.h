@@ -35,13 +35,13 @@ struct oai_agent {
     size_t n;
     bool begun, open; /* open: the last block gets more */
     uint64_t events;
-    json_t *shown; /* sl_oai_request.shown */
+    sl_strbuf shown; /* sl_oai_request.shown */
 };
 
 extern const oai_agent_shape oai_responses_shape, oai_messages_shape;
 
 /* NULL for an API that has no blocks; *shown is taken. SL_ERR_NO_MEMORY. */
-sl_status oai_agent_create(sl_oai_api api, json_t **shown, struct oai_agent **out);
+sl_status oai_agent_create(sl_oai_api api, sl_strbuf *shown, struct oai_agent **out);
 void oai_agent_free(struct oai_agent *g);
 void oai_agent_output(sl_oai_answer *a, const sl_output *o);
 /* Whether the model has called a tool. */

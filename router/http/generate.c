@@ -151,17 +151,12 @@ typedef struct http_job {
     char *reply; /* of an API that needs no worker */
     char *body;
     size_t len;
+    uint64_t kept; /* what the tools of the request take, which its answer keeps */
     sl_oai_request out;
     sl_status st;
     sl_err err;
     uint64_t begin_ns;
 } http_job;
-
-/* What the tools of a request take, which its answer keeps. */
-static uint64_t tools_bytes(const http_job *j)
-{
-    return j->out.tools ? sl_json_measure(j->body, j->len).bytes : 0;
-}
 
 static void submit(http_req *q, http_job *j)
 {
@@ -181,7 +176,7 @@ static void submit(http_req *q, http_job *j)
     uint32_t n = p->spec.n, choices = (uint32_t)(p->spec.n_prompts * n);
     sl_err err = {""};
     sl_status st = SL_OK;
-    if (!sl_front_hold_spec(r, &q->held, tools_bytes(j), &p->spec, &j->job.guard))
+    if (!sl_front_hold_spec(r, &q->held, j->kept, &p->spec, &j->job.guard))
         st = sl_fail(&err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
     if (!st) /* checks everything before anything is made for each choice */
         st = sl_group_submit(r, &p->spec, on_output, q, &q->group, &err);
@@ -235,6 +230,7 @@ static void job_run(sl_front_job *f)
     if (!j->read) {
         j->st = sl_oai_parse(&j->env, j->api, j->body, j->len, &j->out, &j->err);
         j->read = !j->st;
+        j->kept = j->read && j->out.tools ? sl_json_measure(j->body, j->len).bytes : 0;
     }
     if (j->st || !j->pool || !j->out.form)
         return;
@@ -285,8 +281,8 @@ static void reply(http_req *q, http_job *j)
 {
     http_reply(q, 200, "application/json", j->reply);
     j->reply = NULL;
-    sl_front_hold(q->h->r, &j->job.guard.held, 0);
-    sl_front_hold(q->h->r, &q->answer_held, q->reply_len);
+    q->answer_held = q->reply_len < j->job.guard.held ? q->reply_len : j->job.guard.held;
+    j->job.guard.held -= q->answer_held; /* the rest, with the body, is given back by free_job() */
 }
 
 static void job_done(sl_front_job *f, bool ran)

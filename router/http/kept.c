@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "router/http/http_impl.h"
 
-enum { KEPT = 64, FRESH = 4 };
+enum { KEPT = 96, FRESH = 4 };
 #define KEPT_NS (100 * SL_MS)
 
 typedef struct kept {

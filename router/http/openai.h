@@ -59,7 +59,7 @@ typedef struct sl_oai_prompt {
 
 typedef struct sl_oai_request {
     sl_oai_api api;
-    json_t *shown; /* of OAI_RESPONSES: what the answer repeats of the request; owned */
+    sl_strbuf shown; /* of OAI_RESPONSES: what the answer repeats of the request, as members of JSON; owned */
     bool chat, stream, include_usage, continuous_usage;
     bool logprobs;
     int top_logprobs;

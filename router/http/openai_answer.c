@@ -56,6 +56,7 @@ sl_oai_answer *sl_oai_answer_create(const sl_oai_env *env, sl_oai_request *q, co
         sl_oai_answer_destroy(a);
         return NULL;
     }
+    a->kept += a->agent ? a->agent->shown.len : 0;
     for (uint32_t i = 0; i < n && a->chat && (a->stream || a->agent) && !a->form; i++) {
         if (sl_chat_parser_create(env->chat, a->thinking, a->tools, &a->choices[i].parser)) {
             sl_oai_answer_destroy(a);

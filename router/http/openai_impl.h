@@ -36,7 +36,7 @@ sl_status sl_oai_load(const sl_oai_env *env, const char *body, size_t len, json_
 sl_status sl_oai_parse_object(const sl_oai_env *env, const json_t *o, bool chat, sl_oai_request *q,
                               sl_err *err);
 /* The body of OAI_CHAT or OAI_COMPLETIONS that asks for the same. Errors name the fields of o. */
-sl_status sl_oai_from_responses(const json_t *o, json_t **chat, json_t **shown, sl_err *err);
+sl_status sl_oai_from_responses(const json_t *o, json_t **chat, sl_strbuf *shown, sl_err *err);
 sl_status sl_oai_from_messages(const json_t *o, json_t **chat, sl_err *err);
 sl_status sl_oai_from_generate(const json_t *o, const char *model, json_t **text, sl_err *err);
 

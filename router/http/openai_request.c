@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "router/http/openai_impl.h"
+#include "router/http/translate.h"
 
 #define W "body"
 
@@ -457,17 +457,18 @@ sl_status sl_oai_load(const sl_oai_env *env, const char *body, size_t len, json_
     return SL_OK;
 }
 
-/* A body of another API becomes one of these two; as much memory as the first one has is taken for it. */
+/* A body of another API becomes one of these two; the memory of that is taken before it is made. */
 static sl_status translate(const sl_oai_env *env, const json_t *o, size_t len, sl_oai_request *q,
                            json_t **out, sl_err *err)
 {
     SL_TRY(sl_oai_fields_check(o, 1u << q->api, err));
-    SL_TRY(sl_guard_take(env->guard, 4 * len, err));
-    if (q->api == OAI_RESPONSES)
-        return sl_oai_from_responses(o, out, &q->shown, err);
-    if (q->api == OAI_GENERATE)
+    if (q->api == OAI_GENERATE) /* refers to what o has */
         return sl_oai_from_generate(o, env->served_name, out, err);
-    return sl_oai_from_messages(o, out, err);
+    SL_TRY(sl_guard_take(env->guard, oai_translated_bytes(o, len), err));
+    if (q->api == OAI_MESSAGES)
+        return sl_oai_from_messages(o, out, err);
+    SL_TRY(sl_oai_from_responses(o, out, &q->shown, err));
+    return sl_guard_take(env->guard, q->shown.cap, err);
 }
 
 sl_status sl_oai_parse(const sl_oai_env *env, sl_oai_api api, const char *body, size_t len,
@@ -492,9 +493,9 @@ sl_status sl_oai_parse(const sl_oai_env *env, sl_oai_api api, const char *body, 
 
 void sl_oai_request_free(sl_oai_request *q)
 {
-    json_decref(q->shown);
+    sl_sb_free(&q->shown);
     json_decref(q->tools);
-    q->shown = q->tools = NULL;
+    q->tools = NULL;
     sl_oai_prompts_free(q->prompts, q->n_shown);
     q->prompts = NULL;
     q->n_shown = 0;

@@ -83,15 +83,7 @@ static void put_response(const sl_oai_answer *a, const char *status, sl_strbuf *
         put_usage(&a->choices[0], out);
     else
         sl_sb_str(out, "null");
-    const char *key;
-    json_t *v;
-    json_object_foreach(a->agent->shown, key, v)
-    {
-        char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
-        sl_sb_printf(out, ",\"%s\":", key);
-        sl_sb_str(out, text ? text : "null");
-        free(text);
-    }
+    sl_sb_append(out, a->agent->shown.data ? a->agent->shown.data : "", a->agent->shown.len);
     sl_sb_char(out, '}');
 }
 

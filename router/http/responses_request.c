@@ -3,12 +3,16 @@
  * request carries its whole conversation. Reasoning of earlier answers is left out, as the chat formats do. Pure, any thread.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
 #include "router/http/translate.h"
 
 #define W "body"
+
+/* Of a member that the events of a stream repeat. They repeat it three times, also while the client does not read. */
+enum { STREAM_MEMBER_BYTES = 16 << 10 };
 
 static const char *const TEXT[] = {"input_text", "output_text", "text", NULL};
 
@@ -186,36 +190,62 @@ static sl_status read_all(const json_t *o, json_t *out, sl_err *err)
 }
 
 /* As OpenAI's answers repeat the request; what is not given has its default. */
-static json_t *repeated(const json_t *o)
+static json_t *defaults(void)
 {
-    static const char *const same[] = {"instructions", "max_output_tokens",
-                                       "metadata",     "parallel_tool_calls",
-                                       "temperature",  "text",
-                                       "tool_choice",  "tools",
-                                       "top_p",        "reasoning",
-                                       "user"};
-    json_t *r = json_pack(
+    return json_pack(
         "{s:n, s:n, s:{}, s:b, s:f, s:{s:{s:s}}, s:s, s:[], s:f, s:{s:n, s:n}, s:n, s:s, s:n, s:b, s:b}",
         "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", 1, "temperature", 1.0, "text",
         "format", "type", "text", "tool_choice", "auto", "tools", "top_p", 1.0, "reasoning", "effort",
         "summary", "user", "truncation", "disabled", "previous_response_id", "store", 0, "background", 0);
-    for (size_t i = 0; r && i < SL_COUNT(same); i++)
-        oai_move(o, same[i], r, same[i]);
-    return r;
 }
 
-sl_status sl_oai_from_responses(const json_t *o, json_t **chat, json_t **shown, sl_err *err)
+static bool is_repeated(const char *key)
+{
+    static const char *const fixed[] = {"truncation", "previous_response_id", "store", "background"};
+    for (size_t i = 0; i < SL_COUNT(fixed); i++) {
+        if (!strcmp(key, fixed[i]))
+            return false;
+    }
+    return true;
+}
+
+/* Text, because it is made on the pool and the events of a stream are made in the loop. */
+static sl_status repeat(const json_t *o, sl_strbuf *out, sl_err *err)
+{
+    bool stream = json_is_true(json_object_get(o, "stream"));
+    json_t *all = defaults(), *v;
+    const char *key;
+    json_object_foreach(all, key, v)
+    {
+        bool given = is_repeated(key) && oai_given(o, key);
+        char *text = json_dumps(given ? json_object_get(o, key) : v, JSON_COMPACT | JSON_ENCODE_ANY);
+        if (given && stream && text && strlen(text) > STREAM_MEMBER_BYTES) {
+            free(text);
+            text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+        }
+        sl_sb_printf(out, ",\"%s\":", key);
+        sl_sb_str(out, text ? text : "null");
+        out->bad |= !text;
+        free(text);
+    }
+    out->bad |= !all;
+    json_decref(all);
+    return out->bad ? sl_fail(err, SL_ERR_NO_MEMORY, "out of memory") : SL_OK;
+}
+
+sl_status sl_oai_from_responses(const json_t *o, json_t **chat, sl_strbuf *shown, sl_err *err)
 {
     json_t *out = json_object();
+    sl_strbuf text = {0};
     sl_status st = out ? read_all(o, out, err) : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    json_t *r = st ? NULL : repeated(o);
-    if (!st && !r)
-        st = sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    if (!st)
+        st = repeat(o, &text, err);
     if (st) {
+        sl_sb_free(&text);
         json_decref(out);
         return st;
     }
     *chat = out;
-    *shown = r;
+    *shown = text;
     return SL_OK;
 }

@@ -7,9 +7,9 @@
 #include "router/http/http_impl.h"
 
 static const http_route routes[] = {
-    {"/", "GET", false, http_live_text, false, false, true},
-    {"/page.css", "GET", false, http_live_text, false, false, true},
-    {"/page.js", "GET", false, http_live_text, false, false, true},
+    {"/", "GET", false, http_live_text, false, true, true},
+    {"/page.css", "GET", false, http_live_text, false, true, true},
+    {"/page.js", "GET", false, http_live_text, false, true, true},
     {"/overview", "GET", true, http_live_document, false, true, true},
     {"/v1/chat/completions", "POST", true, http_generate, false, false, false},
     {"/v1/completions", "POST", true, http_generate, false, false, false},

@@ -2,7 +2,7 @@
  * Requests that another program would divide differently. A proxy in front of the router and the router must agree where a
  * request ends, whose it is and what its path is; otherwise a part of one client's body is taken for a request of another
  * one. So what has two readings gets 400 and the connection is closed: lengths that are missing, doubled, not a number, or
- * together with a transfer coding; codings other than chunked; no Host, or two; lines that end in a bare line feed; lines that
+ * together with a transfer coding; codings other than chunked; no Host, or two; two keys, request ids or origins; lines that end in a bare line feed; lines that
  * continue; control characters, and zeros in paths.
  *
  * libmicrohttpd 0.9.75 accepts lines that end in a bare line feed, and lines that continue, without an option to refuse
@@ -18,10 +18,23 @@
 
 #include "router/http/http_impl.h"
 
+/* Headers that may come once. */
+#define ONCE(name)                                                                                           \
+    {                                                                                                        \
+        name, "there are two " name " headers"                                                               \
+    }
+static const struct {
+    const char *name, *twice;
+} once[] = {
+    ONCE("Host"),          ONCE("Content-Length"), ONCE("Transfer-Encoding"), ONCE("Content-Encoding"),
+    ONCE("Authorization"), ONCE("X-Api-Key"),      ONCE("X-Request-Id"),      ONCE("Origin")};
+
 typedef struct head {
     const char *end; /* of the part of the head that was looked at; NULL: unknown */
     const char *wrong;
-    unsigned hosts, lengths, codings, contents, keys;
+    unsigned hosts, lengths, codings;
+    unsigned seen[SL_COUNT(once)];
+    const char *key, *own_key; /* of Authorization and X-Api-Key */
 } head;
 
 static bool name_is(const char *name, size_t n, const char *what)
@@ -86,16 +99,17 @@ static const char *field_wrong(head *h, const char *name, size_t n_name, const c
     if (!is_plain(value, n))
         return "a header contains a control character";
     trim(&value, &n);
-    if (name_is(name, n_name, "host") && h->hosts++)
-        return "there are two Host headers";
-    if (name_is(name, n_name, "content-length") && h->lengths++)
-        return "there are two Content-Length headers";
-    if (name_is(name, n_name, "transfer-encoding") && h->codings++)
-        return "there are two Transfer-Encoding headers";
-    if (name_is(name, n_name, "content-encoding") && h->contents++)
-        return "there are two Content-Encoding headers";
-    if (name_is(name, n_name, "authorization") && h->keys++)
-        return "there are two Authorization headers";
+    for (size_t i = 0; i < SL_COUNT(once); i++) {
+        if (name_is(name, n_name, once[i].name) && h->seen[i]++)
+            return once[i].twice;
+    }
+    h->hosts += name_is(name, n_name, "host");
+    h->lengths += name_is(name, n_name, "content-length");
+    h->codings += name_is(name, n_name, "transfer-encoding");
+    if (name_is(name, n_name, "authorization"))
+        h->key = value;
+    if (name_is(name, n_name, "x-api-key"))
+        h->own_key = value;
     if (name_is(name, n_name, "host") && !is_host(value, n))
         return "Host is malformed";
     if (name_is(name, n_name, "content-length") && !all_digits(value, n))
@@ -126,6 +140,12 @@ static enum MHD_Result look(void *cls, enum MHD_ValueKind kind, const char *name
     return h->wrong ? MHD_NO : MHD_YES;
 }
 
+/* A value ends at the end of its line, where libmicrohttpd puts a zero. */
+static bool same_key(const char *bearer, const char *key)
+{
+    return !strncasecmp(bearer, "Bearer ", 7) && !strcmp(bearer + 7, key);
+}
+
 static const char *version_wrong(const char *version)
 {
     return strcmp(version, "HTTP/1.1") && strcmp(version, "HTTP/1.0")
@@ -154,6 +174,8 @@ const char *http_head_wrong(struct MHD_Connection *c, const char *method, const 
         h.wrong = "the head does not end in CR LF";
 #endif
     *chunked = h.codings;
+    if (!h.wrong && h.key && h.own_key && !same_key(h.key, h.own_key))
+        h.wrong = "Authorization and X-Api-Key have different keys";
     if (!h.wrong && !h.hosts && !strcmp(version, "HTTP/1.1"))
         h.wrong = "there is no Host header";
     if (!h.wrong && h.codings && h.lengths)

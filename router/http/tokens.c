@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "router/http/openai_impl.h"
+#include "router/http/translate.h"
 
 #define W "body"
+
+enum { CHECK_EVERY = 4096, ID_BYTES = 24, ESCAPED = 6, REPLACED = 3 };
 
 static const struct {
     const char *path, *name;
@@ -95,23 +97,44 @@ static sl_status encode_chat(const sl_oai_env *env, const json_t *o, int32_t **i
     return SL_OK;
 }
 
-static void put_ids(const int32_t *ids, size_t n, sl_strbuf *out)
+/* Whether somebody still waits; asked from time to time. */
+static sl_status wanted(const sl_oai_env *env, size_t i, sl_err *err)
+{
+    return i % CHECK_EVERY || !env->guard ? SL_OK : sl_guard_check(env->guard, err);
+}
+
+static sl_status put_ids(const sl_oai_env *env, const int32_t *ids, size_t n, sl_strbuf *out, sl_err *err)
 {
     for (size_t i = 0; i < n; i++) {
+        SL_TRY(wanted(env, i, err));
         char text[16];
         int len = snprintf(text, sizeof text, i ? ",%d" : "%d", ids[i]);
         sl_sb_append(out, text, (size_t)len);
     }
+    return SL_OK;
 }
 
-static void put_strings(const sl_oai_env *env, const int32_t *ids, size_t n, sl_strbuf *out)
+static sl_status put_strings(const sl_oai_env *env, const int32_t *ids, size_t n, sl_strbuf *out, sl_err *err)
 {
     for (size_t i = 0; i < n; i++) {
+        SL_TRY(wanted(env, i, err));
         const char *token = sl_tokenizer_token(env->tok, ids[i]);
         if (i)
             sl_sb_char(out, ',');
         sl_sb_json(out, token ? token : "", token ? strlen(token) : 0);
     }
+    return SL_OK;
+}
+
+/* What the answer takes: its buffer has twice what is in it at most, and a letter that JSON escapes has six. */
+static uint64_t answer_bytes(const sl_oai_env *env, const int32_t *ids, size_t n, bool strings)
+{
+    uint64_t bytes = ID_BYTES * (uint64_t)n;
+    for (size_t i = 0; i < n && strings; i++) {
+        const char *token = sl_tokenizer_token(env->tok, ids[i]);
+        bytes += 2 * (3 + ESCAPED * (token ? strlen(token) : 0));
+    }
+    return bytes;
 }
 
 static sl_status tokenize(const sl_oai_env *env, const json_t *o, sl_strbuf *out, sl_err *err)
@@ -123,13 +146,13 @@ static sl_status tokenize(const sl_oai_env *env, const json_t *o, sl_strbuf *out
     if (oai_given(o, "messages") == oai_given(o, "prompt"))
         return sl_fail(err, SL_ERR_INVALID, W ".prompt: want this or messages");
     SL_TRY((oai_given(o, "messages") ? encode_chat : encode_prompt)(env, o, &ids, &n, err));
-    sl_status st = sl_guard_take(env->guard, n * (strings ? 64 : 16), err);
+    sl_status st = sl_guard_take(env->guard, answer_bytes(env, ids, n, strings), err);
     if (!st) {
         sl_sb_printf(out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", n, env->context);
-        put_ids(ids, n, out);
+        st = put_ids(env, ids, n, out, err);
         sl_sb_str(out, strings ? "],\"token_strs\":[" : "],\"token_strs\":null}");
-        if (strings)
-            put_strings(env, ids, n, out);
+        if (strings && !st)
+            st = put_strings(env, ids, n, out, err);
         if (strings)
             sl_sb_str(out, "]}");
     }
@@ -144,20 +167,26 @@ static sl_status detokenize(const sl_oai_env *env, const json_t *o, sl_strbuf *o
     json_t *list = NULL;
     bool skip = false;
     char *text = NULL;
-    size_t len, n;
+    size_t len, n, piece = 0;
+    uint64_t bytes = 0;
     SL_TRY(sl_json_get_array(o, W, "tokens", &list, err));
     SL_TRY(sl_json_opt_bool(o, W, "skip_special_tokens", &skip, err));
     n = json_array_size(list);
-    SL_TRY(sl_guard_take(env->guard, n * (sizeof(int32_t) + 4 * sl_detok_bound(env->tok)), err));
+    SL_TRY(sl_guard_take(env->guard, n * sizeof(int32_t), err));
     int32_t *ids = malloc((n + 1) * sizeof *ids);
     sl_status st = ids ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     for (size_t i = 0; i < n && !st; i++) {
         const json_t *v = json_array_get(list, i);
         int64_t id = json_is_integer(v) ? json_integer_value(v) : -1;
         ids[i] = (int32_t)id;
-        if (id < 0 || id >= sl_tokenizer_vocab_size(env->tok))
+        st = wanted(env, i, err);
+        if (!st && (id < 0 || id >= sl_tokenizer_vocab_size(env->tok)))
             st = sl_fail(err, SL_ERR_INVALID, W ".tokens: entry %zu is no token id", i);
+        if (!st && sl_tokenizer_piece(env->tok, ids[i], &piece))
+            bytes += piece;
     }
+    if (!st) /* the text, in which a byte that is no character becomes one of three, and its JSON; buffers have twice what is in them */
+        st = sl_guard_take(env->guard, 2 * (REPLACED + ESCAPED) * bytes, err);
     if (!st)
         st = sl_tokenizer_decode(env->tok, ids, n, skip, &text, &len);
     if (!st) {
@@ -176,7 +205,7 @@ static sl_status count_tokens(const sl_oai_env *env, const json_t *o, size_t len
 {
     json_t *chat = NULL;
     sl_oai_request q = {.api = OAI_COUNT_TOKENS};
-    SL_TRY(sl_guard_take(env->guard, 4 * len, err));
+    SL_TRY(sl_guard_take(env->guard, oai_translated_bytes(o, len), err));
     SL_TRY(sl_oai_from_messages(o, &chat, err));
     sl_status st = sl_oai_parse_object(env, chat, true, &q, err);
     json_decref(chat);

@@ -3,6 +3,31 @@
 
 #include <string.h>
 
+/* As jansson and malloc take them: an object of few members, of which each has a short text. */
+enum { TEXT_COPIES = 4, MESSAGE_BYTES = 768, TOOL_BYTES = 1152, CALL_BYTES = 2048 };
+
+static uint64_t item_bytes(const json_t *v)
+{
+    const char *type = json_string_value(json_object_get(v, "type"));
+    return type && (!strcmp(type, "tool_use") || !strcmp(type, "function_call")) ? CALL_BYTES : MESSAGE_BYTES;
+}
+
+uint64_t oai_translated_bytes(const json_t *o, size_t len)
+{
+    static const char *const lists[] = {"messages", "input"};
+    uint64_t bytes = TEXT_COPIES * (uint64_t)len + TOOL_BYTES * json_array_size(json_object_get(o, "tools"));
+    size_t i, k;
+    json_t *item, *block;
+    for (size_t l = 0; l < SL_COUNT(lists); l++) {
+        json_array_foreach(json_object_get(o, lists[l]), i, item)
+        {
+            bytes += item_bytes(item);
+            json_array_foreach(json_object_get(item, "content"), k, block) bytes += item_bytes(block);
+        }
+    }
+    return bytes;
+}
+
 void oai_move(const json_t *o, const char *from, json_t *out, const char *to)
 {
     if (oai_given(o, from))

@@ -5,6 +5,12 @@
 #include "base/strbuf.h"
 #include "router/http/openai_impl.h"
 
+/*
+ * Bytes that the translation of a body of len bytes takes at most: its texts, and an object or more for each message, block, item and
+ * tool, which the body may spell with a few letters.
+ */
+uint64_t oai_translated_bytes(const json_t *o, size_t len);
+
 /* Sets `to` of out to what o has as `from`, if that is given. */
 void oai_move(const json_t *o, const char *from, json_t *out, const char *to);
 

@@ -62,6 +62,11 @@ BAD = {
     "a list of Hosts": GET + b"Host: x, y\r\n\r\n",
     "a Host with a path": GET + b"Host: x/y\r\n\r\n",
     "two keys": GET + HOST + b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
+    "two keys of the other kind": GET + HOST + b"X-Api-Key: a\r\nX-Api-Key: b\r\n\r\n",
+    "two kinds of keys that differ": GET + HOST + b"Authorization: Bearer a\r\nX-Api-Key: b\r\n\r\n",
+    "the other kind first": GET + HOST + b"x-api-key: b\r\nauthorization: bearer a\r\n\r\n",
+    "two origins": GET + HOST + b"Origin: http://localhost\r\nOrigin: http://x\r\n\r\n",
+    "two request ids": GET + HOST + b"X-Request-Id: a\r\nX-Request-Id: b\r\n\r\n",
     "line feeds only": NEXT.replace(b"\r\n", b"\n"),
     "a line feed after the request line": GET.replace(b"\r\n", b"\n") + HOST + b"\r\n",
     "a line feed after a header": GET + HOST + b"A: b\nC: d\r\n\r\n",
@@ -122,6 +127,7 @@ GOOD = {
     "a Host with a port": (GET + b"Host: [::1]:8000\r\n\r\n" + NEXT, [200, 200]),
     "a body where none is wanted": (GET + HOST + b"Content-Length: 5\r\n\r\nabcde" + NEXT, [200, 200]),
     "a body": (POST + b"Content-Length: 2\r\n\r\n{}" + NEXT, [400, 200]),
+    "both kinds of keys": (GET + HOST + b"Authorization: Bearer a\r\nX-Api-Key: a\r\n\r\n" + NEXT, [200, 200]),
     "an encoded space": (b"GET /x%20y?a=%2f HTTP/1.1\r\n" + HOST + b"\r\n" + NEXT, [404, 200]),
 }
 
