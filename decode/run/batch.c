@@ -39,7 +39,7 @@ static bool join(sl_run *r, sl_ticket *t)
         sl_core_signal(&r->core, t, SL_ON_JOINED, sl_now_ns());
         return true;
     }
-    if (st == SL_ERR_EXHAUSTED && (r->core.tickets.count[SL_TICKET_RUNNING] || r->n_flights))
+    if (st == SL_ERR_EXHAUSTED && sl_residency_held(r))
         return false;
     sl_run_fail(r, t, st, "cannot open the sequence: ", err.text);
     return true;

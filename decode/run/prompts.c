@@ -112,7 +112,7 @@ static bool begin(sl_run *r, sl_ticket *t)
         st = sl_runner_open(r->runner, SL_RESIDENT, sl_lease_pages(x->lease), t->n_pages, rows, t->n_prompt,
                             &x->seq, &err);
     } while (st == SL_ERR_EXHAUSTED && sl_residency_give(r));
-    if (st == SL_ERR_EXHAUSTED && (r->core.tickets.count[SL_TICKET_RUNNING] || r->prompts.n || r->n_flights))
+    if (st == SL_ERR_EXHAUSTED && sl_residency_held(r))
         return false;
     if (st == SL_OK)
         st = sl_run_states_begin(r, t, &err);

@@ -100,6 +100,11 @@ sl_status sl_residency_adopt(sl_run *r, sl_ticket *t, sl_err *err)
     return sl_residency_open(r, t, err);
 }
 
+bool sl_residency_held(const sl_run *r)
+{
+    return r->core.tickets.count[SL_TICKET_RUNNING] || r->prompts.n || r->n_flights;
+}
+
 bool sl_residency_give(sl_run *r)
 {
     sl_ticket *t = longest(r);

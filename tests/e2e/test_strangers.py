@@ -271,7 +271,6 @@ BAD = [
     (b'{"model": "tiny-v32", "prompt": "\\ud800"}', 400, None),
     (b"[" * 50000, 400, None),
     ({"model": "nobody", "prompt": "x"}, 404, "model"),
-    ({"prompt": "x", "max_tokens": 0}, 400, "max_tokens"),
     ({"prompt": "x", "max_tokens": -1}, 400, "max_tokens"),
     ({"prompt": [1280]}, 400, "prompt"),
     ({"prompt": "x", "temperature": 1e30}, 400, "temperature"),

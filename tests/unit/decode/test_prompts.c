@@ -320,6 +320,40 @@ START_TEST(slots)
 }
 END_TEST
 
+/* The device is full of prompts that are being computed, and nothing runs: what is computed waits for the memory of these. */
+START_TEST(prompts_hold_the_device)
+{
+    open_both();
+    for (uint64_t rid = 1; rid <= 3; rid++) {
+        dd_reserve_own(&x, rid, 100, 60, (int)rid);
+        compute(rid);
+    }
+    step();
+    ck_assert_int_eq(dd_ticket(&x, 3)->state, SL_TICKET_WAITING); /* for one of two slots */
+    dd_reserve_own(&x, 4, 500, 60, 4);
+    step();
+    ck_assert_int_eq(dd_ticket(&x, 4)->state, SL_TICKET_PROMPT);
+    ck_assert_ptr_nonnull(sl_run_of(dd_ticket(&x, 4))->seq);
+    x.seen = x.n_said;
+    end(1);
+    end(2);
+    x.fail_open = SL_ERR_EXHAUSTED;
+    step();
+    ck_assert_int_eq(x.fail_open, SL_OK); /* it was tried */
+    ck_assert_int_eq(dd_ticket(&x, 3)->state, SL_TICKET_WAITING);
+    step();
+    ck_assert_int_eq(dd_ticket(&x, 3)->state, SL_TICKET_RUNNING);
+    compute(4);
+    step();
+    expect_stream(dd_ticket(&x, 3), 100, 3);
+    expect_stream(dd_ticket(&x, 4), 500, 4);
+    x.seen = x.n_said;
+    end(3);
+    end(4);
+    dd_close(&x);
+}
+END_TEST
+
 /* A worker of role both also takes prompts that a prefill worker ships; a decode worker computes none. */
 START_TEST(with_and_without_a_writer)
 {
@@ -357,6 +391,7 @@ int main(void)
     tcase_add_test(t, failures);
     tcase_add_test(t, waiting_and_draining);
     tcase_add_test(t, slots);
+    tcase_add_test(t, prompts_hold_the_device);
     tcase_add_test(t, with_and_without_a_writer);
     suite_add_tcase(s, t);
     return run_suite(s);
