@@ -143,6 +143,8 @@ sl_router_stats *sl_router_get_stats(sl_router *r);
 /* The number of this turn of the loop, and for how long it has run. */
 uint64_t sl_router_turn(const sl_router *r);
 uint64_t sl_router_turn_ns(const sl_router *r);
+/* Names what the loop does from now on, for turns that are too long (work.h); returns what it did until now. */
+const char *sl_router_work(sl_router *r, const char *name);
 /* The metrics as text, with the gauges brought up to date; malloc'ed, NULL when out of memory. tenants: with the series
  * of tenants. */
 char *sl_router_metrics_text(sl_router *r, bool tenants);

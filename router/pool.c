@@ -145,8 +145,10 @@ static void on_done(uv_work_t *w, int status)
             l->at_work[i] = NULL;
     }
     forget(p, j);
+    const char *before = sl_router_work(r, "end of a job of the pool");
     j->done(j, status == 0);
     start_more(r);
+    sl_router_work(r, before);
 }
 
 static void start(sl_pool *p, sl_pool_lane *l)
@@ -256,7 +258,10 @@ void sl_pool_stop(sl_router *r, sl_status why)
 static void on_posted(uv_work_t *w, int status)
 {
     sl_front_job *j = w->data;
+    sl_router *r = j->r;
+    const char *before = sl_router_work(r, "end of posted work");
     j->done(j, status == 0);
+    sl_router_work(r, before);
 }
 
 void sl_front_job_post(sl_router *r, uv_loop_t *loop, sl_front_job *j)

@@ -18,6 +18,7 @@ enum {
     SETTLE_ROUNDS = 16,
     CPU_READ_NS = 1000000,
     TURN_NS = 20000000,  /* after which a turn ends as soon as it can */
+    LONG_NS = 50000000,  /* of CPU time: more than a turn should take */
     LAST_WORDS_MS = 1000 /* for the errors of requests that a drain cut off */
 };
 
@@ -51,6 +52,7 @@ static bool flush_fronts(sl_router *r)
 {
     bool any = false;
     for (size_t i = 0; i < SL_FRONTS; i++) {
+        sl_router_work(r, sl_front_at(i)->name);
         if (r->fronts[i])
             any |= r->fronts[i]->c->flush(r->fronts[i]);
     }
@@ -60,6 +62,7 @@ static bool flush_fronts(sl_router *r)
 static void tick_fronts(sl_router *r, uint64_t now)
 {
     for (size_t i = 0; i < SL_FRONTS; i++) {
+        sl_router_work(r, sl_front_at(i)->name);
         if (r->fronts[i])
             r->fronts[i]->c->tick(r->fronts[i], now);
     }
@@ -127,6 +130,29 @@ uint64_t sl_router_turn_ns(const sl_router *r)
     return past > slept ? past - slept : 0;
 }
 
+const char *sl_router_work(sl_router *r, const char *name)
+{
+    return sl_work_enter(&r->life.work, name, sl_now_ns());
+}
+
+/* What sockets, timers and the pool call between two turns of settle(); the loop sleeps within it. */
+static const char CALLBACKS[] = "sockets and timers";
+
+/* At most once in a second. */
+static void tell_long_turn(sl_router *r, uint64_t now, uint64_t turn, uint64_t cpu_turn, uint64_t slept)
+{
+    sl_router_life *l = &r->life;
+    uint64_t ns;
+    if (now - l->told_ns < 1000 * SL_MS)
+        return;
+    l->told_ns = now;
+    sl_work_slept(&l->work, CALLBACKS, slept);
+    const char *name = sl_work_most(&l->work, &ns);
+    sl_log(SL_LOG_WARN, "router", "long_turn", "cpu_ms=%lu ms=%lu work=\"%s\" work_ms=%lu",
+           (unsigned long)(cpu_turn / SL_MS), (unsigned long)(turn / SL_MS), name,
+           (unsigned long)(ns / SL_MS));
+}
+
 /*
  * The time of a turn is the time since the last call, less what the loop slept meanwhile. Reading the thread's CPU time is
  * a system call, so it is read at most once in CPU_READ_NS: a turn in between was shorter than that and counts with its
@@ -148,11 +174,16 @@ static void observe_turn(sl_router *r)
     if (l->turn_ns) {
         sl_histogram_observe(r->stats.loop_turn, (double)turn / 1e9);
         sl_histogram_observe(r->stats.loop_turn_cpu, (double)cpu_turn / 1e9);
+        if (cpu_turn > LONG_NS)
+            tell_long_turn(r, now, turn, cpu_turn, slept);
     }
     l->turn_ns = now;
     l->turn_idle_ns = idle;
     l->turns++;
+    sl_work_reset(&l->work, now);
 }
+
+static const char EFFECTS[] = "effects of events";
 
 /*
  * Settles everything before the loop sleeps: what one side does (a message of a worker, a call of a client) may give
@@ -162,10 +193,14 @@ static void settle(sl_router *r)
 {
     for (int i = 0; i < SETTLE_ROUNDS; i++) {
         r->link.posted = false;
+        sl_router_work(r, "messages of workers");
         sl_router_link_flush(r);
+        sl_router_work(r, EFFECTS);
         sl_effects_run(r);
         bool more = flush_fronts(r);
+        sl_router_work(r, EFFECTS);
         sl_effects_run(r);
+        sl_router_work(r, "groups that ended");
         sl_groups_sweep(r);
         if (!more && !r->link.posted)
             return;
@@ -178,6 +213,7 @@ static void settle(sl_router *r)
 static void on_prepare(uv_prepare_t *h)
 {
     settle(h->data);
+    sl_router_work(h->data, CALLBACKS);
     observe_turn(h->data);
 }
 
@@ -264,10 +300,14 @@ static void on_tick(uv_timer_t *h)
 {
     sl_router *r = h->data;
     uint64_t now = sl_now_ns();
+    const char *before = sl_router_work(r, "tick: requests and workers");
     sl_router_core_tick(r, now);
+    sl_router_work(r, "tick: pool");
     sl_pool_tick(r, now);
     tick_fronts(r, now);
+    sl_router_work(r, "tick: metrics");
     sl_router_stats_tick(r);
+    sl_router_work(r, before);
     check_drain(r, now);
 }
 

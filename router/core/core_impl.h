@@ -49,6 +49,7 @@
 #include "router/core/text.h"
 #include "router/front.h"
 #include "router/policies/policy.h"
+#include "router/work.h"
 #include "transport/transport.h"
 
 /*
@@ -237,6 +238,8 @@ typedef struct sl_router_life {
     /* End of the last iteration of the loop, and the time that the loop had slept until then. */
     uint64_t turn_ns, turn_idle_ns, turns;
     uint64_t turn_cpu_ns, cpu_read_ns; /* CPU time of the thread, and when it was read */
+    sl_work work;                      /* of this turn */
+    uint64_t told_ns;                  /* when a long turn was logged last */
 } sl_router_life;
 
 /* Requests that ended with an error, the newest of n. */

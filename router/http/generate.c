@@ -290,6 +290,7 @@ static void job_done(sl_front_job *f, bool ran)
     http_job *j = (http_job *)f;
     http_req *q = j->q;
     sl_router *r = f->r;
+    const char *before = sl_router_work(r, sl_oai_path(j->api));
     if (!ran || j->st == SL_ERR_CANCELLED)
         set_stopped(j);
     if (j->begun)
@@ -310,6 +311,7 @@ static void job_done(sl_front_job *f, bool ran)
         sl_front_drop(r, j->loop, free_job, j);
     else
         free_job(j);
+    sl_router_work(r, before);
 }
 
 static http_job *new_job(http_req *q)

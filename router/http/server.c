@@ -331,7 +331,9 @@ static enum MHD_Result receive(http_req *q, const char *data, size_t *n)
         sl_front_hold(q->h->r, &q->held, 0);
         return q->dropped > q->h->o->max_body_bytes + DRAIN_BYTES ? MHD_NO : MHD_YES;
     }
+    const char *before = sl_router_work(q->h->r, "a body over HTTP");
     sl_sb_append(&q->body, data, got);
+    sl_router_work(q->h->r, before);
     return MHD_YES;
 }
 
@@ -371,9 +373,11 @@ static void begin(http_req *q)
     http_enter_state(q->c, HTTP_CONN_BUSY);
     if (q->code || (!q->close && http_kept_find(q)))
         return;
+    const char *before = sl_router_work(q->h->r, q->route->path);
     q->route->run(q);
     if (!q->close)
         http_kept_add(q);
+    sl_router_work(q->h->r, before);
 }
 
 enum MHD_Result http_on_access(void *cls, struct MHD_Connection *c, const char *url, const char *method,
@@ -404,6 +408,7 @@ void http_on_completed(void *cls, struct MHD_Connection *c, void **state, enum M
     *state = NULL;
     if (!q)
         return;
+    const char *before = sl_router_work(h->r, "end of an HTTP request");
     http_enter_state(c, HTTP_CONN_IDLE);
     stop_watch(q);
     if ((q->group || q->job) && why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !q->dead)
@@ -424,4 +429,5 @@ void http_on_completed(void *cls, struct MHD_Connection *c, void **state, enum M
     sl_front_hold(h->r, &q->answer_held, 0);
     free(q->reply);
     free(q);
+    sl_router_work(h->r, before);
 }

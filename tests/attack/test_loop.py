@@ -44,6 +44,7 @@ def turns(cluster, kind):
 def show(cluster, what):
     for kind in ("", "cpu_"):
         print(f"{what}, {kind or 'wall_'}seconds: " + ", ".join(f"<={k:g}: {n}" for k, n in turns(cluster, kind).items() if n))
+    print(*[line for line in cluster.text().splitlines() if "ev=long_turn" in line], sep="\n")
 
 
 def call(cluster, message):
