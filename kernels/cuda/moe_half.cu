@@ -9,18 +9,15 @@
  * and at most 64 inputs; codes of MXFP4 and NVFP4 are multiplied with their multipliers, which is exact in bf16, and all of
  * k is one chain; `global` multiplies at the end.
  */
+#include "kernels/cuda/moe_half.cuh"
 #include "kernels/cuda/moe_rows.cuh"
 #include "kernels/cuda/moe_tiles.cuh"
 
-#define K_STAGE 256 /* inputs of a stage: 128 bytes of codes */
 #define X_BOX (MT_TOKENS * 128)
 #define EXCHANGE (128 * 16 * 4)
 #define BAR_UP_WRITTEN 1 /* named barriers, as in moe_stream.cu */
 #define BAR_UP_READ 2
 #define BAR_AMAX 3 /* of the first warpgroup */
-
-/* How codes are converted. */
-enum moe_codes { INT4, FP4 };
 
 template <bool A8> struct shape {
     static const int X = A8 ? 2 * X_BOX : 4 * X_BOX, /* of a stage */
@@ -83,56 +80,12 @@ __device__ static void produce(const half_args &p, st_ring<shape<A8>::STAGES> r,
     }
 }
 
-/* Four codes as four e4m3 values, the first in the lowest byte. The tables are those of the lower three bits. */
-template <moe_codes C> __device__ static inline uint32_t e4m3_of(uint32_t codes)
+/* Address of the codes of row `row` of this thread in chunk 0 of a box; those of chunk c are at this ^ c << 4. */
+__device__ static inline uint32_t codes_of(uint32_t box, int bytes)
 {
-    /* high: in bit 7 of each byte, bit 3 of its code */
-    uint32_t low = codes & 0x7777,
-             high = (codes & 0x8) << 4 | (codes & 0x80) << 8 | (codes & 0x800) << 12 | (codes & 0x8000) << 16;
-    if constexpr (C == FP4) /* 0, 0.5, 1, 1.5, 2, 3, 4, 6 */
-        return __byte_perm(0x3c383000u, 0x4c484440u, low) | high;
-    /* 0 to 7 where bit 3 is set, else -8 to -1 */
-    uint32_t above = __byte_perm(0x44403800u, 0x4e4c4a48u, low),
-             below = __byte_perm(0xcaccced0u, 0xb8c0c4c8u, low), mask = (high >> 7) * 0xff;
-    return (above & mask) | (below & ~mask);
-}
+    int lane = threadIdx.x & 31, r = (threadIdx.x >> 5 & 3) * 16 + lane / 4;
 
-/* The two codes of a byte as two bf16 values. */
-template <moe_codes C> __device__ static inline __nv_bfloat162 bf16_of(uint32_t byte)
-{
-    uint32_t v;
-
-    if constexpr (C == INT4) { /* 128 + code is exact */
-        v = 0x43004300u | (byte & 15) | (byte & 0xf0) << 12;
-        return __hsub2(*(__nv_bfloat162 *)&v, __float2bfloat162_rn(136.0f));
-    }
-    uint32_t sel = byte & 0x77, low = __byte_perm(0xc0800000u, 0xc0804000u, sel),
-             high = __byte_perm(0x3f3f3f00u, 0x40404040u, sel);
-    v = __byte_perm(low, high, 0x5140) | (byte & 8) << 12 | (byte & 0x80) << 24;
-    return *(__nv_bfloat162 *)&v;
-}
-
-/* Multipliers are read through the cache: the lanes of a row read the same one, and a sector serves several stages. */
-__device__ static inline float row_multiplier(const sl_weight &w, int row, int group)
-{
-    int64_t at = (int64_t)row * ((w.in + w.group - 1) / w.group) + group;
-
-    switch (w.scale_type) {
-    case SL_SCALE_BF16:
-        return __bfloat162float(__ldg((const __nv_bfloat16 *)w.multiplier + at));
-    case SL_SCALE_E8M0:
-        return sl_e8m0f(__ldg(w.multiplier + at));
-    case SL_SCALE_E4M3:
-        return sl_e4m3f(__ldg(w.multiplier + at));
-    default:
-        return __ldg((const float *)w.multiplier + at);
-    }
-}
-
-/* Address of byte b of row r of a box of codes. */
-__device__ static inline uint32_t code_at(uint32_t box, int r, int b)
-{
-    return box + sl_swizzle(r, b >> 4) + (b & 15);
+    return box + sl_swizzle(r, 0) + bytes * (lane & 3);
 }
 
 __device__ static inline uint32_t load_u16(uint32_t at)
@@ -152,30 +105,26 @@ __device__ static inline uint32_t load_u8(uint32_t at)
 }
 
 /*
- * e4m3: acc += the products of the 64 rows from `row` on of a box with 128 inputs, half `c` of a stage. SETS: groups of the
- * weight in them.
+ * e4m3: acc += the products of 64 rows, the first ones (m = 0) or the last ones of a box, with 128 inputs, half c of a stage.
+ * The sums are 1 / unshift() of what they should be.
  */
 template <moe_codes C, int SETS>
-__device__ static inline void multiply_e4m3(const sl_weight &w, uint32_t box, uint32_t x, int row, int out,
-                                            int k0, int c, const float (&s)[8], float (&acc)[16])
+__device__ static inline void multiply_e4m3(const multiplier_rows &rows, const multipliers<C, SETS, 2> &mult,
+                                            uint32_t codes, uint32_t x, int m, int c, const float (&s)[8],
+                                            float (&acc)[16])
 {
-    int lane = threadIdx.x & 31, q = lane & 3, r = row + (threadIdx.x >> 5 & 3) * 16 + lane / 4;
     uint32_t a[4][4];
-    float d[SETS][16], m[SETS][2];
+    float d[SETS][16];
 
 #pragma unroll
-    for (int i = 0; i < SETS; i++)
+    for (int k = 0; k < 4; k++)
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            m[i][h] = row_multiplier(w, out + r + 8 * h - row, (k0 + i * (128 / SETS)) / w.group);
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        int b = c * 64 + k * 16 + 2 * q;
-        a[k][0] = e4m3_of<C>(load_u16(code_at(box, r, b)));
-        a[k][1] = e4m3_of<C>(load_u16(code_at(box, r + 8, b)));
-        a[k][2] = e4m3_of<C>(load_u16(code_at(box, r, b + 8)));
-        a[k][3] = e4m3_of<C>(load_u16(code_at(box, r + 8, b + 8)));
-    }
+        for (int h = 0; h < 2; h++) {
+            uint32_t at = (codes ^ (uint32_t)(c * 4 + k) << 4) + m * 8192 + h * 1024, even, odd;
+            e4m3_of<C>(__byte_perm(load_u16(at), load_u16(at + 8), 0x5410), even, odd);
+            a[k][h] = __byte_perm(even, odd, 0x5140);
+            a[k][2 + h] = __byte_perm(even, odd, 0x7362);
+        }
     uint64_t desc = sl_desc_k(x);
     sl_wgmma_fence();
 #pragma unroll
@@ -184,37 +133,37 @@ __device__ static inline void multiply_e4m3(const sl_weight &w, uint32_t box, ui
     sl_wgmma_finish();
 #pragma unroll
     for (int i = 0; i < SETS; i++) {
+        float w[2] = {multiplier(rows, mult, 2 * m, c * SETS + i),
+                      multiplier(rows, mult, 2 * m + 1, c * SETS + i)};
         sl_wgmma_results(d[i]);
 #pragma unroll
         for (int j = 0; j < 16; j++)
-            acc[j] = fmaf(d[i][j], __fmul_rn(s[(j >> 2) * 2 + (j & 1)], m[i][j >> 1 & 1]), acc[j]);
+            acc[j] = fmaf(d[i][j], __fmul_rn(s[(j >> 2) * 2 + (j & 1)], w[j >> 1 & 1]), acc[j]);
     }
 }
 
 /* bf16: the same for 64 inputs, quarter c of a stage. Of FP4 the products are added by the tensor core. */
 template <moe_codes C, int SETS>
-__device__ static inline void multiply_bf16(const sl_weight &w, uint32_t box, uint32_t x, int row, int out,
-                                            int k0, int c, float (&acc)[16])
+__device__ static inline void multiply_bf16(const multiplier_rows &rows, const multipliers<C, SETS, 4> &mult,
+                                            uint32_t codes, uint32_t x, int m, int c, float (&acc)[16])
 {
-    int lane = threadIdx.x & 31, q = lane & 3, r = row + (threadIdx.x >> 5 & 3) * 16 + lane / 4;
     uint32_t a[4][4];
-    float d[SETS][16], m[SETS][2];
+    float d[SETS][16], w[SETS][2];
     uint64_t desc = sl_desc_k(x);
 
 #pragma unroll
-    for (int i = 0; C == INT4 && i < SETS; i++)
+    for (int i = 0; i < SETS; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            m[i][h] = row_multiplier(w, out + r + 8 * h - row, (k0 + i * (64 / SETS)) / w.group);
+            w[i][h] = multiplier(rows, mult, 2 * m + h, c * SETS + i);
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            __nv_bfloat162 v =
-                bf16_of<C>(load_u8(code_at(box, r + 8 * (i & 1), c * 32 + k * 8 + q + 4 * (i >> 1))));
+            uint32_t at = (codes ^ (uint32_t)(c * 2 + k / 2) << 4) + m * 8192 + (i & 1) * 1024;
+            __nv_bfloat162 v = bf16_of<C>(load_u8(at + k % 2 * 8 + 4 * (i >> 1)));
             if (C == FP4)
-                v = __hmul2(v, __float2bfloat162_rn(
-                                   row_multiplier(w, out + r + 8 * (i & 1) - row, (k0 + k * 16) / w.group)));
+                v = __hmul2(v, __float2bfloat162_rn(w[k * SETS / 4][i & 1]));
             a[k][i] = *(uint32_t *)&v;
         }
     sl_wgmma_fence();
@@ -233,8 +182,32 @@ __device__ static inline void multiply_bf16(const sl_weight &w, uint32_t box, ui
             sl_wgmma_results(d[i]);
 #pragma unroll
             for (int j = 0; j < 16; j++)
-                acc[j] = fmaf(d[i][j], m[i][j >> 1 & 1], acc[j]);
+                acc[j] = fmaf(d[i][j], w[i][j >> 1 & 1], acc[j]);
         }
+    }
+}
+
+/* acc += the products of one stage. */
+template <bool A8, moe_codes C, int SETS>
+__device__ static inline void multiply_stage(const multiplier_rows &rows,
+                                             const multipliers<C, SETS, A8 ? 2 : 4> &mult, uint32_t box,
+                                             uint32_t x, const float *xs, float (&acc)[2][16])
+{
+    uint32_t codes = codes_of(box, A8 ? 2 : 1);
+    int q = threadIdx.x & 3;
+
+#pragma unroll
+    for (int c = 0; c < (A8 ? 2 : 4); c++) {
+        float s[8];
+#pragma unroll
+        for (int i = 0; A8 && i < 8; i++)
+            s[i] = xs[c * MT_TOKENS + 8 * (i >> 1) + 2 * q + (i & 1)];
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+            if constexpr (A8)
+                multiply_e4m3<C, SETS>(rows, mult, codes, x + c * X_BOX, m, c, s, acc[m]);
+            else
+                multiply_bf16<C, SETS>(rows, mult, codes, x + c * X_BOX, m, c, acc[m]);
     }
 }
 
@@ -244,35 +217,26 @@ __device__ static inline void multiply(const half_args &p, const sl_weight &w, s
                                        const float *xs, int wg, int out, float (&acc)[2][16])
 {
     typedef shape<A8> S;
-    int q = threadIdx.x & 3;
+    const multiplier_rows rows = rows_of(w, out);
+    multipliers<C, SETS, A8 ? 2 : 4> next;
 
+    fetch(rows, 0, next);
 #pragma unroll
     for (int i = 0; i < 16; i++)
         acc[0][i] = acc[1][i] = 0;
     for (int g = 0; g < p.stages; g++, st_next(r)) {
-        uint32_t at = r.base + r.stage * S::STAGE, box = at + wg * ST_BOX_BYTES, x = at + 2 * ST_BOX_BYTES;
+        uint32_t at = r.base + r.stage * S::STAGE;
+        const multipliers<C, SETS, A8 ? 2 : 4> mult = next;
+        fetch(rows, min(g + 1, p.stages - 1), next);
         sl_mbar_wait(r.full + r.stage * 8, r.phase);
-#pragma unroll
-        for (int c = 0; c < (A8 ? 2 : 4); c++) {
-            float s[8];
-#pragma unroll
-            for (int i = 0; A8 && i < 8; i++)
-                s[i] = xs[r.stage * (S::XS / 4) + c * MT_TOKENS + 8 * (i >> 1) + 2 * q + (i & 1)];
-#pragma unroll
-            for (int m = 0; m < 2; m++)
-                if constexpr (A8)
-                    multiply_e4m3<C, SETS>(w, box, x + c * X_BOX, 64 * m, out + 64 * m, g * K_STAGE + c * 128,
-                                           c, s, acc[m]);
-                else
-                    multiply_bf16<C, SETS>(w, box, x + c * X_BOX, 64 * m, out + 64 * m, g * K_STAGE + c * 64,
-                                           c, acc[m]);
-        }
+        multiply_stage<A8, C, SETS>(rows, mult, at + wg * ST_BOX_BYTES, at + 2 * ST_BOX_BYTES,
+                                    xs + r.stage * (S::XS / 4), acc);
         st_release(r);
     }
-    if (w.scale_type == SL_SCALE_E4M3)
+    float factor = A8 ? unshift<C>() : w.scale_type == SL_SCALE_E4M3 ? w.global : 1.0f;
 #pragma unroll
-        for (int i = 0; i < 32; i++)
-            acc[i >> 4][i & 15] = __fmul_rn(acc[i >> 4][i & 15], w.global);
+    for (int i = 0; i < 32; i++)
+        acc[i >> 4][i & 15] = __fmul_rn(acc[i >> 4][i & 15], factor);
 }
 
 /* Output (from the first of the box) and token of value i of acc[m]. */
@@ -433,8 +397,9 @@ static sl_status launch(sl_cuda *cu, const sl_weight *w, bool a8, const half_arg
                         sl_err *err)
 {
     if (w->dtype == SL_F4_E2M1)
-        return a8 ? launch_both<true, FP4, 4>(cu, up, down, err)
-                  : launch_both<false, FP4, 1>(cu, up, down, err);
+        return a8               ? launch_both<true, FP4, 4>(cu, up, down, err)
+               : w->group == 32 ? launch_both<false, FP4, 2>(cu, up, down, err)
+                                : launch_both<false, FP4, 4>(cu, up, down, err);
     if (a8)
         return w->group == 32   ? launch_both<true, INT4, 4>(cu, up, down, err)
                : w->group == 64 ? launch_both<true, INT4, 2>(cu, up, down, err)
