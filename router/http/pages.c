@@ -224,15 +224,16 @@ void http_page_model_info(http_req *q)
                          (int)sl_tokenizer_bos(m->tok), "eos_token_ids", eos_json(m)));
 }
 
+/* internal_states: SGLang's load scripts read figures of speculation from its first member, and do without one that is absent. */
 void http_page_server_info(http_req *q)
 {
     sl_cluster_info c = cluster_info(q);
     reply_json(q, 200,
-               json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:I}", "version", SL_VERSION,
+               json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:I, s:[{}]}", "version", SL_VERSION,
                          "served_model_name", q->h->o->served_name, "status", sl_cluster_health(&c),
                          "prefill_workers", (int)c.prefill, "decode_workers", (int)c.decode,
                          "max_total_num_tokens", (int)c.max_context, "queued", (int)c.queued, "active",
-                         (int)c.active, "started", (json_int_t)c.started_unix));
+                         (int)c.active, "started", (json_int_t)c.started_unix, "internal_states"));
 }
 
 /* As vLLM has it: the members of tokenizer_config.json that clients use to work without the files. */
