@@ -216,6 +216,7 @@ void sl_chk_topk(sl_chk *c, const void *params)
     sl_chk_count(c, "sinks", p->sinks);
     sl_chk_count(c, "recent", p->recent);
     sl_chk_count(c, "dense_below", p->dense_below);
+    sl_chk_need(c, p->mass >= 0 && p->mass <= 1, "mass", "is not in 0..1");
     if (c->st != SL_OK)
         return;
     int32_t dense = sl_blocks_for(p->dense_below, p->block_log2);

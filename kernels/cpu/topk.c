@@ -5,6 +5,7 @@
  */
 #include "kernels/cpu/cpu.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cpu/group.h"
@@ -22,11 +23,12 @@ typedef struct ctx {
  * positive NaN, which no score has. */
 static void make_keys(const sl_topk_params *p, const float *scores, int32_t pos, int64_t n, uint32_t *keys)
 {
-    int64_t recent = p->recent > 0 ? (pos + 1 - p->recent) >> p->block_log2 : n;
+    int64_t recent = p->recent > pos ? 0 : p->recent > 0 ? (pos + 1 - p->recent) >> p->block_log2 : n;
+    int64_t sinks = sl_blocks_for(p->sinks, p->block_log2);
 
     for (int64_t i = 0; i < n; i++)
         keys[i] = sl_score_key(scores[i]);
-    for (int64_t i = 0; i < sl_blocks_for(p->sinks, p->block_log2); i++)
+    for (int64_t i = 0; i < sinks && i < n; i++)
         keys[i] = UINT32_MAX;
     for (int64_t i = recent; i < n; i++)
         keys[i] = UINT32_MAX;
@@ -95,20 +97,59 @@ static uint32_t threshold(const uint32_t *keys, int64_t n, int64_t k, uint32_t *
     return cut;
 }
 
+static double weight(float score)
+{
+    return score > 0 ? (double)score : 0;
+}
+
+static int falling(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x < y) - (x > y);
+}
+
+static int rising(const void *a, const void *b)
+{
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the ids of a list those that its mass needs; returns how many. order: `count` ranks, key and complement of the id. */
+static int64_t keep_mass(const sl_topk_params *p, const float *scores, const uint32_t *keys, int64_t n,
+                         uint64_t *order, int32_t *ids, int64_t count)
+{
+    double need = 0, have = 0;
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        need += weight(scores[i]);
+    need *= (double)p->mass;
+    for (int64_t j = 0; j < count; j++)
+        order[j] = (uint64_t)keys[ids[j]] << 32 | (uint32_t)~ids[j];
+    qsort(order, (size_t)count, sizeof *order, falling);
+    while (kept < count && (kept == 0 || have < need || order[kept] >> 32 == UINT32_MAX)) {
+        ids[kept] = (int32_t) ~(uint32_t)order[kept];
+        have += weight(scores[ids[kept++]]);
+    }
+    qsort(ids, (size_t)kept, sizeof *ids, rising);
+    return kept;
+}
+
 /* One list of a token at pos, which sees n blocks. Returns how many ids were written. own: 2 histograms, then twice n
- * keys. */
+ * keys, with a mass also n ranks. */
 static int64_t select_ids(const sl_topk_params *p, const float *scores, int32_t pos, int64_t n, uint32_t *own,
                           int32_t *ids)
 {
     uint32_t *keys = own + 2 * BINS, cut;
+    const bool weighed = p->mass > 0 && pos >= p->dense_below;
     int64_t ties, out = 0;
 
-    if (n <= p->k || pos < p->dense_below) {
-        for (int64_t i = 0; i < n; i++)
-            ids[i] = (int32_t)i;
-        return n;
-    }
-    if (p->block_log2 == 0 && p->sinks + p->recent == p->k) { /* the forced tokens are the list */
+    if (n <= p->k || pos < p->dense_below)
+        for (; out < n; out++)
+            ids[out] = (int32_t)out;
+    if (out > 0 && !weighed)
+        return out;
+    if (!weighed && p->block_log2 == 0 && p->sinks + p->recent == p->k) { /* the forced tokens are the list */
         while (out < p->sinks)
             ids[out] = (int32_t)out, out++;
         for (int64_t i = n - p->recent; i < n; i++)
@@ -116,11 +157,13 @@ static int64_t select_ids(const sl_topk_params *p, const float *scores, int32_t 
         return out;
     }
     make_keys(p, scores, pos, n, keys);
-    cut = threshold(keys, n, p->k, own, keys + n, &ties);
-    for (int64_t i = 0; i < n && out < p->k; i++)
-        if (keys[i] > cut || (keys[i] == cut && ties-- > 0))
-            ids[out++] = (int32_t)i;
-    return out;
+    if (out == 0) {
+        cut = threshold(keys, n, p->k, own, keys + n, &ties);
+        for (int64_t i = 0; i < n && out < p->k; i++)
+            if (keys[i] > cut || (keys[i] == cut && ties-- > 0))
+                ids[out++] = (int32_t)i;
+    }
+    return weighed ? keep_mass(p, scores, keys, n, (uint64_t *)(void *)(keys + 2 * n), ids, out) : out;
 }
 
 static void lists(void *arg, int64_t first, int64_t count, int worker)
@@ -135,7 +178,7 @@ static void lists(void *arg, int64_t first, int64_t count, int worker)
         int32_t pos = p->seqs->token_pos[p->token_first + i / per];
         int64_t n = ((int64_t)pos >> p->block_log2) + 1;
 
-        if (pos < 0 || (n > p->k && pos >= p->dense_below && n > p->ld_scores)) {
+        if (pos < 0 || ((n > p->k || p->mass > 0) && pos >= p->dense_below && n > p->ld_scores)) {
             sl_cpu_flag(&c->bad, SL_DEVERR_POS);
             continue;
         }
@@ -147,7 +190,9 @@ static void lists(void *arg, int64_t first, int64_t count, int worker)
 static sl_status run_topk(sl_backend *be, const void *params, sl_err *err)
 {
     ctx c = {.cpu = (sl_cpu *)be, .p = params};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(uint32_t) * 2 * (BINS + (size_t)c.p->ld_scores), err));
+    const size_t ranks = c.p->mass > 0 ? sizeof(uint64_t) * (size_t)c.p->ld_scores : 0;
+    SL_TRY(
+        sl_cpu_scratch_threads(c.cpu, sizeof(uint32_t) * 2 * (BINS + (size_t)c.p->ld_scores) + ranks, err));
     sl_cpu_for(c.cpu, (int64_t)c.p->token_count * (c.p->lists > 1 ? c.p->lists : 1), c.p->ld_scores, lists,
                &c);
     return sl_deverr(c.bad, "topk", err);

@@ -233,6 +233,9 @@ static sl_status run_topk(sl_backend *be, const void *params, sl_err *err)
 
     if (rows == 0)
         return SL_OK;
+    if (p->mass > 0)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "cuda: topk: mass: lists by mass are made by the CPU backend only");
     if (rows > INT32_MAX)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: %lld lists at once", (long long)rows);
     if (p->k >= p->ld_scores || (p->block_log2 == 0 && p->sinks + p->recent == p->k))

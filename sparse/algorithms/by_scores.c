@@ -41,7 +41,7 @@ static sl_status take_best(const sl_by_scores *s, const sl_best *best, const sl_
                         .block_log2 = call->block_log2};
     /* Otherwise the step is so short that everything is selected. */
     if (sl_forced_blocks(best->sinks, best->recent, call->block_log2) <= k)
-        t.sinks = best->sinks, t.recent = best->recent;
+        t.sinks = best->sinks, t.recent = best->recent, t.mass = (float)best->mass;
     return sl_be_run(s->be, SL_OP_TOPK, &t, err);
 }
 
@@ -52,6 +52,8 @@ sl_status sl_by_scores_retrieve(const sl_by_scores *s, const sl_best *best, sl_a
     const int32_t k = best->budget < call->k ? best->budget : call->k, all = k << call->block_log2;
     sl_score_slice slice = {.ld = (call->max_pos >> call->block_log2) + 1,
                             .from_pos = all > call->dense_below ? all : call->dense_below};
+    if (best->mass > 0)
+        slice.from_pos = call->dense_below;
     const int64_t fit = s->capacity / ((int64_t)slice.ld * call->lists);
     for (int32_t done = 0; done < count; done += slice.count) {
         slice.first = first + done;
@@ -62,15 +64,28 @@ sl_status sl_by_scores_retrieve(const sl_by_scores *s, const sl_best *best, sl_a
     return SL_OK;
 }
 
-sl_status sl_reduction_check(const sl_backend *be, const char *algorithm, int reduction, sl_err *err)
+sl_status sl_reduction_check(const sl_backend *be, const char *algorithm, int reduction, double list_mass,
+                             sl_err *err)
 {
-    if (reduction != SL_GROUP_UNION || (sl_backend_caps(be) & SL_BE_UNIFIED))
+    if (sl_backend_caps(be) & SL_BE_UNIFIED)
         return SL_OK;
-    return sl_fail(
-        err, SL_ERR_UNSUPPORTED,
-        "%s: gqa_reduction union runs with backend.name cpu only, not with %s; max, mean and softmax "
-        "run with both",
-        algorithm, sl_backend_name(be));
+    if (list_mass > 0)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: list_mass runs with backend.name cpu only, not with %s",
+                       algorithm, sl_backend_name(be));
+    if (reduction == SL_GROUP_UNION)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "%s: gqa_reduction union runs with backend.name cpu only, not with %s; max, mean and "
+                       "softmax run with both",
+                       algorithm, sl_backend_name(be));
+    return SL_OK;
+}
+
+sl_status sl_mass_check(double list_mass, int reduction, sl_err *err)
+{
+    if (list_mass <= 0 || reduction == SL_GROUP_SOFTMAX)
+        return SL_OK;
+    return sl_fail(err, SL_ERR_INVALID,
+                   "list_mass %g is a share of weights, which gqa_reduction softmax alone gives", list_mass);
 }
 
 int32_t sl_budget_width(const sl_algo_dims *d, int64_t budget, int32_t dense_below)

@@ -29,7 +29,8 @@ typedef sl_status sl_score_fn(sl_algo *a, const sl_algo_call *call, const sl_sco
 typedef struct sl_best {
     int32_t budget; /* most units of a list */
     int32_t sinks,
-        recent; /* tokens that are always selected, unless the step is so short that everything is */
+        recent;  /* tokens that are always selected, unless the step is so short that everything is */
+    double mass; /* sl_topk_params.mass */
     sl_score_fn *score;
 } sl_best;
 
@@ -45,8 +46,11 @@ sl_status sl_by_scores_retrieve(const sl_by_scores *s, const sl_best *best, sl_a
                                 const sl_algo_call *call, int32_t first, int32_t count, int32_t *ids,
                                 sl_err *err);
 
-/* SL_ERR_UNSUPPORTED: the backend does not have this gqa_reduction. */
-sl_status sl_reduction_check(const sl_backend *be, const char *algorithm, int reduction, sl_err *err);
+/* SL_ERR_UNSUPPORTED: the backend does not have this gqa_reduction, or lists by mass. */
+sl_status sl_reduction_check(const sl_backend *be, const char *algorithm, int reduction, double list_mass,
+                             sl_err *err);
+/* SL_ERR_INVALID: list_mass needs scores that are weights. */
+sl_status sl_mass_check(double list_mass, int reduction, sl_err *err);
 /* Tokens of the longest list of a selection of `budget` tokens, where queries before dense_below read everything. */
 int32_t sl_budget_width(const sl_algo_dims *d, int64_t budget, int32_t dense_below);
 /* A type that holds every key of the rows exactly. bf16 does for bf16 and e4m3 rows: the scales of the latter are powers

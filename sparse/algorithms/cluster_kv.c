@@ -181,7 +181,7 @@ static sl_status allocate(cluster_kv *s, sl_err *err)
 
 static sl_status cluster_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
 {
-    SL_TRY(sl_reduction_check(be, "cluster_kv", options_of(&d->cache).gqa_reduction, err));
+    SL_TRY(sl_reduction_check(be, "cluster_kv", options_of(&d->cache).gqa_reduction, 0, err));
     cluster_kv *s = calloc(1, sizeof *s);
     if (!s)
         return sl_fail(err, SL_ERR_NO_MEMORY, "cluster_kv: out of memory");

@@ -28,6 +28,7 @@
 typedef struct sparsity_options {
     int token_budget, heavy_channels;
     int list_scope, gqa_reduction, klabel_dtype;
+    double list_mass;
     char channel_config_path[256];
     const sl_channels *channels; /* no option: the contents of that file */
 } sparsity_options;
@@ -40,6 +41,7 @@ static const sl_option option_rows[] = {
                         "model's context."),
     SL_ROW_LIST_SCOPE(sparsity_options),
     SL_ROW_GQA_REDUCTION(sparsity_options, "token"),
+    SL_ROW_LIST_MASS(sparsity_options),
     SL_OPTION(
         sparsity_options, channel_config_path, SL_OPTION_TEXT, 0, "", 0, 0,
         "The file with the calibrated channels of keys, which `sluice calibrate` makes for the model. Pages of other "
@@ -105,6 +107,7 @@ static sl_status sparsity_prepare(void *options, const sl_algo_model *m, uint64_
                                      .vocab_size = m->vocab_size,
                                      .print = m->print,
                                      .print_ctx = m->print_ctx};
+    SL_TRY(sl_mass_check(o->list_mass, o->gqa_reduction, err));
     if (m->kv_heads < 1) /* refused with the reason when the cache is shaped */
         return SL_OK;
     if (!o->channel_config_path[0])
@@ -246,7 +249,8 @@ static sl_status make_memory(sparsity *s, sl_err *err)
 
 static sl_status sparsity_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
 {
-    SL_TRY(sl_reduction_check(be, "double_sparsity", options_of(&d->cache).gqa_reduction, err));
+    const sparsity_options o = options_of(&d->cache);
+    SL_TRY(sl_reduction_check(be, "double_sparsity", o.gqa_reduction, o.list_mass, err));
     sparsity *s = calloc(1, sizeof *s);
     if (!s)
         return sl_fail(err, SL_ERR_NO_MEMORY, "double_sparsity: out of memory");
@@ -328,6 +332,7 @@ static sl_status sparsity_retrieve(sl_algo *a, const sl_algo_call *call, int32_t
     const sl_best best = {.budget = budget_of(&s->dims.cache),
                           .sinks = call->sinks,
                           .recent = call->recent,
+                          .mass = options_of(&s->dims.cache).list_mass,
                           .score = sparsity_score};
     return sl_by_scores_retrieve(&s->by_scores, &best, a, call, first, count, ids, err);
 }

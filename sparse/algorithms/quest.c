@@ -26,6 +26,7 @@
 typedef struct quest_options {
     int token_budget, block_tokens;
     int list_scope, gqa_reduction, bounds_dtype;
+    double list_mass;
 } quest_options;
 
 static const char *const dtype_names[] = {"auto", "f32", "bf16", "int8", NULL};
@@ -39,6 +40,7 @@ static const sl_option option_rows[] = {
                "Tokens of a block, which is selected and swapped in as a whole; it divides 64."),
     SL_ROW_LIST_SCOPE(quest_options),
     SL_ROW_GQA_REDUCTION(quest_options, "block"),
+    SL_ROW_LIST_MASS(quest_options),
     SL_OPTION_NAMES(
         quest_options, bounds_dtype, SL_OPTION_PAGES, "auto", dtype_names,
         "How the bounds of a block are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their keys "
@@ -94,7 +96,7 @@ static sl_status quest_prepare(void *options, const sl_algo_model *m, uint64_t *
     if (SL_PAGE_TOKENS % o->block_tokens)
         return sl_fail(err, SL_ERR_INVALID, "block_tokens %d does not divide a page of %d tokens",
                        o->block_tokens, SL_PAGE_TOKENS);
-    return SL_OK;
+    return sl_mass_check(o->list_mass, o->gqa_reduction, err);
 }
 
 static sl_selector quest_selector(const sl_cache_dims *d)
@@ -199,7 +201,8 @@ static void quest_destroy(sl_algo *a)
 
 static sl_status quest_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
 {
-    SL_TRY(sl_reduction_check(be, "quest", options_of(&d->cache).gqa_reduction, err));
+    const quest_options o = options_of(&d->cache);
+    SL_TRY(sl_reduction_check(be, "quest", o.gqa_reduction, o.list_mass, err));
     quest *q = calloc(1, sizeof *q);
     if (!q)
         return sl_fail(err, SL_ERR_NO_MEMORY, "quest: out of memory");
@@ -311,6 +314,7 @@ static sl_status quest_retrieve(sl_algo *a, const sl_algo_call *call, int32_t fi
     const sl_best best = {.budget = budget_blocks(&q->dims.cache),
                           .sinks = at_least_one(call->sinks),
                           .recent = at_least_one(call->recent),
+                          .mass = options_of(&q->dims.cache).list_mass,
                           .score = quest_score};
     return sl_by_scores_retrieve(&q->by_scores, &best, a, call, first, count, ids, err);
 }

@@ -161,13 +161,16 @@ START_TEST(every_option_is_in_the_stamp_or_says_why_not)
         const sl_options *t = (*a)->options;
         if (!t || *a == &sl_algo_double_sparsity) /* needs a file: stamps_contain_the_channels */
             continue;
-        const uint64_t usual = chosen(*a, &m, "", (sl_gates){0}).stamp;
         for (size_t i = 0; i < t->n; i++) {
             sl_select_options v;
             char text[64], assignment[128];
             ck_assert_int_eq(sl_algo_select(*a, "", &v, NULL), SL_OK);
             other_value(&t->rows[i], v.values, text, sizeof text);
-            snprintf(assignment, sizeof assignment, "%s=%s", t->rows[i].name, text);
+            /* list_mass alone cannot be without another one */
+            const char *with = !strcmp(t->rows[i].name, "list_mass") ? "gqa_reduction=softmax" : "";
+            snprintf(assignment, sizeof assignment, "%s%s%s=%s", with, *with ? ":" : "", t->rows[i].name,
+                     text);
+            const uint64_t usual = chosen(*a, &m, with, (sl_gates){0}).stamp;
             const bool pages = t->rows[i].flags & SL_OPTION_PAGES;
             ck_assert_msg((chosen(*a, &m, assignment, (sl_gates){0}).stamp != usual) == pages, "%s: %s",
                           (*a)->name, assignment);
@@ -258,6 +261,10 @@ START_TEST(impossible_parameters_are_refused)
         {&sl_algo_quest, "block_tokens=128", "block_tokens: \"128\" is out of bounds"},
         {&sl_algo_quest, "list_scope=head",
          "list_scope: \"head\" is not known (want one of: kv_head, request)"},
+        {&sl_algo_quest, "list_mass=0.5",
+         "list_mass 0.5 is a share of weights, which gqa_reduction softmax alone"},
+        {&sl_algo_quest, "list_mass=0.5:gqa_reduction=union", "list_mass 0.5 is a share of weights"},
+        {&sl_algo_quest, "list_mass=1.5:gqa_reduction=softmax", "list_mass"},
         {&sl_algo_quest, "gqa_reduction=sum", "(want one of: max, mean, softmax, union)"},
         {&sl_algo_quest, "bounds_dtype=f16", "(want one of: auto, f32, bf16, int8)"},
         {&sl_algo_double_sparsity, "klabel_dtype=int8", "(want one of: auto, f32, bf16)"},

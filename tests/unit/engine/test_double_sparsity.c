@@ -28,6 +28,7 @@ static const select_params variants[] = {
     {.token_budget = BUDGET, .heavy_channels = 3, .shared_lists = true, .reduce = SL_GROUP_MEAN},
     {.token_budget = BUDGET + 7, .heavy_channels = 4, .reduce = SL_GROUP_SOFTMAX},
     {.token_budget = BUDGET, .heavy_channels = 4, .reduce = SL_GROUP_UNION},
+    {.token_budget = BUDGET, .heavy_channels = 4, .reduce = SL_GROUP_SOFTMAX, .list_mass = 0.4f},
     {.token_budget = BUDGET, .heavy_channels = 4, .labels_typed = true, .labels = SL_BF16},
 };
 
@@ -113,6 +114,16 @@ static double product(const witness *c, const seen_list *l, const double *q, int
 }
 
 /* Ascending, exactly the budget, and no token outside has a larger score than one inside. */
+/* all: falling. The first `have` have the mass, unless there are no more; one less does not. */
+static void check_mass(const double *all, int32_t n, int32_t have, int32_t most, double mass)
+{
+    double sum = 0, of = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += all[i], of += i < have ? all[i] : 0;
+    MUST(of >= mass * sum - 1e-5 * sum || have == most);
+    MUST(have == 1 || of - all[have - 1] <= mass * sum + 1e-5 * sum);
+}
+
 static void check_list(witness *c, const seen_list *l)
 {
     const int32_t n = l->pos + 1, budget = c->f->o.select.token_budget;
@@ -122,12 +133,16 @@ static void check_list(witness *c, const seen_list *l)
     if (l->pos < WAYS_PROMPT - 20 && l->pos % 13 && l->pos != budget - 1 && l->pos != budget)
         return; /* every position near the prompt's end and of decode, some of the others */
     c->lists++;
-    MUST(witness_ids(l, l->pos, in) == (n < budget ? n : budget));
+    const double mass = (double)c->f->o.select.list_mass;
+    const int32_t have = witness_ids(l, l->pos, in), most = n < budget ? n : budget;
+    MUST(mass > 0 ? have >= 1 && have <= most : have == most);
     witness_scores(c, l, n, product, all);
     for (int32_t i = 0; i < n; i++)
         if (in[i])
             got[n_got++] = all[i];
     witness_best(all, n, got, n_got);
+    if (mass > 0)
+        check_mass(all, n, have, most, mass);
 }
 
 /* Every label in the host pages is made of the channels of the token's key, ascending. */

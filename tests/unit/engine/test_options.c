@@ -30,10 +30,10 @@ static const char *const small[][2] = {
     {"threshold_scale_factor", "60"},
     {"topk", "8"},
     {"topr", "2"},
-    {"gqa_reduction", "max"},
+    {"gqa_reduction", "softmax"}, /* list_mass needs it */
 };
 
-/* Doubled, or the next name; of types not f32, which `auto` stands for with rows of f32. */
+/* Doubled, halved, of 0 a half, or the next name; of types not f32, which `auto` stands for with rows of f32. */
 static void other_value(const sl_option *o, double v, char *text, size_t cap)
 {
     const char *const *names = sl_option_names(o);
@@ -43,7 +43,7 @@ static void other_value(const sl_option *o, double v, char *text, size_t cap)
                  : names[(int)v + 1]       ? names[(int)v + 1]
                                            : names[0]);
     else if (o->type == SL_OPTION_FLOAT)
-        snprintf(text, cap, "%g", v > 1 ? 4 * v : v / 2);
+        snprintf(text, cap, "%g", v > 1 ? 4 * v : v > 0 ? v / 2 : 0.5);
     else if (!strcmp(o->name, "kernel_size"))
         snprintf(text, cap, "%d", (int)v == 5 ? 1 : 5);
     else

@@ -216,6 +216,7 @@ static void topk(cf_run *r, const int64_t *a)
     p.sinks = (int32_t)a[7];
     p.recent = (int32_t)a[8];
     p.dense_below = (int32_t)a[9];
+    p.mass = (float)a[12] / 100;
     batch_make(r, &b, a[0], a[1], a[2], 0);
     if (r->perf)
         batch_full(r, &b);
@@ -392,6 +393,36 @@ static const cf_case cases[] = {
      "T=22 len=300 k=16 dense below 150",
      topk,
      {22, 1, 300, 16, 140, 22, -1, 0, 2, 150},
+     CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=22 len=300 k=40 half the mass",
+     topk,
+     {22, 1, 300, 40, 0, 7, -1, 0, 0, 0, 0, 0, 10},
+     CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=33 len=70 k=64 mass around k",
+     topk,
+     {33, 33, 70, 64, 5, 33, 11, 4, 5, 20, 0, 0, 60},
+     CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=22 len=20 k=64 mass of all",
+     topk,
+     {22, 1, 20, 64, 0, 22, -1, 0, 0, 0, 0, 0, 100},
+     CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=22 len=600 k=29 lists=4 blocks gates mass",
+     topk,
+     {22, 2, 600, 29, 0, 22, 11, 17, 30, 0, 4, 4, 80},
+     CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=9 len=900 k=6 lists=2 blocks mass",
+     topk,
+     {9, 3, 900, 6, 1, 4, -1, 0, 0, 0, 2, 4, 5},
+     CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=22 len=300 k=9 all sinks or recent, mass",
+     topk,
+     {22, 1, 300, 9, 0, 22, 12, 4, 5, 0, 0, 0, 50},
      CF_SPLIT},
     {SL_OP_TOPK, "T=9 len=500 k=6 lists=3", topk, {9, 3, 500, 6, 1, 4, -1, 0, 0, 0, 3, 0}, CF_SPLIT},
     {SL_OP_TOPK, "T=9 len=500 k=6 lists=2 blocks", topk, {9, 3, 500, 6, 1, 4, -1, 0, 0, 0, 2, 4}, CF_SPLIT},

@@ -15,6 +15,7 @@ typedef struct select_params {
     int32_t token_budget, block_tokens;
     bool shared_lists;
     sl_group_reduce reduce;
+    float list_mass;
     bool bounds_typed;
     sl_dtype bounds;
     int32_t heavy_channels;
@@ -90,6 +91,8 @@ static inline sl_select_options select_options(const sl_algo_desc *a, const sele
     select_text(a, &s, "threshold_scale_factor", text);
     select_text(a, &s, "list_scope", p->shared_lists ? "request" : "kv_head");
     select_text(a, &s, "gqa_reduction", sl_group_reduce_names()[p->reduce]);
+    snprintf(text, sizeof text, "%.9g", (double)p->list_mass);
+    select_text(a, &s, "list_mass", text);
     select_text(a, &s, "kt_cache_dtype", sl_kt_type_names()[p->kt_type]);
     if (p->pooled)
         select_text(a, &s, "pooling", sl_pooling_names()[p->pooling]);
