@@ -1,12 +1,17 @@
-"""Bodies with Content-Encoding, on every path that takes a body of clients: what is compressed is answered as what is not."""
+"""Bodies: those with Content-Encoding, on every path that takes a body of clients, and those that load scripts send."""
 
 import gzip
 import http.client
 import json
+import os
 import random
+import sys
 import zlib
 
 import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
+from clients import post  # noqa: E402
 
 PATHS = {
     "/v1/completions": {"prompt": "abc", "max_tokens": 4, "temperature": 0},
@@ -19,6 +24,29 @@ PATHS = {
     "/detokenize": {"tokens": [65, 66]},
 }
 ASK = {"prompt": "abc", "max_tokens": 1}
+CHAT, STREAM, USAGE = [{"role": "user", "content": "abc"}], {"stream": True}, {"stream_options": {"include_usage": True}}
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "abc"}]}]
+# What load scripts send by default: guidellm 0.8.1, aiperf 0.13.0, evalscope perf 1.14.1, sglang.bench_serving 0.4.9, vllm bench serve.
+SCRIPTS = {
+    "guidellm chat": ("/v1/chat/completions", STREAM | {
+        "messages": CHAT, "max_completion_tokens": 4, "ignore_eos": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True}}),
+    "guidellm text": ("/v1/completions", STREAM | {
+        "prompt": "abc", "max_tokens": 4, "ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}),
+    "guidellm responses": ("/v1/responses", STREAM | {"input": "abc", "max_output_tokens": 4, "ignore_eos": True}),
+    "aiperf chat": ("/v1/chat/completions", STREAM | USAGE | {"messages": CHAT, "max_completion_tokens": 4}),
+    "aiperf text": ("/v1/completions", STREAM | USAGE | {"prompt": "abc", "max_tokens": 4}),
+    "evalscope chat": ("/v1/chat/completions", STREAM | USAGE | {"messages": CHAT, "max_tokens": 4, "min_tokens": 4, "temperature": 0.0}),
+    "evalscope text": ("/v1/completions", STREAM | USAGE | {"prompt": "abc", "max_tokens": 4, "min_tokens": 4, "temperature": 0.0}),
+    "sglang": ("/generate", STREAM | {
+        "text": "abc", "sampling_params": {"temperature": 0.0, "max_new_tokens": 4, "ignore_eos": True}, "lora_path": None,
+        "return_logprob": False, "logprob_start_len": -1}),
+    "sglang-oai": ("/v1/completions", STREAM | {"prompt": "abc", "temperature": 0.0, "best_of": 1, "max_tokens": 4, "ignore_eos": True}),
+    "sglang-oai-chat": ("/v1/chat/completions", STREAM | {"messages": CHAT, "temperature": 0.0, "max_tokens": 4, "ignore_eos": True}),
+    "vllm text": ("/v1/completions", STREAM | USAGE | {
+        "prompt": "abc", "repetition_penalty": 1.0, "max_tokens": 4, "logprobs": None, "ignore_eos": True, "temperature": 0.0}),
+    "vllm chat": ("/v1/chat/completions", STREAM | USAGE | {"messages": PARTS, "max_completion_tokens": 4, "ignore_eos": True}),
+}
 
 
 def send(c, path, body, coding="gzip", chunked=False):
@@ -93,3 +121,20 @@ def test_a_body_that_inflates_over_the_limit(own):
         assert status == 413 and answer["error"]["code"] == "request_too_large", answer
     assert send(c, "/v1/messages", bomb)[1]["error"]["type"] == "request_too_large"
     assert send(c, "/v1/completions", gzip.compress(body))[0] == 200
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_load_scripts(cluster, script):
+    """The stream ends as the script expects; usage comes where it was asked for."""
+    path, body = SCRIPTS[script]
+    r = post(cluster, body | ({} if path == "/generate" else {"model": cluster.model}), path)
+    assert r.status_code == 200, r.text
+    events = [json.loads(line[6:]) for line in r.text.splitlines() if line.startswith("data: {")]
+    if path == "/v1/responses":
+        assert events[-1]["response"]["usage"]["output_tokens"] == 4
+        return
+    assert r.text.endswith("data: [DONE]\n\n")
+    if path == "/generate":
+        assert events[-1]["meta_info"]["completion_tokens"] == 4
+    elif "stream_options" in body:
+        assert events[-1]["usage"]["completion_tokens"] == 4
