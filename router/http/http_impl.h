@@ -60,6 +60,7 @@ typedef struct sl_http {
     sl_page *page;
     uint64_t turn;          /* of the loop, in which turn_requests were counted */
     uint32_t turn_requests; /* that were begun in this turn of the loop */
+    uint64_t grown;         /* the turn in which the buffer of a long body last became larger */
     http_req *postponed, *postponed_last;
 } sl_http;
 
@@ -81,7 +82,7 @@ struct http_req {
     uint64_t dropped; /* bytes of a body that is refused */
     uint64_t held;    /* of the budget */
     bool started, suspended, dead, queued, stream_done;
-    bool postponed; /* in the list; begins in a later turn of the loop */
+    bool postponed; /* in the list; begins, or receives more, in a later turn of the loop */
     bool close;     /* the connection ends with the answer */
     bool no_body;   /* the path takes none: what is sent is not kept */
     bool gzip;      /* of the body, which is inflated on the pool */

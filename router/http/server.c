@@ -20,7 +20,8 @@ enum {
     /* Of one turn of the loop: requests that begin, and CPU time after which no more begin. Others wait for a later one. */
     TURN_REQUESTS = 64,
     BEGIN_NS = 12000000,
-    DRAIN_BYTES = 16 << 20, /* of a body over the limit that are read before the connection is closed */
+    GROWS_BYTES = 256 << 10, /* of a body: from here on making its buffer larger copies much */
+    DRAIN_BYTES = 16 << 20,  /* of a body over the limit that are read before the connection is closed */
     STREAM_BLOCK = 16384
 };
 
@@ -317,26 +318,6 @@ static enum MHD_Result first_call(http_req *q, const char *url, const char *meth
     return check_length(q);
 }
 
-static enum MHD_Result receive(http_req *q, const char *data, size_t *n)
-{
-    size_t got = *n;
-    *n = 0;
-    if (!q->code && !q->no_body && q->body.len + got > q->h->o->max_body_bytes)
-        too_large(q);
-    else if (!q->code && !q->no_body && !sl_front_hold(q->h->r, &q->held, q->body.len + got))
-        no_room(q);
-    if (q->code || q->no_body) {
-        q->dropped += got;
-        sl_sb_free(&q->body);
-        sl_front_hold(q->h->r, &q->held, 0);
-        return q->dropped > q->h->o->max_body_bytes + DRAIN_BYTES ? MHD_NO : MHD_YES;
-    }
-    const char *before = sl_router_work(q->h->r, "a body over HTTP");
-    sl_sb_append(&q->body, data, got);
-    sl_router_work(q->h->r, before);
-    return MHD_YES;
-}
-
 /* ---- turns of the loop ---- */
 
 static bool turn_is_full(const sl_http *h)
@@ -363,6 +344,44 @@ void http_begin_postponed(sl_http *h)
         h->postponed = q->postponed_next;
         http_wake(q);
     }
+}
+
+/*
+ * Making the buffer of a long body larger copies the whole body, and many bodies can come to that in one turn: when the turn is long
+ * enough, all but one of them wait for the next turn.
+ */
+static bool grows_too_late(http_req *q, size_t got)
+{
+    sl_http *h = q->h;
+    if (q->code || q->no_body || q->body.cap < GROWS_BYTES || q->body.len + got < q->body.cap)
+        return false;
+    if (sl_router_turn_ns(h->r) >= BEGIN_NS && h->grown == h->turn)
+        return true;
+    h->grown = h->turn;
+    return false;
+}
+
+static enum MHD_Result receive(http_req *q, const char *data, size_t *n)
+{
+    size_t got = *n;
+    q->postponed = false;
+    if (grows_too_late(q, got))
+        return postpone(q); /* libmicrohttpd keeps what was not taken */
+    *n = 0;
+    if (!q->code && !q->no_body && q->body.len + got > q->h->o->max_body_bytes)
+        too_large(q);
+    else if (!q->code && !q->no_body && !sl_front_hold(q->h->r, &q->held, q->body.len + got))
+        no_room(q);
+    if (q->code || q->no_body) {
+        q->dropped += got;
+        sl_sb_free(&q->body);
+        sl_front_hold(q->h->r, &q->held, 0);
+        return q->dropped > q->h->o->max_body_bytes + DRAIN_BYTES ? MHD_NO : MHD_YES;
+    }
+    const char *before = sl_router_work(q->h->r, "a body over HTTP");
+    sl_sb_append(&q->body, data, got);
+    sl_router_work(q->h->r, before);
+    return MHD_YES;
 }
 
 static void begin(http_req *q)

@@ -31,6 +31,7 @@ import test_heads
 import test_loop
 import test_pool
 import test_requests
+import test_surfaces
 import wire
 
 ATTACK_S = 15
@@ -62,6 +63,8 @@ def attacker(cluster):
     loud.post = lambda *args, **kw: real.Base.post(loud, *args, **{**kw, "timeout": loud.patience})
     return loud
 
+
+SURFACES = ("messages, calls", "messages, tools", "responses, items", "tokenize, strings", "detokenize, a million ids")
 
 # ---- attacks: each takes the cluster as an attacker sees it and the time when to end ----
 
@@ -175,6 +178,9 @@ def attacks():
     for kind, make in test_pool.GROWS.items():
         found[f"grows: {kind}"] = posted(make(), "/v1/chat/completions" if kind == "arguments" else "/v1/completions")
     found["grows: schemas"] = lambda c, _end: c.post(test_pool.GROWS["schemas"](), "/v1/completions")  # another one each time
+    for kind in SURFACES:
+        path, make = test_surfaces.BODIES[kind]
+        found[f"surface: {kind}"] = posted(test_surfaces.data_of(make), path)
     found["marks"] = posted(test_pool.body(test_pool.MARKS))
     found["deep JSON"] = posted(b'{"model": "tiny-v32", "prompt": ' + b"[" * 100000 + b"]" * 100000 + b"}")
     found |= {"bodies with a key": bodies(test_frames.GENERATE, (auth,)), "bodies without a key": bodies(test_frames.CHECK, ()),
