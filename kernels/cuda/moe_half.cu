@@ -15,14 +15,19 @@
 
 #define X_BOX (MT_TOKENS * 128)
 #define EXCHANGE (128 * 16 * 4)
+/* Four warpgroups multiply, each 64 outputs: a box has two. Fewer do not hide the latency of the conversion. One copies. */
+#define MULTIPLIERS 512
+#define THREADS (MULTIPLIERS + 128)
+#define COPY_REGS 32
+#define MULTIPLY_REGS 112
 #define BAR_UP_WRITTEN 1 /* named barriers, as in moe_stream.cu */
 #define BAR_UP_READ 2
-#define BAR_AMAX 3 /* of the first warpgroup */
+#define BAR_AMAX 3 /* of the warpgroups of a box */
 
 template <bool A8> struct shape {
     static const int X = A8 ? 2 * X_BOX : 4 * X_BOX, /* of a stage */
         STAGE = 2 * ST_BOX_BYTES + X, STAGES = A8 ? 5 : 4, XS = A8 ? 2 * MT_TOKENS * 4 : 0,
-                     SMEM = STAGES * (STAGE + XS + 16) + EXCHANGE + 4 * MT_TOKENS * 4 + 1024;
+                     SMEM = STAGES * (STAGE + XS + 16) + EXCHANGE + 8 * MT_TOKENS * 4 + 1024;
 };
 
 struct half_args {
@@ -105,47 +110,50 @@ __device__ static inline uint32_t load_u8(uint32_t at)
 }
 
 /*
- * e4m3: acc += the products of 64 rows, the first ones (m = 0) or the last ones of a box, with 128 inputs, half c of a stage.
- * The sums are 1 / unshift() of what they should be.
+ * e4m3: acc += the products of 64 rows with 128 inputs, half c of a stage. The sums are 1 / unshift() of what they should be.
  */
 template <moe_codes C, int SETS>
 __device__ static inline void multiply_e4m3(const multiplier_rows &rows, const multipliers<C, SETS, 2> &mult,
-                                            uint32_t codes, uint32_t x, int m, int c, const float (&s)[8],
+                                            uint32_t codes, uint32_t x, int c, const float (&s)[8],
                                             float (&acc)[16])
 {
     uint32_t a[4][4];
-    float d[SETS][16];
+    const int PARTS = SETS == 4 ? 2 : 1, N = SETS / PARTS; /* fewer sums at a time: registers */
+    float d[N][16];
 
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            uint32_t at = (codes ^ (uint32_t)(c * 4 + k) << 4) + m * 8192 + h * 1024, even, odd;
+            uint32_t at = (codes ^ (uint32_t)(c * 4 + k) << 4) + h * 1024, even, odd;
             e4m3_of<C>(__byte_perm(load_u16(at), load_u16(at + 8), 0x5410), even, odd);
             a[k][h] = __byte_perm(even, odd, 0x5140);
             a[k][2 + h] = __byte_perm(even, odd, 0x7362);
         }
     uint64_t desc = sl_desc_k(x);
-    sl_wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; k++)
-        sl_wgmma_e4m3(d[k * SETS / 4], a[k], desc + 2 * k, k % (4 / SETS) > 0);
-    sl_wgmma_finish();
+    for (int part = 0; part < PARTS; part++) {
+        sl_wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < SETS; i++) {
-        float w[2] = {multiplier(rows, mult, 2 * m, c * SETS + i),
-                      multiplier(rows, mult, 2 * m + 1, c * SETS + i)};
-        sl_wgmma_results(d[i]);
+        for (int k = part * 4 / PARTS; k < (part + 1) * 4 / PARTS; k++)
+            sl_wgmma_e4m3(d[k * SETS / 4 % N], a[k], desc + 2 * k, k % (4 / SETS) > 0);
+        sl_wgmma_finish();
 #pragma unroll
-        for (int j = 0; j < 16; j++)
-            acc[j] = fmaf(d[i][j], __fmul_rn(s[(j >> 2) * 2 + (j & 1)], w[j >> 1 & 1]), acc[j]);
+        for (int i = 0; i < N; i++) {
+            float w[2] = {multiplier(rows, mult, 0, c * SETS + part * N + i),
+                          multiplier(rows, mult, 1, c * SETS + part * N + i)};
+            sl_wgmma_results(d[i]);
+#pragma unroll
+            for (int j = 0; j < 16; j++)
+                acc[j] = fmaf(d[i][j], __fmul_rn(s[(j >> 2) * 2 + (j & 1)], w[j >> 1 & 1]), acc[j]);
+        }
     }
 }
 
 /* bf16: the same for 64 inputs, quarter c of a stage. Of FP4 the products are added by the tensor core. */
 template <moe_codes C, int SETS>
 __device__ static inline void multiply_bf16(const multiplier_rows &rows, const multipliers<C, SETS, 4> &mult,
-                                            uint32_t codes, uint32_t x, int m, int c, float (&acc)[16])
+                                            uint32_t codes, uint32_t x, int c, float (&acc)[16])
 {
     uint32_t a[4][4];
     float d[SETS][16], w[SETS][2];
@@ -155,12 +163,12 @@ __device__ static inline void multiply_bf16(const multiplier_rows &rows, const m
     for (int i = 0; i < SETS; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            w[i][h] = multiplier(rows, mult, 2 * m + h, c * SETS + i);
+            w[i][h] = multiplier(rows, mult, h, c * SETS + i);
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            uint32_t at = (codes ^ (uint32_t)(c * 2 + k / 2) << 4) + m * 8192 + (i & 1) * 1024;
+            uint32_t at = (codes ^ (uint32_t)(c * 2 + k / 2) << 4) + (i & 1) * 1024;
             __nv_bfloat162 v = bf16_of<C>(load_u8(at + k % 2 * 8 + 4 * (i >> 1)));
             if (C == FP4)
                 v = __hmul2(v, __float2bfloat162_rn(w[k * SETS / 4][i & 1]));
@@ -191,7 +199,7 @@ __device__ static inline void multiply_bf16(const multiplier_rows &rows, const m
 template <bool A8, moe_codes C, int SETS>
 __device__ static inline void multiply_stage(const multiplier_rows &rows,
                                              const multipliers<C, SETS, A8 ? 2 : 4> &mult, uint32_t box,
-                                             uint32_t x, const float *xs, float (&acc)[2][16])
+                                             uint32_t x, const float *xs, float (&acc)[16])
 {
     uint32_t codes = codes_of(box, A8 ? 2 : 1);
     int q = threadIdx.x & 3;
@@ -202,19 +210,17 @@ __device__ static inline void multiply_stage(const multiplier_rows &rows,
 #pragma unroll
         for (int i = 0; A8 && i < 8; i++)
             s[i] = xs[c * MT_TOKENS + 8 * (i >> 1) + 2 * q + (i & 1)];
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            if constexpr (A8)
-                multiply_e4m3<C, SETS>(rows, mult, codes, x + c * X_BOX, m, c, s, acc[m]);
-            else
-                multiply_bf16<C, SETS>(rows, mult, codes, x + c * X_BOX, m, c, acc[m]);
+        if constexpr (A8)
+            multiply_e4m3<C, SETS>(rows, mult, codes, x + c * X_BOX, c, s, acc);
+        else
+            multiply_bf16<C, SETS>(rows, mult, codes, x + c * X_BOX, c, acc);
     }
 }
 
-/* acc = the products of one box, 128 outputs from `out` on, over all of k. */
+/* acc = the products of 64 outputs from `out` on, those of warpgroup wg, over all of k. */
 template <bool A8, moe_codes C, int SETS>
 __device__ static inline void multiply(const half_args &p, const sl_weight &w, st_ring<shape<A8>::STAGES> &r,
-                                       const float *xs, int wg, int out, float (&acc)[2][16])
+                                       const float *xs, int wg, int out, float (&acc)[16])
 {
     typedef shape<A8> S;
     const multiplier_rows rows = rows_of(w, out);
@@ -223,26 +229,27 @@ __device__ static inline void multiply(const half_args &p, const sl_weight &w, s
     fetch(rows, 0, next);
 #pragma unroll
     for (int i = 0; i < 16; i++)
-        acc[0][i] = acc[1][i] = 0;
+        acc[i] = 0;
     for (int g = 0; g < p.stages; g++, st_next(r)) {
         uint32_t at = r.base + r.stage * S::STAGE;
         const multipliers<C, SETS, A8 ? 2 : 4> mult = next;
         fetch(rows, min(g + 1, p.stages - 1), next);
         sl_mbar_wait(r.full + r.stage * 8, r.phase);
-        multiply_stage<A8, C, SETS>(rows, mult, at + wg * ST_BOX_BYTES, at + 2 * ST_BOX_BYTES,
+        multiply_stage<A8, C, SETS>(rows, mult, at + wg * (ST_BOX_BYTES / 2), at + 2 * ST_BOX_BYTES,
                                     xs + r.stage * (S::XS / 4), acc);
         st_release(r);
     }
     float factor = A8 ? unshift<C>() : w.scale_type == SL_SCALE_E4M3 ? w.global : 1.0f;
 #pragma unroll
-    for (int i = 0; i < 32; i++)
-        acc[i >> 4][i & 15] = __fmul_rn(acc[i >> 4][i & 15], factor);
+    for (int i = 0; i < 16; i++)
+        acc[i] = __fmul_rn(acc[i], factor);
 }
 
-/* Output (from the first of the box) and token of value i of acc[m]. */
-__device__ static inline int out_of(int m, int i)
+/* Output (from the first of the box) and token of value i of acc. */
+__device__ static inline int out_of(int i)
 {
-    return 64 * m + (threadIdx.x >> 5 & 3) * 16 + (threadIdx.x & 31) / 4 + 8 * (i >> 1 & 1);
+    return (threadIdx.x >> 7 & 1) * 64 + (threadIdx.x >> 5 & 3) * 16 + (threadIdx.x & 31) / 4 +
+           8 * (i >> 1 & 1);
 }
 
 __device__ static inline int token_of(int i)
@@ -250,41 +257,43 @@ __device__ static inline int token_of(int i)
     return 8 * (i >> 2) + 2 * (threadIdx.x & 3) + (i & 1);
 }
 
-/* The largest magnitude of each token over the outputs of the box, for the threads that hold it. all: [4][MT_TOKENS]. */
-__device__ static inline void largest(const float (&v)[2][16], float *all, float (&amax)[8])
+/* The largest magnitude of each token over the outputs of the box, for the threads that hold it. all: [8][MT_TOKENS]. */
+__device__ static inline void largest(const float (&v)[16], float *all, float (&amax)[8])
 {
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 7;
 
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         int i = (n >> 1) * 4 + (n & 1);
-        float a = fmaxf(fmaxf(fabsf(v[0][i]), fabsf(v[0][i + 2])), fmaxf(fabsf(v[1][i]), fabsf(v[1][i + 2])));
+        float a = fmaxf(fabsf(v[i]), fabsf(v[i + 2]));
         for (int o = 4; o < 32; o <<= 1)
             a = fmaxf(a, __shfl_xor_sync(0xffffffffu, a, o));
         if (lane < 4)
             all[warp * MT_TOKENS + token_of(i)] = a;
     }
-    sl_bar_sync(BAR_AMAX, 128);
+    sl_bar_sync(BAR_AMAX, MULTIPLIERS / 2);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         int t = token_of((n >> 1) * 4 + (n & 1));
-        amax[n] =
-            fmaxf(fmaxf(all[t], all[MT_TOKENS + t]), fmaxf(all[2 * MT_TOKENS + t], all[3 * MT_TOKENS + t]));
+        amax[n] = all[t];
+#pragma unroll
+        for (int w = 1; w < 8; w++)
+            amax[n] = fmaxf(amax[n], all[w * MT_TOKENS + t]);
     }
 }
 
 /* silu(gate) * up, quantised where inputs are: gate is acc, up comes from the exchange memory. */
 template <bool A8>
 __device__ static inline void finish_dual(const half_args &p, const half_tile &t, const uint32_t *up,
-                                          float *all, float (&acc)[2][16])
+                                          float *all, float (&acc)[16])
 {
     float amax[8];
 
 #pragma unroll
-    for (int i = 0; i < 32; i += 2) {
-        uint32_t pair = up[i / 2 * 128 + (threadIdx.x & 127)];
+    for (int i = 0; i < 16; i += 2) {
+        uint32_t pair = up[i / 2 * (MULTIPLIERS / 2) + threadIdx.x];
         float2 u = __bfloat1622float2(*(__nv_bfloat162 *)&pair);
-        float *g = &acc[i >> 4][i & 15];
+        float *g = &acc[i];
         g[0] = sl_bf16r(sl_glu_mul(sl_bf16r(g[0]), u.x, p.glu));
         g[1] = sl_bf16r(sl_glu_mul(sl_bf16r(g[1]), u.y, p.glu));
     }
@@ -297,21 +306,18 @@ __device__ static inline void finish_dual(const half_args &p, const half_tile &t
         float s = A8 ? sl_scale_act_d(amax[(i >> 2) * 2 + (i & 1)]) : 1.0f;
         if (token >= t.count)
             continue;
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            int64_t at = row * p.outs + t.out0 + out_of(m, i);
-            if (A8)
-                ((uint8_t *)p.mid)[at] = sl_e4m3(acc[m][i] * sl_inverse_pow2(s));
-            else
-                ((__nv_bfloat16 *)p.mid)[at] = __float2bfloat16_rn(acc[m][i]);
-        }
-        if (A8 && out_of(0, i) == 0)
+        int64_t at = row * p.outs + t.out0 + out_of(i);
+        if (A8)
+            ((uint8_t *)p.mid)[at] = sl_e4m3(acc[i] * sl_inverse_pow2(s));
+        else
+            ((__nv_bfloat16 *)p.mid)[at] = __float2bfloat16_rn(acc[i]);
+        if (A8 && out_of(i) == 0)
             p.ms[(int64_t)(t.out0 / 128) * p.ld + row] = s;
     }
 }
 
 __device__ static inline void finish_down(const half_args &p, const half_tile &t, int out,
-                                          const float (&acc)[2][16])
+                                          const float (&acc)[16])
 {
 #pragma unroll
     for (int i = 0; i < 16; i++) {
@@ -321,8 +327,7 @@ __device__ static inline void finish_down(const half_args &p, const half_tile &t
         __nv_bfloat16 *at = (__nv_bfloat16 *)sl_moe_result_at(
                                 p.to, (uint8_t *)p.res, p.rows.pair[t.first + token], 2 * (int64_t)p.outs) +
                             out;
-        at[out_of(0, i)] = __float2bfloat16_rn(acc[0][i]);
-        at[out_of(1, i)] = __float2bfloat16_rn(acc[1][i]);
+        at[out_of(i)] = __float2bfloat16_rn(acc[i]);
     }
 }
 
@@ -330,32 +335,32 @@ template <bool A8, moe_codes C, int SETS, bool DUAL>
 __device__ static void consume(const half_args &p, st_ring<shape<A8>::STAGES> r, const float *xs,
                                uint32_t *exchange, float *all, int n_tiles)
 {
-    int wg = threadIdx.x >> 7;
-    float acc[2][16];
+    int wg = threadIdx.x >> 7, box = wg / 2;
+    float acc[16];
 
     for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
         half_tile t = tile_of<DUAL>(p, tile);
-        int out = DUAL ? t.out0 : t.out0 + wg * ST_BOX;
-        multiply<A8, C, SETS>(p, (DUAL && wg ? p.tb : p.ta)[t.e], r, xs, wg, out, acc);
+        int out = DUAL ? t.out0 : t.out0 + box * ST_BOX;
+        multiply<A8, C, SETS>(p, (DUAL && box ? p.tb : p.ta)[t.e], r, xs, wg, out + wg % 2 * 64, acc);
         if constexpr (!DUAL) {
             finish_down(p, t, out, acc);
         } else {
-            if (wg == 1)
+            if (box == 1)
 #pragma unroll
-                for (int i = 0; i < 32; i += 2)
-                    exchange[i / 2 * 128 + (threadIdx.x & 127)] =
-                        st_pack(acc[i >> 4][i & 15], acc[i >> 4][(i & 15) + 1]);
-            sl_bar_sync(BAR_UP_WRITTEN, ST_MULTIPLIERS);
-            if (wg == 0)
+                for (int i = 0; i < 16; i += 2)
+                    exchange[i / 2 * (MULTIPLIERS / 2) + threadIdx.x - MULTIPLIERS / 2] =
+                        st_pack(acc[i], acc[i + 1]);
+            sl_bar_sync(BAR_UP_WRITTEN, MULTIPLIERS);
+            if (box == 0)
                 finish_dual<A8>(p, t, exchange, all, acc);
-            sl_bar_sync(BAR_UP_READ, ST_MULTIPLIERS);
+            sl_bar_sync(BAR_UP_READ, MULTIPLIERS);
         }
     }
 }
 #endif
 
 template <bool A8, moe_codes C, int SETS, bool DUAL>
-__global__ static void __launch_bounds__(ST_THREADS, 1) half_kernel(const __grid_constant__ half_args p)
+__global__ static void __launch_bounds__(THREADS, 1) half_kernel(const __grid_constant__ half_args p)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     typedef shape<A8> S;
@@ -364,20 +369,22 @@ __global__ static void __launch_bounds__(ST_THREADS, 1) half_kernel(const __grid
     uint32_t *exchange = (uint32_t *)(raw + pad + S::STAGES * S::STAGE);
     float *xs = (float *)((uint8_t *)exchange + EXCHANGE),
           *all = (float *)((uint8_t *)xs + S::STAGES * S::XS);
-    uint32_t bars = sl_smem_addr(all + 4 * MT_TOKENS);
+    uint32_t bars = sl_smem_addr(all + 8 * MT_TOKENS);
     st_ring<S::STAGES> r = {raw_at + pad, bars, bars + S::STAGES * 8, 0, 0};
 
     if (threadIdx.x == 0)
-        st_init_stages<S::STAGES>(r.full, r.empty);
+        st_init_stages<S::STAGES, MULTIPLIERS>(r.full, r.empty);
     sl_let_next_start();
     __syncthreads();
     int n_tiles = *p.rows.n_tiles * p.out_tiles;
-    if (threadIdx.x >= ST_MULTIPLIERS) {
-        if (threadIdx.x == ST_MULTIPLIERS)
+    if (threadIdx.x >= MULTIPLIERS) {
+        sl_registers_give<COPY_REGS>();
+        if (threadIdx.x == MULTIPLIERS)
             produce<A8, DUAL>(p, r, sl_smem_addr(xs), n_tiles);
         else
             sl_after_previous();
     } else {
+        sl_registers_take<MULTIPLY_REGS>();
         consume<A8, C, SETS, DUAL>(p, r, xs, exchange, all, n_tiles);
     }
 #endif
@@ -386,7 +393,7 @@ __global__ static void __launch_bounds__(ST_THREADS, 1) half_kernel(const __grid
 template <bool A8, moe_codes C, int SETS>
 static sl_status launch_both(sl_cuda *cu, const half_args &up, const half_args &down, sl_err *err)
 {
-    const sl_launch l = {dim3((unsigned)cu->sms), ST_THREADS, shape<A8>::SMEM, true};
+    const sl_launch l = {dim3((unsigned)cu->sms), THREADS, shape<A8>::SMEM, true};
 
     SL_TRY(SL_LAUNCH(cu, (half_kernel<A8, C, SETS, true>), l, err, up));
     return SL_LAUNCH(cu, (half_kernel<A8, C, SETS, false>), l, err, down);

@@ -51,18 +51,18 @@ template <moe_codes C> __device__ static inline __nv_bfloat162 bf16_of(uint32_t 
 }
 
 /*
- * The multipliers of the four rows of a thread (0 and 8, and 64 later) for a stage of 256 inputs, as they are in memory. They
+ * The multipliers of the two rows of a thread for a stage of 256 inputs, as they are in memory. They
  * are read one stage before they are used: nothing waits for memory. UNITS products of equally many inputs make a stage, and
  * each has SETS groups; int4 with SETS = 1 may have longer groups.
  */
 template <moe_codes C, int SETS, int UNITS> struct multipliers {
     static const int N = SETS * UNITS, WORDS = C == FP4 ? N / 4 : N;
-    uint32_t v[4][WORDS];
+    uint32_t v[2][WORDS];
 };
 
 struct multiplier_rows {
     const uint8_t *base;
-    uint32_t row[4]; /* the first multiplier of each row */
+    uint32_t row[2]; /* the first multiplier of each row */
     int group;
     bool wide, aligned; /* float32; to the words of a stage */
     sl_scale_type type;
@@ -77,8 +77,8 @@ __device__ static inline multiplier_rows rows_of(const sl_weight &w, int out)
         w.scale_type};
 
 #pragma unroll
-    for (int i = 0; i < 4; i++) /* a box may end after the last row */
-        s.row[i] = (uint32_t)min(first + 8 * (i & 1) + 64 * (i >> 1), w.out - 1) * groups;
+    for (int i = 0; i < 2; i++) /* a box may end after the last row */
+        s.row[i] = (uint32_t)min(first + 8 * i, w.out - 1) * groups;
     return s;
 }
 
@@ -117,7 +117,7 @@ __device__ static inline void fetch(const multiplier_rows &s, int stage, multipl
     const int N = SETS * UNITS;
 
 #pragma unroll
-    for (int r = 0; r < 4; r++)
+    for (int r = 0; r < 2; r++)
         if constexpr (C == FP4) {
             load_words<N / 4>(s.base + s.row[r] + stage * N, s.aligned, 1, m.v[r]);
         } else if constexpr (SETS > 1) {

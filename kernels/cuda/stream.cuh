@@ -33,11 +33,12 @@
  * thread that copies, and after all bytes that it announced have arrived. A phase of `empty` ends after one arrival of
  * each warp that multiplies.
  */
-template <int N> __device__ static inline void st_init_stages(uint32_t full, uint32_t empty)
+template <int N, int THREADS = ST_MULTIPLIERS>
+__device__ static inline void st_init_stages(uint32_t full, uint32_t empty)
 {
     for (int i = 0; i < N; i++) {
         sl_mbar_init(full + i * 8, 1);
-        sl_mbar_init(empty + i * 8, ST_MULTIPLIERS / 32);
+        sl_mbar_init(empty + i * 8, THREADS / 32);
     }
     sl_mbar_init_fence();
 }
