@@ -119,8 +119,8 @@ def test_impossible_numbers_are_the_clients_fault(t, field, value):
 
 
 @pytest.mark.parametrize("body", [{"guided_json": {"type": "object"}, "regex": "a"}, {"structured_outputs": {"json": 5}},
-                                  {"guided_choice": [5]}, {"guided_regex": {}}, {"guided_grammar": "x" * 40000}, {"echo": True},
-                                  {"prompt_logprobs": 1}, {"max_token": 1}])
+                                  {"guided_choice": [5]}, {"guided_regex": {}}, {"guided_grammar": "x" * 40000}, {"echo": "yes"},
+                                  {"stream": True, "prompt_logprobs": 1}, {"max_token": 1}])
 def test_what_is_not_served_is_refused_by_name(t, body):
     name = list(body)[-1]
     for path, prompt in (("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})):
