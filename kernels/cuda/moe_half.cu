@@ -223,7 +223,7 @@ __device__ static inline void multiply(const half_args &p, const sl_weight &w, s
                                        const float *xs, int wg, int out, float (&acc)[16])
 {
     typedef shape<A8> S;
-    const multiplier_rows rows = rows_of(w, out);
+    const multiplier_rows rows = rows_of < A8 ? 2 : 4 > (w, out);
     multipliers<C, SETS, A8 ? 2 : 4> next;
 
     fetch(rows, 0, next);

@@ -58,23 +58,30 @@ template <moe_codes C> __device__ static inline __nv_bfloat162 bf16_of(uint32_t 
 template <moe_codes C, int SETS, int UNITS> struct multipliers {
     static const int N = SETS * UNITS, WORDS = C == FP4 ? N / 4 : N;
     uint32_t v[2][WORDS];
+    int shift[2]
+             [SETS == 1 ? N : 1]; /* int4, SETS = 1: what moves a multiplier to the upper end of its word */
 };
 
 struct multiplier_rows {
     const uint8_t *base;
-    uint32_t row[2]; /* the first multiplier of each row */
-    int group;
+    uint32_t row[2];    /* the first multiplier of each row */
+    int ratio;          /* SETS = 1: the products that share a multiplier */
+    uint32_t magic;     /* 2^32 / ratio, rounded up; unused if that is 1 */
     bool wide, aligned; /* float32; to the words of a stage */
     sl_scale_type type;
 };
 
-__device__ static inline multiplier_rows rows_of(const sl_weight &w, int out)
+template <int UNITS> __device__ static inline multiplier_rows rows_of(const sl_weight &w, int out)
 {
-    int groups = (w.in + w.group - 1) / w.group,
+    int groups = (w.in + w.group - 1) / w.group, ratio = max(w.group / (K_STAGE / UNITS), 1),
         first = out + (threadIdx.x >> 5 & 3) * 16 + (threadIdx.x & 31) / 4;
-    multiplier_rows s = {
-        w.multiplier, {}, w.group, w.scale_type == SL_SCALE_F32, (uintptr_t)w.multiplier % 16 == 0,
-        w.scale_type};
+    multiplier_rows s = {w.multiplier,
+                         {},
+                         ratio,
+                         0xffffffffu / ratio + 1,
+                         w.scale_type == SL_SCALE_F32,
+                         (uintptr_t)w.multiplier % 16 == 0,
+                         w.scale_type};
 
 #pragma unroll
     for (int i = 0; i < 2; i++) /* a box may end after the last row */
@@ -125,17 +132,16 @@ __device__ static inline void fetch(const multiplier_rows &s, int stage, multipl
                 load_words<N>(s.base + 4 * (int64_t)(s.row[r] + stage * N), s.aligned, 4, m.v[r]);
             else
                 load_words<N / 2>(s.base + 2 * (int64_t)(s.row[r] + stage * N), s.aligned, 2, m.v[r]);
-        } else {
+        } else { /* a word has the multiplier: one kind of load, so that none waits for another */
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                int64_t at = s.row[r] + (stage * K_STAGE + i * (K_STAGE / N)) / s.group;
-                uint16_t half;
-                if (s.wide) {
-                    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(m.v[r][i]) : "l"(s.base + 4 * at));
-                } else {
-                    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(half) : "l"(s.base + 2 * at));
-                    m.v[r][i] = half;
-                }
+                uint32_t unit = stage * N + i;
+                int64_t at = s.row[r] + (s.ratio == 1 ? unit : __umulhi(unit, s.magic));
+                const uint8_t *byte = s.base + (at << (s.wide ? 2 : 1));
+                m.shift[r][i] = s.wide ? 0 : 16 - 8 * (int)((uintptr_t)byte & 2);
+                asm volatile("ld.global.nc.u32 %0, [%1];"
+                             : "=r"(m.v[r][i])
+                             : "l"((uintptr_t)byte & ~(uintptr_t)3));
             }
         }
 }
@@ -152,7 +158,7 @@ __device__ static inline float multiplier(const multiplier_rows &s, const multip
         uint32_t two = m.v[r][i / 2];
         return __uint_as_float(s.wide ? m.v[r][i] : i % 2 ? two & 0xffff0000u : two << 16);
     } else {
-        return __uint_as_float(s.wide ? m.v[r][i] : m.v[r][i] << 16);
+        return __uint_as_float(m.v[r][i] << m.shift[r][i] & (s.wide ? ~0u : 0xffff0000u));
     }
 }
 #endif
