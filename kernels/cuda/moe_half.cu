@@ -319,15 +319,20 @@ __device__ static inline void finish_dual(const half_args &p, const half_tile &t
 __device__ static inline void finish_down(const half_args &p, const half_tile &t, int out,
                                           const float (&acc)[16])
 {
+    int pair[8]; /* read together, also for tokens that do not exist */
+
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-        int token = token_of(i);
-        if (token >= t.count || out >= p.outs)
+    for (int n = 0; n < 8; n++)
+        pair[n] = p.rows.pair[t.first + min(token_of((n >> 1) * 4 + (n & 1)), t.count - 1)];
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        int i = (n >> 1) * 4 + (n & 1);
+        if (token_of(i) >= t.count || out >= p.outs)
             continue;
-        __nv_bfloat16 *at = (__nv_bfloat16 *)sl_moe_result_at(
-                                p.to, (uint8_t *)p.res, p.rows.pair[t.first + token], 2 * (int64_t)p.outs) +
-                            out;
+        __nv_bfloat16 *at =
+            (__nv_bfloat16 *)sl_moe_result_at(p.to, (uint8_t *)p.res, pair[n], 2 * (int64_t)p.outs) + out;
         at[out_of(i)] = __float2bfloat16_rn(acc[i]);
+        at[out_of(i + 2)] = __float2bfloat16_rn(acc[i + 2]);
     }
 }
 
