@@ -102,7 +102,10 @@ sl_status sl_residency_adopt(sl_run *r, sl_ticket *t, sl_err *err)
 
 bool sl_residency_held(const sl_run *r)
 {
-    return r->core.tickets.count[SL_TICKET_RUNNING] || r->prompts.n || r->n_flights;
+    bool held = r->n_flights > 0;
+    for (sl_ticket *t = NULL; !held && (t = sl_tickets_next(&r->core.tickets, t, ~0u));)
+        held = sl_run_of(t)->seq != NULL;
+    return held;
 }
 
 bool sl_residency_give(sl_run *r)

@@ -217,8 +217,8 @@ int32_t sl_drafts_confirm(sl_run *r, sl_ticket *t, const sl_step_item *it);
 /* t has its prompt's sequence, which is resident: it stays so while there is room, else it is spilled. Errors
  * as sl_residency_open(); it has no sequence then. */
 sl_status sl_residency_adopt(sl_run *r, sl_ticket *t, sl_err *err);
-/* Whether requests that run, prompts that are computed or a step in flight hold device memory, so that another one that finds none can
- * wait for theirs. */
+/* Whether a request holds device memory, in whatever state (it runs, its prompt is computed, its pages are checked), or a step in flight
+ * does: another request that finds none can wait for theirs. */
 bool sl_residency_held(const sl_run *r);
 /* Spills the longest resident request for the sake of a prompt; false: there is none. */
 bool sl_residency_give(sl_run *r);

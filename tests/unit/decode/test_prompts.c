@@ -354,6 +354,38 @@ START_TEST(prompts_hold_the_device)
 }
 END_TEST
 
+/* The same while the only one that holds memory has its prompt and waits for the checker. */
+START_TEST(a_checked_prompt_holds_the_device)
+{
+    open_both();
+    dd_close(&x);
+    o.verify = SL_CFG_VERIFY_ALWAYS;
+    dd_open(&x, &o);
+    dd_reserve_own(&x, 1, 200, 50, 1);
+    compute(1);
+    dd_check(&x);
+    x.seen = x.n_said;
+    end(1);
+    dd_reserve_own(&x, 2, 200, 50, 1); /* finds the pages of the first */
+    compute(2);
+    ck_assert_int_eq(dd_ticket(&x, 2)->state, SL_TICKET_CHECKING);
+    dd_reserve_own(&x, 3, 130, 50, 3);
+    x.fail_open = SL_ERR_EXHAUSTED;
+    step();
+    ck_assert_int_eq(x.fail_open, SL_OK); /* it was tried */
+    ck_assert_int_eq(dd_ticket(&x, 3)->state, SL_TICKET_PROMPT);
+    compute(3);
+    dd_check(&x);
+    step();
+    expect_stream(dd_ticket(&x, 2), 200, 1);
+    expect_stream(dd_ticket(&x, 3), 130, 3);
+    x.seen = x.n_said;
+    end(2);
+    end(3);
+    dd_close(&x);
+}
+END_TEST
+
 /* A worker of role both also takes prompts that a prefill worker ships; a decode worker computes none. */
 START_TEST(with_and_without_a_writer)
 {
@@ -392,6 +424,7 @@ int main(void)
     tcase_add_test(t, waiting_and_draining);
     tcase_add_test(t, slots);
     tcase_add_test(t, prompts_hold_the_device);
+    tcase_add_test(t, a_checked_prompt_holds_the_device);
     tcase_add_test(t, with_and_without_a_writer);
     suite_add_tcase(s, t);
     return run_suite(s);
