@@ -103,9 +103,9 @@ static sl_status to_letters(sl_eval_line *l, const char *field, sl_err *err)
 {
     const json_t *given = json_object_get(l->object, field);
     for (int32_t i = 0; i < l->item->n_answers; i++) {
-        const char c = letter_of(l->item, json_is_array(given) ? json_array_get(given, (size_t)i) : given,
-                                 l->item->answers[i]);
-        if (!c)
+        const char c[2] = {letter_of(l->item, json_is_array(given) ? json_array_get(given, (size_t)i) : given,
+                                     l->item->answers[i])};
+        if (!c[0])
             return sl_fail(
                 err, SL_ERR_INVALID,
                 "field \"%s\": \"%.40s\" is no choice: neither a letter from A to %c, nor the text or the number of "
@@ -113,7 +113,7 @@ static sl_status to_letters(sl_eval_line *l, const char *field, sl_err *err)
                 field, l->item->answers[i],
                 'A' + (l->item->n_choices ? l->item->n_choices : SL_EVAL_CHOICES) - 1);
         free(l->item->answers[i]);
-        SL_TRY(take(strndup(&c, 1), &l->item->answers[i], err));
+        SL_TRY(take(strdup(c), &l->item->answers[i], err));
     }
     return SL_OK;
 }

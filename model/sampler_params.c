@@ -281,8 +281,10 @@ sl_status sl_sampling_read(sl_rd *r, sl_sampling *out)
     sl_rd_i32s(r, &s.stop_ids, &n, SL_STOP_IDS_MAX);
     s.n_stop_ids = (uint32_t)n;
     read_constraint(r, &s);
-    if (version == WIRE_VERSION_SCORES)
+    if (version == WIRE_VERSION_SCORES) {
         s.prompt_logprobs = sl_rd_i32(r);
+        r->bad |= s.prompt_logprobs == 0; /* is written in the other version */
+    }
     if (r->bad) {
         sl_sampling_free(&s);
         return SL_ERR_CORRUPT;

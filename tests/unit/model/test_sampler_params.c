@@ -128,6 +128,9 @@ START_TEST(wire_of_prompt_logprobs)
         sl_sampling_free(&got);
         r = sl_rd_init(asked.data, asked.len - 1);
         ck_assert_int_eq(sl_sampling_read(&r, &got), SL_ERR_CORRUPT);
+        memset(asked.data + asked.len - 4, 0, 4); /* none, which has the other form */
+        r = sl_rd_init(asked.data, asked.len);
+        ck_assert_int_eq(sl_sampling_read(&r, &got), SL_ERR_CORRUPT);
         sl_wr_free(&asked);
     }
     sl_wr_free(&plain);
