@@ -133,7 +133,7 @@ def test_nothing_from_elsewhere(open_cluster):
 
 def browser(directory, *args):
     if not real.have("chromium"):
-        pytest.skip("chromium is not installed")
+        pytest.skip("chromium is not installed (scripts/install-deps --page)")
     r = subprocess.run(["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
                         f"--user-data-dir={directory}/profile", *args], capture_output=True, text=True, timeout=120, check=False)
     assert r.returncode == 0, r.stderr
