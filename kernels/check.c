@@ -254,6 +254,7 @@ void sl_chk_moe_route(sl_chk *c, const void *params)
     sl_chk_count(c, "tokens", p->tokens);
     sl_chk_pos(c, "experts", p->experts);
     sl_chk_count(c, "groups", p->groups);
+    sl_chk_need(c, (unsigned)p->score <= SL_ROUTE_SQRT_SOFTPLUS, "score", "is unknown");
     sl_chk_need(c, p->experts % groups == 0, "groups", "does not divide experts");
     sl_chk_need(c, groups == 1 || (p->top_groups >= 1 && p->top_groups <= groups), "top_groups",
                 "must be within 1..groups");

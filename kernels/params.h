@@ -513,8 +513,15 @@ typedef struct sl_silu_mul_params {
     sl_glu glu;
 } sl_silu_mul_params;
 
+/* What a router makes of its logits, in float32. */
+typedef enum {
+    SL_ROUTE_SIGMOID,
+    SL_ROUTE_SOFTMAX,       /* over all experts */
+    SL_ROUTE_SQRT_SOFTPLUS, /* sqrt(ln(1 + e^x)) */
+} sl_route_score;
+
 /*
- * Router (1.5): s = sigmoid(logits); c = s + bias. Group score = sum of its two largest c (of one, if a group
+ * Router (1.5): s = sigmoid(logits), or another score; c = s + bias. Group score = sum of its two largest c (of one, if a group
  * has one expert); the top_groups best groups stay, of their experts the top_k best c. Ties: smaller index.
  * weights = s / sum of the chosen s (if normalise, summed in ascending expert order) * scale. groups <= 1: no
  * groups.
@@ -529,6 +536,7 @@ typedef struct sl_moe_route_params {
     bool
         zero_refused; /* experts of the other groups stay, with c = 0, so one of them may be chosen before a negative c */
     float scale;
+    sl_route_score score;
 } sl_moe_route_params;
 
 /*

@@ -56,6 +56,29 @@ static void drop_groups(const sl_moe_route_params *p, float *choice, uint8_t *ta
             memset(taken + g * per, 1, (size_t)per);
 }
 
+/* ln(1 + e^x) without overflow. */
+static float softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x));
+}
+
+static void make_scores(const sl_moe_route_params *p, const float *logits, float *score)
+{
+    float top = logits[0], sum = 0;
+
+    for (int32_t e = 0; e < p->experts; e++) {
+        top = fmaxf(top, logits[e]);
+        score[e] = p->score == SL_ROUTE_SQRT_SOFTPLUS ? sqrtf(softplus(logits[e]))
+                                                      : 1.0f / (1.0f + expf(-logits[e]));
+    }
+    if (p->score != SL_ROUTE_SOFTMAX)
+        return;
+    for (int32_t e = 0; e < p->experts; e++)
+        sum += score[e] = expf(logits[e] - top);
+    for (int32_t e = 0; e < p->experts; e++)
+        score[e] /= sum;
+}
+
 static void route(const sl_moe_route_params *p, int64_t t, float *score, uint8_t *taken)
 {
     const float *logits = p->logits + t * p->experts;
@@ -67,10 +90,9 @@ static void route(const sl_moe_route_params *p, int64_t t, float *score, uint8_t
 
     memset(taken, 0, (size_t)p->experts);
     memset(chosen, 0, (size_t)p->experts);
-    for (int32_t e = 0; e < p->experts; e++) {
-        score[e] = 1.0f / (1.0f + expf(-logits[e]));
+    make_scores(p, logits, score);
+    for (int32_t e = 0; e < p->experts; e++)
         choice[e] = p->bias ? score[e] + p->bias[e] : score[e];
-    }
     if (p->groups > 1)
         drop_groups(p, choice, taken, groups, kept);
     for (int32_t i = 0; i < p->top_k; i++) {

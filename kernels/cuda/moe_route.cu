@@ -1,4 +1,4 @@
-/* Expert choice: sigmoid scores, group-limited top-k (of equal scores the smaller index wins), weights normalised
+/* Expert choice: scores, group-limited top-k (of equal scores the smaller index wins), weights normalised
  * and scaled. One warp per token. */
 #include "kernels/cuda/common.cuh"
 
@@ -45,6 +45,28 @@ __device__ static void group_scores(const float *c, int groups, int per, float *
     __syncwarp();
 }
 
+/* s[0 .. experts - 1], the scores of a token, by one warp. */
+__device__ static void make_scores(const sl_moe_route_params &p, const float *logits, float *s)
+{
+    float top = -INFINITY, sum = 0;
+
+    for (int i = threadIdx.x; i < p.experts; i += 32) {
+        float x = logits[i];
+        top = fmaxf(top, x);
+        s[i] = p.score == SL_ROUTE_SQRT_SOFTPLUS ? sqrtf(x > 20 ? x : log1pf(expf(x))) : sl_sigmoid(x);
+    }
+    if (p.score != SL_ROUTE_SOFTMAX)
+        return;
+    for (int o = 16; o; o >>= 1)
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, o));
+    for (int i = threadIdx.x; i < p.experts; i += 32)
+        sum += s[i] = expf(logits[i] - top);
+    for (int o = 16; o; o >>= 1)
+        sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    for (int i = threadIdx.x; i < p.experts; i += 32)
+        s[i] = s[i] / sum;
+}
+
 __global__ static void moe_route_kernel(sl_moe_route_params p)
 {
     __shared__ float s[MAX_EXPERTS], c[MAX_EXPERTS], score[MAX_EXPERTS];
@@ -52,10 +74,9 @@ __global__ static void moe_route_kernel(sl_moe_route_params p)
     __shared__ int chosen[MAX_TOP_K];
     int64_t t = blockIdx.x;
 
-    for (int i = threadIdx.x; i < p.experts; i += 32) {
-        s[i] = sl_sigmoid(p.logits[t * p.experts + i]);
+    make_scores(p, p.logits + t * p.experts, s);
+    for (int i = threadIdx.x; i < p.experts; i += 32)
         c[i] = p.bias ? __fadd_rn(s[i], p.bias[i]) : s[i];
-    }
     __syncwarp();
     if (p.groups > 1) {
         int per = p.experts / p.groups;

@@ -7,7 +7,7 @@
 #include "kernels/formats.h"
 #include "tests/unit/kernels/cf.h"
 
-/* T, experts, groups, top_groups, top_k, bias, normalise, ties, refused groups are zero */
+/* T, experts, groups, top_groups, top_k, bias, normalise, ties, refused groups are zero, score */
 static void route(cf_run *r, const int64_t *a)
 {
     sl_moe_route_params p = {.tokens = (int32_t)r->n, .experts = (int32_t)a[1], .groups = (int32_t)a[2]};
@@ -18,6 +18,7 @@ static void route(cf_run *r, const int64_t *a)
     p.normalise = a[6];
     p.zero_refused = a[8];
     p.scale = 2.5f;
+    p.score = (sl_route_score)a[9];
     for (int64_t t = 0; t < r->n; t++)
         for (int64_t i = 0; i < a[1]; i++) {
             float v = 4 * cf_uniform(1, (r->first + t) * a[1] + i);
@@ -348,6 +349,11 @@ static void ep(cf_run *r, const int64_t *a)
 static const cf_case cases[] = {
     {SL_OP_MOE_ROUTE, "T=40 E=16 4 groups of 2 zero", route, {40, 16, 4, 2, 6, 1, 1, 0, 1}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=40 E=256 8 groups of 4 zero", route, {40, 256, 8, 4, 8, 1, 1, 0, 1}, CF_SPLIT},
+    {SL_OP_MOE_ROUTE, "T=33 E=512 k=10 softmax", route, {33, 512, 0, 0, 10, 0, 1, 0, 0, 1}, CF_SPLIT},
+    {SL_OP_MOE_ROUTE, "T=9 E=256 k=6 softmax", route, {9, 256, 1, 1, 6, 0, 0, 0, 0, 1}, CF_SPLIT},
+    {SL_OP_MOE_ROUTE, "T=9 E=12 k=3 softmax", route, {9, 12, 0, 0, 3, 1, 1, 0, 0, 1}, CF_SPLIT},
+    {SL_OP_MOE_ROUTE, "T=9 E=256 k=6 sqrt softplus", route, {9, 256, 1, 1, 6, 1, 1, 0, 0, 2}, CF_SPLIT},
+    {SL_OP_MOE_ROUTE, "T=9 E=10 k=3 sqrt softplus", route, {9, 10, 0, 0, 3, 0, 1, 0, 0, 2}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=1 E=1", route, {1, 1, 1, 1, 1, 0, 1, 0}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=9 E=16 groups=4/2 k=4", route, {9, 16, 4, 2, 4, 1, 1, 0}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=40 E=256 groups=8/4 k=8", route, {40, 256, 8, 4, 8, 1, 1, 0}, CF_SPLIT | CF_PERF},

@@ -325,6 +325,20 @@ static void ref_moe(const void *params)
     free(sum);
 }
 
+static double ref_route_score(const sl_moe_route_params *p, const float *logits, int32_t e)
+{
+    const double x = (double)logits[e];
+    double all = 0;
+
+    if (p->score == SL_ROUTE_SIGMOID)
+        return 1 / (1 + exp(-x));
+    if (p->score == SL_ROUTE_SQRT_SOFTPLUS)
+        return sqrt(log1p(exp(x)));
+    for (int32_t o = 0; o < p->experts; o++)
+        all += exp((double)logits[o] - x);
+    return 1 / all;
+}
+
 static void ref_moe_route(const void *params)
 {
     const sl_moe_route_params *p = params;
@@ -336,7 +350,7 @@ static void ref_moe_route(const void *params)
         int32_t n = 0;
 
         for (int32_t e = 0; e < E; e++) {
-            s[e] = 1 / (1 + exp(-(double)p->logits[t * E + e]));
+            s[e] = ref_route_score(p, p->logits + t * E, e);
             c[e] = s[e] + (p->bias ? (double)p->bias[e] : 0);
         }
         for (int32_t g = 0; g < G; g++) { /* the largest sum of two different experts of the group */
