@@ -22,6 +22,7 @@ struct sl_checkpoint {
     size_t n_files;
     sl_ck_tensor *tensors;
     size_t count;
+    char *names; /* those that are not a part of the file's name */
 };
 
 sl_status sl_read_file(const char *path, size_t limit, char **out, size_t *n, sl_err *err)
@@ -167,24 +168,58 @@ free_names:
 
 static int by_tensor_name(const void *a, const void *b)
 {
-    return strcmp(((const sl_ck_tensor *)a)->t->name, ((const sl_ck_tensor *)b)->t->name);
+    return strcmp(((const sl_ck_tensor *)a)->name, ((const sl_ck_tensor *)b)->name);
+}
+
+static bool begins(const char *s, const char *with)
+{
+    return strncmp(s, with, strlen(with)) == 0;
+}
+
+/* The name without the prefix of a text part; *room, where there is place for the whole name, may hold it then and moves on. */
+static const char *text_name(const char *name, char **room)
+{
+    static const char whole[] = "language_model.", inner[] = "model.language_model.", model[] = "model.";
+    if (begins(name, whole))
+        return name + sizeof whole - 1;
+    if (!begins(name, inner))
+        return name;
+    char *made = *room;
+    size_t n = strlen(name) - (sizeof inner - 1) + 1;
+    memcpy(made, model, sizeof model - 1);
+    memcpy(made + sizeof model - 1, name + sizeof inner - 1, n);
+    *room = made + sizeof model - 1 + n;
+    return made;
+}
+
+static sl_status list_tensors(sl_checkpoint *ck, sl_err *err)
+{
+    size_t total = 0, bytes = 1;
+    for (size_t f = 0; f < ck->n_files; f++) {
+        total += sl_st_count(ck->files[f]);
+        for (size_t i = 0; i < sl_st_count(ck->files[f]); i++)
+            bytes += strlen(sl_st_at(ck->files[f], i)->name) + 1;
+    }
+    ck->tensors = calloc(total ? total : 1, sizeof *ck->tensors);
+    ck->names = malloc(bytes);
+    if (!ck->tensors || !ck->names)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory for %zu tensors", ck->dir, total);
+    char *room = ck->names;
+    for (size_t f = 0; f < ck->n_files; f++)
+        for (size_t i = 0; i < sl_st_count(ck->files[f]); i++) {
+            const sl_st_tensor *t = sl_st_at(ck->files[f], i);
+            ck->tensors[ck->count++] =
+                (sl_ck_tensor){t, text_name(t->name, &room), ck->files[f], false, SL_CK_COMMON};
+        }
+    return SL_OK;
 }
 
 static sl_status merge(sl_checkpoint *ck, sl_err *err)
 {
-    size_t total = 0;
-    for (size_t f = 0; f < ck->n_files; f++)
-        total += sl_st_count(ck->files[f]);
-    ck->tensors = calloc(total ? total : 1, sizeof *ck->tensors);
-    if (!ck->tensors)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory for %zu tensors", ck->dir, total);
-    for (size_t f = 0; f < ck->n_files; f++)
-        for (size_t i = 0; i < sl_st_count(ck->files[f]); i++)
-            ck->tensors[ck->count++] =
-                (sl_ck_tensor){sl_st_at(ck->files[f], i), ck->files[f], false, SL_CK_COMMON};
+    SL_TRY(list_tensors(ck, err));
     qsort(ck->tensors, ck->count, sizeof *ck->tensors, by_tensor_name);
     for (size_t i = 1; i < ck->count; i++)
-        if (strcmp(ck->tensors[i - 1].t->name, ck->tensors[i].t->name) == 0)
+        if (strcmp(ck->tensors[i - 1].name, ck->tensors[i].name) == 0)
             return sl_fail(err, SL_ERR_INVALID, "%s: tensor %s is also in %s",
                            sl_st_label(ck->tensors[i].file), ck->tensors[i].t->name,
                            sl_st_label(ck->tensors[i - 1].file));
@@ -279,6 +314,7 @@ void sl_checkpoint_close(sl_checkpoint *ck)
     for (size_t i = 0; i < ck->n_files; i++)
         sl_st_close(ck->files[i]);
     free(ck->files);
+    free(ck->names);
     free(ck->tensors);
     free(ck->dir);
     free(ck);
@@ -296,8 +332,8 @@ sl_ck_tensor *sl_checkpoint_at(sl_checkpoint *ck, size_t i)
 
 sl_ck_tensor *sl_checkpoint_find(sl_checkpoint *ck, const char *name)
 {
-    sl_st_tensor wanted = {.name = name};
-    sl_ck_tensor key = {.t = &wanted};
+    char made[SL_ST_MAX_NAME + 1], *room = made;
+    sl_ck_tensor key = {.name = strlen(name) < sizeof made ? text_name(name, &room) : name};
     return ck->count ? bsearch(&key, ck->tensors, ck->count, sizeof key, by_tensor_name) : NULL;
 }
 

@@ -3,7 +3,10 @@
  *
  * The directory holds model.safetensors, or model.safetensors.index.json with its shards. The header of every shard is
  * checked, and the index must name exactly the tensors that the shards hold. The loader marks the tensors that it
- * takes, so that unused ones can be reported at the end. Ownership: a checkpoint owns the mappings of its files;
+ * takes, so that unused ones can be reported at the end.
+ *
+ * Models with pictures give the tensors of their text part a prefix: "language_model." before the whole name, or
+ * "model.language_model." in the place of "model.". Tensors are known by their names without it. Ownership: a checkpoint owns the mappings of its files;
  * tensors live until sl_checkpoint_close. Threads: one at a time.
  */
 #ifndef SL_MODEL_CHECKPOINT_H
@@ -19,6 +22,7 @@ enum { SL_CK_COMMON = -1, SL_CK_FUSED = -2 };
 
 typedef struct sl_ck_tensor {
     const sl_st_tensor *t;
+    const char *name; /* t->name without the prefix of a text part, as below */
     const sl_safetensors *file;
     bool used;
     int32_t expert; /* of a tensor in use: the routed expert that it belongs to, or one of the above */
@@ -30,7 +34,7 @@ void sl_checkpoint_close(sl_checkpoint *ck);
 size_t sl_checkpoint_count(const sl_checkpoint *ck);
 /* The i-th tensor in ascending order of names, which does not depend on the sharding. */
 sl_ck_tensor *sl_checkpoint_at(sl_checkpoint *ck, size_t i);
-/* NULL when absent. Does not mark. */
+/* By either name; NULL when absent. Does not mark. */
 sl_ck_tensor *sl_checkpoint_find(sl_checkpoint *ck, const char *name);
 const char *sl_checkpoint_dir(const sl_checkpoint *ck);
 

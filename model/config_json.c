@@ -21,6 +21,40 @@ static const sl_cfg_int_key int_keys[] = {
     {"max_position_embeddings", SL_CFG_FIELD(max_context), 1, 1 << 24, SL_CFG_REQUIRED},
 };
 
+static bool is_name(const char *s, const char *a, const char *b)
+{
+    return strcmp(s, a) == 0 || (b && strcmp(s, b) == 0);
+}
+
+/*
+ * The keys of the text part of a model with pictures are in text_config: they take the place of the document's own. What the
+ * document says besides (how weights are quantised, ids of tokens) stays where the text part says nothing.
+ */
+static sl_status open_text(sl_config_reader *x, const sl_family *f)
+{
+    const json_t *text = sl_cfg_get(x->root, "text_config");
+    const char *type = NULL, *key;
+    json_t *v;
+    if (!text)
+        return SL_OK;
+    if (!json_is_object(text))
+        return sl_cfg_bad(x, "text_config: not an object");
+    SL_TRY(sl_cfg_string(x, text, "model_type", &type));
+    if (type && !is_name(type, f->model_type, f->text_type))
+        return sl_cfg_cannot(x, "text_config: model_type \"%.64s\" is not supported, %s is", type,
+                             f->text_type ? f->text_type : f->model_type);
+    json_t *all = json_copy((json_t *)(uintptr_t)x->root);
+    bool ok = all != NULL;
+    json_object_foreach((json_t *)(uintptr_t)text, key, v) if (ok && !json_is_null(v)) ok =
+        json_object_set(all, key, v) == 0;
+    if (!ok) {
+        json_decref(all);
+        return sl_fail(x->err, SL_ERR_NO_MEMORY, "%s: no memory for a config", x->label);
+    }
+    x->root = x->filled = all;
+    return SL_OK;
+}
+
 static sl_status read_identity(sl_config_reader *x, const sl_family **family)
 {
     const char *type = NULL;
@@ -38,13 +72,13 @@ static sl_status read_identity(sl_config_reader *x, const sl_family **family)
     const json_t *a = sl_cfg_get(x->root, "architectures");
     if (a && (!json_is_array(a) || json_array_size(a) != 1 || !json_is_string(json_array_get(a, 0))))
         return sl_cfg_bad(x, "architectures: not a list of one name");
-    if (a && strcmp(json_string_value(json_array_get(a, 0)), f->architecture) != 0)
+    if (a && !is_name(json_string_value(json_array_get(a, 0)), f->architecture, f->text_architecture))
         return sl_cfg_cannot(x, "architectures: \"%.64s\" is not supported, %s is",
                              json_string_value(json_array_get(a, 0)), f->architecture);
     snprintf(x->c->family, sizeof x->c->family, "%s", f->model_type);
     snprintf(x->c->architecture, sizeof x->c->architecture, "%s", f->architecture);
     *family = f;
-    return SL_OK;
+    return open_text(x, f);
 }
 
 static sl_status add_eos(sl_config_reader *x, const json_t *v, const char *key)
@@ -91,11 +125,14 @@ static sl_status parse_object(const char *text, size_t n, const char *label, jso
 }
 
 /* The keys that every family has. */
-static sl_status read_common(sl_config_reader *x)
+static sl_status read_common(sl_config_reader *x, const sl_family *f)
 {
+    const char *act = NULL;
     double eps;
     SL_TRY(sl_cfg_ints(x, int_keys, SL_COUNT(int_keys)));
-    SL_TRY(sl_cfg_only_string(x, "hidden_act", "silu"));
+    SL_TRY(sl_cfg_string(x, x->root, "hidden_act", &act));
+    if (act && !(f->hidden_act && strcmp(act, f->hidden_act) == 0))
+        SL_TRY(sl_cfg_only_string(x, "hidden_act", "silu"));
     SL_TRY(sl_cfg_only_false(x, "mlp_bias"));
     SL_TRY(sl_cfg_real(x, sl_cfg_get(x->root, "rms_norm_eps"), "rms_norm_eps", 1e-20, 1.0, &eps));
     x->c->rms_eps = (float)eps;
@@ -106,7 +143,7 @@ static sl_status read_config(sl_config_reader *x)
 {
     const sl_family *f = NULL;
     SL_TRY(read_identity(x, &f));
-    SL_TRY(read_common(x));
+    SL_TRY(read_common(x, f));
     SL_TRY(f->read_config(x, f));
     SL_TRY(sl_cfg_quantization(x));
     return read_ids(x);

@@ -75,6 +75,11 @@ sl_status sl_cfg_layer_words(sl_config_reader *x, const json_t *list, const char
 /* config_rope.c: `rope_parameters` (new) or `rope_theta` with `rope_scaling` (old), and the softmax scale that follows
  * from them. Needs qk_nope_head_dim, qk_rope_head_dim and max_context. A missing theta is an error, never a default. */
 sl_status sl_cfg_rope(sl_config_reader *x);
+/*
+ * The same for heads of which partial_rotary_factor (of `rope_parameters`, or of the document) says the share of the head_dim values
+ * that is rotated, the first ones; `rotated`: how many where no key says it. Sets qk_rope_head_dim and qk_nope_head_dim.
+ */
+sl_status sl_cfg_rope_part(sl_config_reader *x, int32_t head_dim, int32_t rotated);
 
 /* config_quant.c: quantization_config. */
 sl_status sl_cfg_quantization(sl_config_reader *x);

@@ -89,7 +89,13 @@ static sl_status find_type(sl_config_reader *x, const json_t *rope, sl_rope_type
     return sl_cfg_cannot(x, "rope_type: \"%.32s\" is not supported (default, yarn, llama3 are)", name);
 }
 
-sl_status sl_cfg_rope(sl_config_reader *x)
+static const json_t *rope_object(const sl_config_reader *x)
+{
+    const json_t *rope = sl_cfg_get(x->root, "rope_parameters");
+    return rope ? rope : sl_cfg_get(x->root, "rope_scaling");
+}
+
+static sl_status read_rope(sl_config_reader *x, bool part)
 {
     const json_t *rope = sl_cfg_get(x->root, "rope_parameters"), *old = sl_cfg_get(x->root, "rope_scaling");
     if (rope && !json_is_object(rope))
@@ -105,9 +111,31 @@ sl_status sl_cfg_rope(sl_config_reader *x)
     c->rope_factor = c->rope_attention_factor = 1;
     if (rope) {
         SL_TRY(find_type(x, rope, &c->rope_type));
-        SL_TRY(no_partial(x, rope));
+        if (!part)
+            SL_TRY(no_partial(x, rope));
         SL_TRY(types[c->rope_type].read(x, rope));
     }
     sl_rope_finish_config(c);
     return SL_OK;
+}
+
+sl_status sl_cfg_rope(sl_config_reader *x)
+{
+    return read_rope(x, false);
+}
+
+sl_status sl_cfg_rope_part(sl_config_reader *x, int32_t head_dim, int32_t rotated)
+{
+    static const char key[] = "partial_rotary_factor";
+    const json_t *rope = rope_object(x), *v = json_is_object(rope) ? sl_cfg_get(rope, key) : NULL;
+    double factor;
+    v = v ? v : sl_cfg_get(x->root, key);
+    if (v) {
+        SL_TRY(sl_cfg_real(x, v, key, 0, 1, &factor));
+        rotated = (int32_t)(head_dim * factor);
+    }
+    if (rotated < 2 || rotated > head_dim || rotated % 2)
+        return sl_cfg_bad(x, "%s: %d of %d values of a head would be rotated", key, rotated, head_dim);
+    x->c->qk_rope_head_dim = rotated, x->c->qk_nope_head_dim = head_dim - rotated;
+    return read_rope(x, true);
 }

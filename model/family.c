@@ -34,7 +34,7 @@ const sl_family *sl_family_find(const char *model_type)
 {
     const sl_family *f;
     for (size_t i = 0; (f = sl_family_at(i)); i++)
-        if (strcmp(f->model_type, model_type) == 0)
+        if (strcmp(f->model_type, model_type) == 0 || (f->text_type && strcmp(f->text_type, model_type) == 0))
             return f;
     return NULL;
 }
@@ -96,7 +96,8 @@ int64_t sl_dim_dense(const sl_model_config *c)
 
 int64_t sl_dim_shared(const sl_model_config *c)
 {
-    return (int64_t)c->n_shared_experts * c->moe_intermediate_size;
+    return c->shared_intermediate_size ? c->shared_intermediate_size
+                                       : (int64_t)c->n_shared_experts * c->moe_intermediate_size;
 }
 
 int64_t sl_dim_experts(const sl_model_config *c)

@@ -46,7 +46,7 @@ int64_t sl_dim_one(const sl_model_config *c);
 int64_t sl_dim_vocab(const sl_model_config *c);
 int64_t sl_dim_hidden(const sl_model_config *c);
 int64_t sl_dim_dense(const sl_model_config *c);  /* intermediate_size */
-int64_t sl_dim_shared(const sl_model_config *c); /* n_shared_experts * moe_intermediate_size */
+int64_t sl_dim_shared(const sl_model_config *c); /* of all shared experts together */
 int64_t sl_dim_experts(const sl_model_config *c);
 int64_t sl_dim_joined(const sl_model_config *c); /* 2 * hidden_size */
 
@@ -80,7 +80,9 @@ enum {
 };
 
 typedef struct sl_tensor_spec {
-    /* Of layer tensors the part after "model.layers.N."; several names that checkpoints use are separated by |. */
+    /* Of layer tensors the part after "model.layers.N."; several names that checkpoints use are separated by |. The prefix of
+     * the text part of a model with pictures is none of a name (model/checkpoint.h). A name that ends with #i/n stands for part
+     * i of a tensor that holds n such tensors, one after the other. */
     const char *name;
     int slot; /* SL_T_*, or SL_T_OWN + the family's number */
     sl_kind kind;
@@ -111,6 +113,10 @@ typedef struct sl_model_preset {
 
 typedef struct sl_family {
     const char *model_type, *architecture; /* as config.json has them */
+    /* The same of checkpoints that hold only the text part of a model with pictures; NULL: there are none. */
+    const char *text_type, *text_architecture;
+    const char *
+        hidden_act; /* the name that configs of the family have for its activation, besides "silu"; NULL: none */
 
     /* Reads and checks the family's own keys into x->c. The keys that all families share are already there. */
     sl_status (*read_config)(struct sl_config_reader *x, const struct sl_family *f);
@@ -150,7 +156,7 @@ typedef struct sl_family {
     const void *traits; /* constants which the family's own functions read; may be NULL */
 } sl_family;
 
-/* NULL when the type is unknown. */
+/* By model_type or text_type. NULL when the type is unknown. */
 const sl_family *sl_family_find(const char *model_type);
 /* The i-th known family, NULL after the last. */
 const sl_family *sl_family_at(size_t i);

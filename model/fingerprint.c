@@ -102,6 +102,8 @@ static void put_config(sl_wr *w, const sl_model_config *c)
 static void put_more(sl_wr *w, const sl_model_config *c)
 {
     const sl_glu *g[] = {&c->mlp_glu, &c->expert_glu};
+    if (c->shared_intermediate_size)
+        sl_wr_u32(w, (uint32_t)c->shared_intermediate_size);
     if (c->rope_halves)
         sl_wr_str(w, "rope halves");
     if (c->streams.count) {

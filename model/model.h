@@ -68,6 +68,8 @@ typedef struct sl_model_config {
     int32_t v_head_dim;                /* of values; in families with keys and values by head, of keys too */
     int32_t q_lora_rank, kv_lora_rank; /* latent attention (MLA); else 0 */
     int32_t index_n_heads, index_head_dim, index_topk;
+    int32_t
+        shared_intermediate_size; /* of all shared experts together; 0: n_shared_experts * moe_intermediate_size */
     int32_t n_routed_experts, n_shared_experts, num_experts_per_tok, n_group, topk_group;
     bool norm_topk_prob;
     bool refused_groups_zero; /* sl_moe_route_params.zero_refused */

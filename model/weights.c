@@ -8,18 +8,32 @@
 #include "kernels/ep.h"
 #include "model/weights_impl.h"
 
+/* A tensor by one of its names: parts > 1, part `part` of as many that the tensor of the file holds. */
+typedef struct found_name {
+    char text[128];
+    int part, parts;
+} found_name;
+
+static void take_name(const char *prefix, const char *at, found_name *out)
+{
+    int n = (int)strcspn(at, "|#");
+    *out = (found_name){.parts = 1};
+    snprintf(out->text, sizeof out->text, "%s%.*s", prefix, n, at);
+    if (at[n] == '#') /* written by a family's table: #0/2 */
+        out->part = at[n + 1] - '0', out->parts = at[n + 3] - '0';
+}
+
 /* The first of the names that the checkpoint has, of names that are separated by |; the first one if it has none. */
-static void choose_name(const sl_loader *l, const char *prefix, const char *names, char *out, size_t cap)
+static void choose_name(const sl_loader *l, const char *prefix, const char *names, found_name *out)
 {
     for (const char *at = names;; at += strcspn(at, "|") + 1) {
-        int n = (int)strcspn(at, "|");
-        snprintf(out, cap, "%s%.*s", prefix, n, at);
-        if (sl_checkpoint_find(l->ck, out))
+        take_name(prefix, at, out);
+        if (sl_checkpoint_find(l->ck, out->text))
             return;
-        if (!at[n])
+        if (!at[strcspn(at, "|")])
             break;
     }
-    snprintf(out, cap, "%s%.*s", prefix, (int)strcspn(names, "|"), names);
+    take_name(prefix, names, out);
 }
 
 static sl_status bind_rows(sl_loader *l, const sl_tensor_spec *s, const char *name, int64_t rows,
@@ -65,12 +79,73 @@ static sl_status bind_map(sl_loader *l, const sl_tensor_spec *s, const char *nam
     return SL_OK;
 }
 
-static sl_status bind_spec(sl_loader *l, const sl_tensor_spec *s, const char *name, const sl_row_map *map,
-                           sl_weight *out)
+/* Of a tensor whose placements begin at `first`, one of its parts; so of the multipliers of its groups. */
+static sl_status bind_part(sl_loader *l, const found_name *name, size_t first, sl_weight *out)
+{
+    const bool blocks = out->dtype == SL_F8_E4M3 && out->scale_type == SL_SCALE_BLOCKS;
+    const int32_t rows = out->out / name->parts;
+    if (blocks && rows % SL_F8_BLOCK)
+        return sl_fail(l->err, SL_ERR_UNSUPPORTED,
+                       "%s: tensor %s: an F8 block would contain rows of two parts of %d rows",
+                       sl_checkpoint_dir(l->ck), name->text, rows);
+    for (size_t i = first; i < l->n; i++) {
+        sl_placement *p = &l->places[i];
+        if (p->weight.data || p->items)
+            return sl_fail(l->err, SL_ERR_UNSUPPORTED,
+                           "%s: tensor %s: weights that are converted cannot be divided",
+                           sl_checkpoint_dir(l->ck), name->text);
+        const size_t bytes = p->bytes / (size_t)name->parts;
+        l->w->bytes -= p->bytes - bytes;
+        p->src = (const uint8_t *)p->src + bytes * (size_t)name->part;
+        p->bytes = bytes;
+    }
+    out->out = rows;
+    return SL_OK;
+}
+
+static sl_status bind_spec(sl_loader *l, const sl_tensor_spec *s, const found_name *name,
+                           const sl_row_map *map, sl_weight *out)
 {
     const size_t first = l->n;
-    SL_TRY(bind_rows(l, s, name, map ? map->file_rows(l->c) : s->rows(l->c), out));
-    return map ? bind_map(l, s, name, map, first, out) : SL_OK;
+    SL_CHECK(!map || name->parts == 1, "%s: a part whose rows are reordered", name->text);
+    SL_TRY(bind_rows(l, s, name->text, map ? map->file_rows(l->c) : s->rows(l->c) * name->parts, out));
+    if (name->parts > 1)
+        return bind_part(l, name, first, out);
+    return map ? bind_map(l, s, name->text, map, first, out) : SL_OK;
+}
+
+/* Where checkpoints have routed experts, and how they name gate, up and down of each. */
+static const struct {
+    const char *stem, *parts[3];
+} expert_names[] = {
+    {"mlp.experts", {"gate_proj", "up_proj", "down_proj"}},
+    {"block_sparse_moe.experts", {"w1", "w3", "w2"}},
+};
+
+/* Whether a tensor of this name's beginning exists, whatever form its weight has. */
+static bool has_stem(const sl_loader *l, const char *stem)
+{
+    static const char *const tails[] = {"weight", "weight_packed", "qweight"};
+    char name[160];
+    for (size_t i = 0; i < SL_COUNT(tails); i++) {
+        snprintf(name, sizeof name, "%s.%s", stem, tails[i]);
+        if (sl_checkpoint_find(l->ck, name))
+            return true;
+    }
+    return false;
+}
+
+/* The row of expert_names that the checkpoint follows; the first one if it has none of them. */
+static size_t names_of_experts(const sl_loader *l, int32_t layer)
+{
+    char stem[128];
+    for (size_t i = 0; i < SL_COUNT(expert_names); i++) {
+        snprintf(stem, sizeof stem, "model.layers.%d.%s.0.%s", layer, expert_names[i].stem,
+                 expert_names[i].parts[0]);
+        if (has_stem(l, stem))
+            return i;
+    }
+    return 0;
 }
 
 static sl_status bind_experts(sl_loader *l, int32_t layer)
@@ -86,13 +161,14 @@ static sl_status bind_experts(sl_loader *l, int32_t layer)
         SL_TRY(sl_bind_fused(l, name, 2, inter, hidden, both));
         return sl_bind_fused(l, down, 1, hidden, inter, one);
     }
+    const size_t by = names_of_experts(l, layer);
     for (int32_t e = 0; e < c->n_routed_experts; e++) {
-        static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
         sl_weight *outs[] = {&lw->gate[e], &lw->up[e], &lw->down[e]};
         l->elsewhere = sl_is_elsewhere(l, e);
         l->expert = e;
         for (int p = 0; p < 3; p++) {
-            snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s.weight", layer, e, parts[p]);
+            snprintf(name, sizeof name, "model.layers.%d.%s.%d.%s.weight", layer, expert_names[by].stem, e,
+                     expert_names[by].parts[p]);
             SL_TRY(sl_bind_matrix(l, name, p < 2 ? inter : hidden, p < 2 ? hidden : inter, true, outs[p]));
         }
     }
@@ -114,15 +190,16 @@ static sl_status bind_moe(sl_loader *l, int32_t layer)
 
 static sl_status bind_layer(sl_loader *l, const sl_family *f, int32_t layer)
 {
-    char name[128], prefix[32];
+    found_name name;
+    char prefix[32];
     snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
     for (size_t i = 0; i < f->n_layer_tensors; i++) {
         const sl_tensor_spec *s = &f->layer_tensors[i];
         if (!sl_when_holds(s->when, l->c, layer))
             continue;
-        choose_name(l, prefix, s->name, name, sizeof name);
+        choose_name(l, prefix, s->name, &name);
         l->to_bf16 = (s->flags & SL_SPEC_ABSORBED) && l->o->act == SL_BF16;
-        SL_TRY(bind_spec(l, s, name, f->row_map ? f->row_map(l->c, s->slot) : NULL,
+        SL_TRY(bind_spec(l, s, &name, f->row_map ? f->row_map(l->c, s->slot) : NULL,
                          &l->w->layers[layer].w[s->slot]));
         l->to_bf16 = false;
     }
@@ -177,16 +254,16 @@ static sl_status bind_all(sl_loader *l, const sl_family *f)
     SL_TRY(alloc_tables(l));
     for (size_t i = 0; i < f->n_model_tensors; i++) {
         const sl_tensor_spec *s = &f->model_tensors[i];
-        char name[128];
-        choose_name(l, "", s->name, name, sizeof name);
+        found_name name;
+        choose_name(l, "", s->name, &name);
         if (s->slot != SL_T_HEAD || !l->c->tie_word_embeddings)
-            SL_TRY(bind_spec(l, s, name, NULL, &l->w->w[s->slot]));
+            SL_TRY(bind_spec(l, s, &name, NULL, &l->w->w[s->slot]));
     }
     for (int32_t i = 0; i < l->c->n_layers; i++)
         SL_TRY(bind_layer(l, f, i));
     for (size_t i = 0; i < sl_checkpoint_count(l->ck); i++) {
         const sl_ck_tensor *t = sl_checkpoint_at(l->ck, i);
-        if (!t->used && !sl_family_ignores(f, l->c, t->t->name) && !is_input_scale(l->c, t->t->name))
+        if (!t->used && !sl_family_ignores(f, l->c, t->name) && !is_input_scale(l->c, t->name))
             return sl_fail(l->err, SL_ERR_INVALID, "%s: tensor %s is not part of a %s model of this config",
                            sl_st_label(t->file), t->t->name, f->model_type);
     }

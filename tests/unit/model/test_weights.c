@@ -310,6 +310,57 @@ START_TEST(test_storage)
 }
 END_TEST
 
+/* Names of the text part of a model with pictures, and of experts in other places: the same bits, also with an index. */
+static void rename_tensors(const char *from, const char *to, const char *parts)
+{
+    static const char *const usual[] = {".gate_proj.", ".up_proj.", ".down_proj."};
+    for (size_t i = 0; i < list->n; i++) {
+        char name[160], *at;
+        snprintf(name, sizeof name, "%s", list->t[i].name);
+        if (strncmp(name, from, strlen(from)) == 0)
+            snprintf(list->t[i].name, sizeof name, "%s%s", to, name + strlen(from));
+        if (!parts || !(at = strstr(name, ".mlp.experts.")))
+            continue;
+        for (size_t p = 0; p < 3; p++)
+            if (strstr(at, usual[p]))
+                snprintf(list->t[i].name, sizeof name, "%.*s.block_sparse_moe.experts.%.*s.w%c.weight",
+                         (int)(at - name), name, (int)strspn(at + 13, "0123456789"), at + 13, parts[p]);
+    }
+}
+
+static const struct {
+    const char *from, *to, *parts;
+} renamed[] = {
+    {"", "language_model.", NULL},
+    {"model.", "model.language_model.", NULL},
+    {"", "", "132"},
+};
+
+START_TEST(test_renamed)
+{
+    sl_backend *be = backend();
+    begin(DS);
+    rename_tensors(renamed[_i].from, renamed[_i].to, renamed[_i].parts);
+    shards(list->n / 2);
+    float *a = answer(be, DS, &plain, NULL), *b = answer(be, dir, &plain, NULL);
+    ck_assert_mem_eq(a, b, sizeof *a * N_IDS * 128);
+    free(a);
+    free(b);
+    end();
+    sl_backend_destroy(be);
+}
+END_TEST
+
+/* A tensor with the prefix and without it is one tensor twice. */
+START_TEST(test_named_twice)
+{
+    begin(DS);
+    ct_add(list, "language_model.model.norm.weight", SL_ST_F32, 64, 0);
+    refused(SL_ERR_INVALID, "model.norm.weight is also in", "");
+    end();
+}
+END_TEST
+
 /* glm-share's experts fused: the same bits. */
 START_TEST(test_fused)
 {
@@ -517,6 +568,8 @@ int main(void)
     tcase_add_loop_test(t, test_extra, 0, SL_COUNT(extra));
     tcase_add_loop_test(t, test_replaced, 0, SL_COUNT(replaced));
     tcase_add_loop_test(t, test_storage, 0, 3);
+    tcase_add_loop_test(t, test_renamed, 0, SL_COUNT(renamed));
+    tcase_add_test(t, test_named_twice);
     tcase_add_test(t, test_fused);
     tcase_add_test(t, test_widened);
     tcase_add_loop_test(t, test_index, 0, SL_COUNT(indexes));
