@@ -110,14 +110,21 @@ bool sl_front_hold(sl_router *r, uint64_t *held, uint64_t bytes)
     return true;
 }
 
-bool sl_front_hold_spec(sl_router *r, uint64_t *held, uint64_t bytes, const sl_request_spec *s,
-                        sl_guard *from)
+sl_status sl_front_hold_spec(sl_router *r, uint64_t *held, uint64_t bytes, const sl_request_spec *s,
+                             sl_guard *from, sl_err *err)
 {
+    const uint64_t all = bytes + sl_front_spec_bytes(s), most = sl_front_most(sl_router_options(r));
     uint64_t ids = 0;
     for (size_t i = 0; i < s->n_prompts; i++)
         ids += s->prompts[i].n * sizeof(int32_t);
     sl_guard_give(from, ids); /* the same memory, of another owner */
-    return sl_front_hold(r, held, bytes + sl_front_spec_bytes(s));
+    if (all > most)
+        return sl_fail(
+            err, SL_ERR_TOO_LARGE,
+            "%u choices of each of %zu prompts take %lu bytes of memory, of %lu that the server has for all requests "
+            "(router.max_request_bytes)",
+            s->n, s->n_prompts, (unsigned long)all, (unsigned long)most);
+    return sl_front_hold(r, held, all) ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
 }
 
 bool sl_front_hold_keyless(sl_router *r, uint64_t *held, uint64_t bytes)

@@ -61,9 +61,10 @@ bool sl_front_hold_keyless(sl_router *r, uint64_t *held, uint64_t bytes);
 /* That a holder of more than SL_FRONT_SMALL bytes may ever have. */
 uint64_t sl_front_most(const sl_router_opts *o);
 
-/* Holds what the requests of a call take, and bytes more. The ids of the prompts were taken by the job that made them. */
-bool sl_front_hold_spec(sl_router *r, uint64_t *held, uint64_t bytes, const sl_request_spec *s,
-                        sl_guard *from);
+/* Holds what the requests of a call take, and bytes more. The ids of the prompts were taken by the job that made them. EXHAUSTED:
+ * there is no room now; TOO_LARGE: there never is. */
+sl_status sl_front_hold_spec(sl_router *r, uint64_t *held, uint64_t bytes, const sl_request_spec *s,
+                             sl_guard *from, sl_err *err);
 /* What the requests of a call hold while they run: a copy of its prompt and of its lists for each. */
 uint64_t sl_front_spec_bytes(const sl_request_spec *s);
 

@@ -464,6 +464,18 @@ static sl_status open_router(sl_router *r, sl_err *err)
     return create_fronts(r, err);
 }
 
+/* A body of more than a request may ever hold can never be served, so it is too large and not too early: 413, not 429. */
+static void limit_bodies(sl_router *r)
+{
+    uint64_t most = sl_front_most(&r->o);
+    if (r->o.max_body_bytes <= most)
+        return;
+    sl_log(SL_LOG_WARN, "router", "bodies_limited",
+           "router.max_body_bytes=%lu lowered_to=%lu router.max_request_bytes=%lu",
+           (unsigned long)r->o.max_body_bytes, (unsigned long)most, (unsigned long)r->o.max_request_bytes);
+    r->o.max_body_bytes = most;
+}
+
 sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err *err)
 {
     sl_router *r = calloc(1, sizeof *r);
@@ -471,6 +483,7 @@ sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     r->o = *o;
     limit_connections(r);
+    limit_bodies(r);
     sl_status st = open_router(r, err);
     if (st) {
         sl_router_destroy(r);

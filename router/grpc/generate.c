@@ -149,9 +149,7 @@ static void submit(generation *g, parse_job *j)
     set_deadline(c, s);
     memcpy(s->client, c->caller.client, sizeof s->client);
     s->tenant = c->caller.tenant;
-    sl_status st = SL_OK;
-    if (!sl_front_hold_spec(c->r, &c->held, RPC_CALL_BYTES, s, &j->job.guard))
-        st = sl_fail(&j->err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
+    sl_status st = sl_front_hold_spec(c->r, &c->held, RPC_CALL_BYTES, s, &j->job.guard, &j->err);
     if (!st)
         st = set_output(g, j->q, s);
     if (!st)

@@ -175,9 +175,7 @@ static void submit(http_req *q, http_job *j)
     p->spec.tenant = q->caller.tenant;
     uint32_t n = p->spec.n, choices = (uint32_t)(p->spec.n_prompts * n);
     sl_err err = {""};
-    sl_status st = SL_OK;
-    if (!sl_front_hold_spec(r, &q->held, j->kept, &p->spec, &j->job.guard))
-        st = sl_fail(&err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
+    sl_status st = sl_front_hold_spec(r, &q->held, j->kept, &p->spec, &j->job.guard, &err);
     if (!st) /* checks everything before anything is made for each choice */
         st = sl_group_submit(r, &p->spec, on_output, q, &q->group, &err);
     q->retry_after_s = p->spec.retry_after_s;

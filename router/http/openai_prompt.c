@@ -13,8 +13,11 @@
 #include "router/http/openai_answer_impl.h"
 #include "router/http/openai_impl.h"
 
-/* Of each log-probability in the JSON: the number, the text of its token, punctuation. For the budget. */
-enum { JSON_BYTES = 40 };
+enum {
+    JSON_BYTES =
+        40, /* of each log-probability in the JSON: the number, the text of its token, punctuation. For the budget. */
+    SEVERAL = 3 /* what an answer takes is counted so often: sl_oai_answer_memory() */
+};
 
 void sl_oai_prompts_free(sl_oai_prompt *p, size_t n)
 {
@@ -63,6 +66,34 @@ static sl_status show(const sl_oai_env *env, const json_t *text, const sl_prompt
                          : sl_guard_take(env->guard, out->json.cap, err);
 }
 
+/* What a token and `top` others take while they are kept, and in the documents of n choices. */
+static uint64_t score_bytes(uint64_t top, uint64_t n)
+{
+    return 1 + (1 + top) * (sizeof(sl_logprob) + JSON_BYTES * n);
+}
+
+/* What follows from the request of the memory that its answer will take: what can never fit is refused before it is computed, and
+ * its client is not told to come again. */
+static sl_status check_fits(const sl_oai_env *env, const sl_oai_request *q, sl_err *err)
+{
+    const sl_request_spec *s = &q->spec;
+    const int asked = s->sampling.prompt_logprobs;
+    uint64_t need = 0, most = env->guard ? env->guard->most : 0;
+    for (size_t i = 0; i < s->n_prompts; i++) {
+        need += q->prompts[i].json.len * (q->stream ? 1 : (uint64_t)s->n);
+        if (asked > 0 && s->prompts[i].n)
+            need += (s->prompts[i].n - 1) * score_bytes((uint64_t)asked - 1, s->n);
+    }
+    need *= SEVERAL;
+    if (!most || need <= most)
+        return SL_OK;
+    return sl_fail(
+        err, SL_ERR_TOO_LARGE,
+        "body.%s: an answer with what it shows of its prompts takes at least %lu bytes of memory, of %lu that the server "
+        "has for all requests (router.max_request_bytes); ask for fewer tokens, choices or log-probabilities",
+        q->prompt_logprobs >= 0 ? "prompt_logprobs" : "echo", (unsigned long)need, (unsigned long)most);
+}
+
 sl_status sl_oai_show_prompts(const sl_oai_env *env, const json_t *prompt, sl_oai_request *q, sl_err *err)
 {
     const sl_request_spec *s = &q->spec;
@@ -79,7 +110,7 @@ sl_status sl_oai_show_prompts(const sl_oai_env *env, const json_t *prompt, sl_oa
                 : prompt;
         SL_TRY(show(env, json_is_string(text) ? text : NULL, &s->prompts[i], q->echo, &q->prompts[i], err));
     }
-    return SL_OK;
+    return check_fits(env, q, err);
 }
 
 /* ---- what comes ---- */
@@ -117,12 +148,10 @@ void oai_prompt_take(sl_oai_answer *a, uint32_t prompt, const sl_msg_token *t, s
     if (!n || prompt >= a->n_shown)
         return;
     sl_strbuf *sb = &a->prompts[prompt].scores;
-    size_t before = sb->len;
     for (size_t i = 0; i < n; i++) {
         keep(sb, &t[i]);
-        a->kept += (1 + (size_t)t[i].n_top) * JSON_BYTES * a->n_per_prompt;
+        a->kept += score_bytes(t[i].n_top, a->n_per_prompt);
     }
-    a->kept += sb->len - before;
     a->oom |= sb->bad;
 }
 

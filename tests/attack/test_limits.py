@@ -116,6 +116,59 @@ def test_the_budget_refuses_and_keeps_an_eighth_for_small_requests(router):
     assert r.post(large).status_code == 400 and status(r, GENERATE, many) == too_long
 
 
+IDS, TEXT = [7] * 1500, "ab " * 4000
+NEVER_FIT = {  # of 1 MiB, in requests of a few KiB: what an answer shows of its prompts, and what choices copy
+    "prompt_logprobs": ("/v1/completions", {"prompt": IDS, "prompt_logprobs": 20, "n": 8}),
+    "prompt_logprobs of many prompts": ("/v1/completions", {"prompt": [IDS[:200]] * 10, "prompt_logprobs": 5, "n": 16}),
+    "prompt_logprobs of a chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": TEXT}], "prompt_logprobs": 20}),
+    "echo with logprobs": ("/v1/completions", {"prompt": IDS, "echo": True, "logprobs": 5, "n": 16}),
+    "echo": ("/v1/completions", {"prompt": TEXT, "echo": True, "n": 64}),
+    "echo in a stream of many prompts": ("/v1/completions", {"prompt": [TEXT] * 40, "echo": True, "stream": True}),
+    "scores of /generate": ("/generate", {"input_ids": IDS * 6, "return_logprob": True, "logprob_start_len": 0,
+                                          "sampling_params": {"max_new_tokens": 1}}),
+    "choices": ("/v1/completions", {"prompt": IDS, "n": 128, "logit_bias": {str(i): 1 for i in range(300)}}),
+    "prompts": ("/v1/completions", {"prompt": ["x"] * 200, "stop": ["s" * 500] * 4}),
+    "a body": ("/v1/completions", {"prompt": "x", "user": "y" * 950000}),
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, clean):
+    r = real.Process(tmp_path_factory.mktemp("small"), "router", **{
+        "router.max_request_bytes": "1MiB", "router.stage_timeout_ms": 300, "model.max_context": 100000})
+    real.until("it to listen", lambda: r.get("/health/live").status_code == 200)
+    r.logged(r"ev=bodies_limited router.max_body_bytes=8388608 lowered_to=917504")
+    yield r
+    assert r.close(), "had to be killed"
+
+
+@pytest.mark.parametrize("kind", NEVER_FIT)
+def test_what_never_fits_is_not_asked_to_come_again(small, kind):
+    """400 (a body: 413), without a time after which to come again, while the router is quiet and before anything is computed."""
+    path, body = NEVER_FIT[kind]
+    body = body if path == "/generate" else {"max_tokens": 1, **body}
+    answer = small.post(body, path)
+    assert answer.status_code == (413 if kind == "a body" else 400), answer.text[:300]
+    assert "max_request_bytes" in answer.text or "max_body_bytes" in answer.text, answer.text[:300]
+    assert "Retry-After" not in answer.headers
+    real.until("all bytes to be given back", lambda: real.metric(small.get("/metrics").text, "sluice_request_bytes") == 0)
+
+
+@pytest.mark.parametrize("n", [1, 8])
+def test_what_fits_is_admitted(small, n):
+    """The same shapes, shorter: they wait for workers, of which there are none."""
+    for body in ({"prompt": IDS[:100], "prompt_logprobs": 5, "n": n}, {"prompt": "ab " * 30, "echo": True, "logprobs": 5, "n": n}):
+        assert small.post({"max_tokens": 1, **body}).status_code == 503
+
+
+def test_a_call_that_never_fits_over_grpc(small):
+    q = small.request(IDS, 1)
+    q.sampling_params.n = 128
+    for i in range(300):
+        q.sampling_params.logit_bias[str(i)] = 1.0
+    assert status(small, GENERATE, q.SerializeToString()) == grpc.StatusCode.INVALID_ARGUMENT
+
+
 @pytest.mark.parametrize("method, most", [(CHECK, 4 << 10), (LOADS, 64 << 10)])
 def test_other_messages_are_small(router, method, most):
     """Only Generate takes messages of up to router.max_body_bytes."""

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "bench/mock/mock.h"
@@ -17,6 +18,7 @@
 
 /* Indices of the fronts of a router. */
 enum { FUZZ_HTTP, FUZZ_GRPC };
+enum { FUZZ_QUIET_TURNS = 200000, FUZZ_QUIET_US = 50, FUZZ_ORDERLY = 16 };
 
 /* Opens *router with the front `which` alone; returns that front. Aborts when it cannot. */
 static inline sl_front *fuzz_front_open(int which, sl_router **router)
@@ -52,6 +54,27 @@ static inline int fuzz_front_connect(const sl_front *front)
     if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a))
         abort();
     return fd;
+}
+
+/* Closes the client's side: after most inputs with a reset, which leaves no port waiting, so that fuzzers that run for hours do not use up
+ * the ports of the machine; after one in FUZZ_ORDERLY, by its length, in order. */
+static inline void fuzz_front_close(int fd, size_t n)
+{
+    const struct linger now = {.l_onoff = 1};
+    if (n % FUZZ_ORDERLY)
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    close(fd);
+}
+
+/* Turns the loop until quiet(), for ten seconds at least; false when it does not come. */
+static inline bool fuzz_front_wait(sl_router *router, bool (*quiet)(void))
+{
+    for (int i = 0; i < FUZZ_QUIET_TURNS && !quiet(); i++) {
+        uv_run(&router->loop, UV_RUN_NOWAIT);
+        if (!quiet())
+            usleep(FUZZ_QUIET_US);
+    }
+    return quiet();
 }
 
 #endif

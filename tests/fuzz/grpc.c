@@ -12,7 +12,14 @@
 #include "router/grpc/rpc.h"
 #include "tests/fuzz/front.h"
 
-enum { MAX_BODY = 256 << 10, FRAME_BYTES = 16000, TURNS = 20000, ANSWER_TURNS = 40, QUIET_MS = 10000 };
+enum {
+    MAX_BODY = 256 << 10,
+    FRAME_BYTES = 16000,
+    TURNS = 20000,
+    ANSWER_TURNS = 20,
+    POOL_TURNS = 20,
+    POOL_US = 50
+};
 
 static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 static sl_router *router;
@@ -82,8 +89,11 @@ static void send_all(int fd, const char *data, size_t n)
             return;
         sent += k > 0 ? (size_t)k : 0;
     }
-    for (int i = 0; i < ANSWER_TURNS && turn(fd); i++) /* the pool works on what has come */
-        usleep(i < ANSWER_TURNS / 2 ? 0 : 50);
+    for (int i = 0; i < ANSWER_TURNS + POOL_TURNS && turn(fd); i++) { /* the pool works on what has come */
+        if (i >= ANSWER_TURNS && !sl_router_shared(router)->pool.running)
+            return;
+        usleep(i < ANSWER_TURNS ? 0 : POOL_US);
+    }
 }
 
 static bool quiet(void)
@@ -108,14 +118,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         put(&b, data + 1, n - 1);
     int fd = fuzz_front_connect(front);
     send_all(fd, b.data, b.len);
-    close(fd);
+    fuzz_front_close(fd, b.len);
     sl_sb_free(&b);
-    for (int i = 0; i < QUIET_MS && !quiet(); i++) {
-        uv_run(&router->loop, UV_RUN_NOWAIT);
-        if (!quiet())
-            usleep(1000);
-    }
-    if (!quiet())
+    if (!fuzz_front_wait(router, quiet))
         abort(); /* an object has not been freed with its connection */
     return 0;
 }

@@ -11,7 +11,7 @@
 
 #include "tests/fuzz/front.h"
 
-enum { TURNS = 20000, QUIET_MS = 10000, ANSWER_BYTES = 1 << 16 };
+enum { TURNS = 20000, ANSWER_BYTES = 1 << 16 };
 
 static sl_router *router;
 static sl_front *front;
@@ -58,12 +58,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     }
     if (got >= 9 && memcmp(answer, "HTTP/1.1 ", 9))
         abort();
-    close(fd);
-    for (int i = 0; i < QUIET_MS && !quiet(); i++) {
-        turn();
-        usleep(1000);
-    }
-    if (!quiet())
+    fuzz_front_close(fd, n);
+    if (!fuzz_front_wait(router, quiet))
         abort(); /* an object has not been freed with its connection */
     return 0;
 }
