@@ -228,6 +228,16 @@ int sl_config_load_timeout_ms(const sl_config *cfg)
     return half < 1 ? 1 : half < 5000 ? half : 5000;
 }
 
+int sl_config_heartbeat_ms(const sl_config *cfg)
+{
+    return cfg->cluster.dead_after_ms < 50 ? 5 : cfg->cluster.dead_after_ms / 10;
+}
+
+int sl_config_max_waiting(const sl_config *cfg)
+{
+    return 4 * cfg->decode.max_batch;
+}
+
 static sl_status check_loads(const sl_config *cfg, sl_err *err)
 {
     if (cfg->kvstore.load_timeout_ms >= cfg->router.stage_timeout_ms)
@@ -338,10 +348,6 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID, "router.tls_cert and router.tls_key: set both or neither");
     if (cfg->router.tls_client_ca[0] && !cfg->router.tls_cert[0])
         return sl_fail(err, SL_ERR_INVALID, "router.tls_client_ca: needs router.tls_cert and router.tls_key");
-    if (cfg->cluster.dead_after_ms < 2 * cfg->cluster.heartbeat_ms)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "cluster.dead_after_ms (%d) must be at least twice cluster.heartbeat_ms (%d)",
-                       cfg->cluster.dead_after_ms, cfg->cluster.heartbeat_ms);
     if (cfg->router.http_port && cfg->router.http_port == cfg->router.grpc_port &&
         !strcmp(cfg->router.http_host, cfg->router.grpc_host))
         return sl_fail(err, SL_ERR_INVALID, "router.http_port and router.grpc_port are both %d",

@@ -103,7 +103,6 @@ typedef struct sl_config {
             int n;
             int v[SL_CFG_MAX_LAYERS];
         } hot_rows_layers; /* by layer: 0 = hot_rows, -1 = all rows on the device; empty: hot_rows for all */
-        sl_cfg_choice policy;
         int sink_tokens;
         int recent_tokens;
         struct {
@@ -125,7 +124,6 @@ typedef struct sl_config {
         int load_timeout_ms; /* 0 = sl_config_load_timeout_ms() */
         sl_cfg_write write;
         char prefix[64];
-        double prefetch_budget;
         uint64_t load_chunk_bytes;
         struct {
             double share, limit;
@@ -153,7 +151,6 @@ typedef struct sl_config {
         } routers; /* "host:port" of each; empty: router_host and router_port */
         char advertise_host[SL_CFG_NAME_BYTES];
         int listen_port; /* workers; 0 = any free port */
-        int heartbeat_ms;
         int dead_after_ms;
         int connect_timeout_ms;
         char tls[SL_CFG_NAME_BYTES];
@@ -168,7 +165,6 @@ typedef struct sl_config {
             char v[3][SL_CFG_ITEM_BYTES];
         } groups; /* as written; sl_config_finish() makes `group` from them */
         sl_cfg_group group[SL_ROLE_BOTH + 1];
-        int group_timeout_ms;
     } cluster;
     struct {
         int chunk_tokens; /* 0 = auto */
@@ -178,7 +174,6 @@ typedef struct sl_config {
     struct {
         int max_batch;
         uint64_t device_bytes; /* 0 = auto */
-        int max_waiting;
     } decode;
     struct {
         int max_stall_ms; /* -1 = auto; 0 = no bound */
@@ -204,13 +199,9 @@ typedef struct sl_config {
         char tls_client_ca[SL_CFG_PATH_BYTES];
         uint64_t max_body_bytes;
         uint64_t max_request_bytes;    /* of all requests in flight together */
-        uint64_t max_unread_bytes;     /* of each stream */
         int max_output_tokens_default; /* 0 = the rest of the context */
         int max_connections;
-        int max_connections_per_address; /* 0 = half of max_connections */
-        int handshake_timeout_ms;
-        int receive_timeout_ms;
-        int idle_timeout_ms;
+        int client_timeout_ms;
         sl_cfg_choice chat_template;
         bool parse_special;
     } router;
@@ -285,6 +276,10 @@ const char *sl_config_enum_name(const char *key, int value);
 
 /* kvstore.load_timeout_ms, or what its 0 stands for. */
 int sl_config_load_timeout_ms(const sl_config *cfg);
+/* What follows from cluster.dead_after_ms: the interval of heartbeats, of which ten fit, but at least 5 ms. */
+int sl_config_heartbeat_ms(const sl_config *cfg);
+/* What follows from decode.max_batch: requests that may wait on a worker for a place in its batch, four times as many. */
+int sl_config_max_waiting(const sl_config *cfg);
 
 /* The effective values as YAML that can be loaded again, without the values of secrets. This text and those below are
  * malloc'ed; NULL: out of memory. */

@@ -5,9 +5,7 @@
 
 #include "base/config_impl.h"
 
-static const struct {
-    const char *key, *instead;
-} gone[] = {
+const sl_cfg_gone_key sl_cfg_gone_keys[] = {
     {"prefill.ranks", "cluster.groups: [prefill=RANKS] says it"},
     {"prefill.group_address", "cluster.groups: [prefill=RANKS@HOST:PORT] says it"},
     {"decode.ranks", "cluster.groups: [decode=RANKS] says it"},
@@ -38,17 +36,29 @@ static const struct {
     {"router.prefetch", "kvstore.prefetch: off announces no requests"},
     {"router.imbalance_abs", "it is always 32"},
     {"router.imbalance_rel", "it is always 1.5"},
+    {"router.handshake_timeout_ms", "it is a third of router.client_timeout_ms"},
+    {"router.receive_timeout_ms", "router.client_timeout_ms says it"},
+    {"router.idle_timeout_ms", "it is four times router.client_timeout_ms"},
+    {"router.max_connections_per_address", "it is half of router.max_connections"},
+    {"router.max_unread_bytes", "it is 1/256 of router.max_request_bytes, at least 64 KiB"},
+    {"decode.max_waiting", "it is four times decode.max_batch"},
+    {"cluster.heartbeat_ms", "it is a tenth of cluster.dead_after_ms"},
+    {"cluster.group_timeout_ms", "it is always 300,000 ms"},
+    {"kvstore.prefetch_budget", "it is always 0.25; kvstore.prefetch: off loads nothing ahead"},
+    {"sparse_attention.policy", "it is always clock on a GPU and lru on the cpu backend"},
     {"events.zmq.hwm", "it is always 10,000 batches"},
-    {"events.zmq.buffer_steps", "events.zmq.buffer_bytes bounds what is kept for replay"},
+    {"events.zmq.buffer_steps", "what is kept for replay is always at most 64 MiB"},
+    {"events.zmq.buffer_bytes", "it is always 64 MiB"},
     {"events.zmq.resend_all", "every page is always published again when a subscriber connects"},
     {"events.zmq.medium_host", "it is always \"cpu\""},
     {"events.zmq.medium_disk", "it is always \"STORAGE\""},
 };
+const size_t sl_cfg_ngone = SL_COUNT(sl_cfg_gone_keys);
 
 const char *sl_cfg_gone(const char *key)
 {
-    for (size_t i = 0; i < SL_COUNT(gone); i++)
-        if (!strcmp(gone[i].key, key))
-            return gone[i].instead;
+    for (size_t i = 0; i < sl_cfg_ngone; i++)
+        if (!strcmp(sl_cfg_gone_keys[i].key, key))
+            return sl_cfg_gone_keys[i].instead;
     return NULL;
 }

@@ -42,6 +42,12 @@ const sl_cfg_row *sl_cfg_find(const char *key);
  * "unknown key; did you mean model.path?". Into buf.
  */
 const char *sl_cfg_unknown(const char *key, char *buf, size_t n);
+/* Keys of former versions, and what replaces each. */
+typedef struct sl_cfg_gone_key {
+    const char *key, *instead;
+} sl_cfg_gone_key;
+extern const sl_cfg_gone_key sl_cfg_gone_keys[];
+extern const size_t sl_cfg_ngone;
 /* What replaces a key that former versions had; NULL: it is none of them. */
 const char *sl_cfg_gone(const char *key);
 

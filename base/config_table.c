@@ -128,9 +128,6 @@ const sl_option sl_cfg_own[] = {
          "hot_rows for all."),
     INT(sparse_attention, tail_rows, "64", 1, 65536,
         "Newest rows per request and layer that never leave the device, in addition to hot_rows."),
-    CHOICE(sparse_attention, policy, "auto", automatic,
-           "Which hot row makes room for a missing one. auto: clock on a GPU, where lru costs far more than "
-           "the misses it saves; lru on the cpu backend."),
     INT(sparse_attention, sink_tokens, "0", 0, 65536,
         "First tokens that are always selected. "
         "With streaming_llm 0 stands for 4 if recent_tokens is 0, too."),
@@ -176,11 +173,8 @@ const sl_option sl_cfg_own[] = {
         "waits for them, at most kvstore.load_timeout_ms. timeout: it waits 100 ms, and 25 ms for each 1,024 tokens of its "
         "prompt. best_effort: a request that the router announced while it was queued continues at once with "
         "the pages that have arrived; one that was not announced waits as with wait_complete. off: as wait_complete, and "
-        "the router announces none: requests that wait for a place are not loaded ahead."),
-    FLOAT(
-        kvstore, prefetch_budget, "0.25", 0, 1,
-        "Share of the pages of the host store that loads of announced requests may take at a time. What exceeds it is "
-        "loaded when the request is placed. 0: nothing is loaded ahead."),
+        "the router announces none: requests that wait for a place are not loaded ahead. Loads of announced requests take at most a "
+        "quarter of the pages of the host store at a time."),
     INT(kvstore, load_timeout_ms, "0", 0, 600000,
         "How long a request waits, in milliseconds, for pages that are read from disk, from a shared store or from another decode "
         "worker; then the tokens that are missing are computed. 0: half of router.stage_timeout_ms, at most 5000."),
@@ -238,11 +232,10 @@ const sl_option sl_cfg_own[] = {
     STR(cluster, advertise_host, "",
         "Address at which other processes reach this one. Empty: the local address of the route to the router."),
     INT(cluster, listen_port, "0", 0, 65535, "Port a worker listens on for other workers. 0: any free port."),
-    INT(cluster, heartbeat_ms, "200", 10, 60000, "Interval of heartbeats between router and workers."),
     INT(cluster, dead_after_ms, "2000", 50, 600000,
         "A worker that is silent for this long counts as dead; its requests are recovered on other workers. A router "
         "whose connection is open is given 5 times this time, and a worker whose engine has not made a turn for 10 "
-        "times this time counts as dead although its heartbeats arrive."),
+        "times this time counts as dead although its heartbeats arrive. Heartbeats come ten times in it."),
     INT(cluster, connect_timeout_ms, "5000", 100, 600000,
         "Deadline for one connection attempt with its handshake."),
     STR(cluster, tls, "", "UCX transports (UCX_TLS), for instance rc_verbs,sm,self. Empty: UCX chooses."),
@@ -268,8 +261,6 @@ const sl_option sl_cfg_own[] = {
         "the next ones group 1, and so on. HOST:PORT: where rank 0 of group 0 listens for the other ranks of its group; group G "
         "has port + G. Default: 127.0.0.1:7310 for prefill, 7350 for decode, 7390 for both. A role that is not named has no "
         "groups: every worker has all experts."),
-    INT(cluster, group_timeout_ms, "120000", 1000, 3600000,
-        "How long the ranks of a group of workers wait for each other when they start."),
 
     ROW(prefill, chunk_tokens, SL_OPTION_INT, 0, "auto", 1, 65536, automatic,
         "Prompt tokens computed per step, at most; rows are shipped after every layer of a step. auto: while somebody waits (several "
@@ -282,12 +273,12 @@ const sl_option sl_cfg_own[] = {
         "-1: 200 ms on a GPU, 100 ms while prompts of at most 128 tokens arrive; 10 ms on the cpu backend."),
     INT(prefill, max_requests, "8", 1, 1024, "Requests that one prefill worker processes at the same time."),
 
-    INT(decode, max_batch, "64", 1, 4096, "Requests that decode together in one step."),
+    INT(decode, max_batch, "64", 1, 4096,
+        "Requests that decode together in one step. Four times as many may wait on the worker for a place among them."),
     SIZE(
         decode, device_bytes, "0", 0, 16 * TIB,
         "Device memory for the KV cache: index pages and hot rows. 0: all memory that is free after the weights "
         "are loaded."),
-    INT(decode, max_waiting, "256", 0, 65536, "Requests that may wait on a worker for a decode slot."),
 
     INT(both, max_stall_ms, "-1", -1, 600000,
         "How long the prompt tokens of a step may hold the requests back that decode in it: while any request decodes, a "
@@ -338,25 +329,17 @@ const sl_option sl_cfg_own[] = {
     SIZE(
         router, max_request_bytes, "256MiB", MIB, TIB,
         "Memory for the bodies of all requests in flight, what they are parsed into and their unread answers, for HTTP and gRPC "
-        "together; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED."),
-    SIZE(router, max_unread_bytes, "1MiB", 64 * KIB, 1024 * MIB,
-         "Output of one stream that waits because its client does not read; beyond it the stream is ended."),
+        "together; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED. A stream is ended when its client leaves 1/256 of "
+        "this memory (at least 64 KiB) unread."),
     INT(router, max_output_tokens_default, "0", 0, MAX_TOKENS,
         "Output limit of a request that names none. 0: the rest of the context."),
     INT(router, max_connections, "4096", 1, 1000000,
-        "Concurrent client connections, for HTTP and gRPC each. Lowered at start to what the limit of file "
-        "descriptors allows, less a reserve for workers."),
-    INT(router, max_connections_per_address, "0", 0, 1000000,
-        "Concurrent connections from one address, for HTTP and gRPC each. 0: half of max_connections, so that "
-        "one gateway may use many and no single address takes all."),
-    INT(router, handshake_timeout_ms, "10000", 1, MAX_MS,
-        "How long a new connection may take for its TLS handshake, the HTTP/2 preface, or the headers of its "
-        "first HTTP request; then it is closed."),
-    INT(router, receive_timeout_ms, "30000", 1, MAX_MS,
-        "How long the whole body of a request may take to arrive, however steadily its bytes come."),
-    INT(router, idle_timeout_ms, "120000", 1, MAX_MS,
-        "A connection without a request, or whose client takes nothing of the output that waits for it, is "
-        "closed after this time."),
+        "Concurrent client connections, for HTTP and gRPC each, half of them from one address. Lowered at start to what the limit of "
+        "file descriptors allows, less a reserve for workers."),
+    INT(router, client_timeout_ms, "30000", 30, MAX_MS / 4,
+        "How long the whole body of a request may take to arrive, however steadily its bytes come. A new connection "
+        "has a third of this time for its TLS handshake, the HTTP/2 preface, or the headers of its first HTTP request. After four "
+        "times this time a connection without a request, or whose client takes nothing of the output that waits for it, is closed."),
     CHOICE(
         router, chat_template, "auto", automatic,
         "How chat messages become a prompt. auto: by model family and the added tokens of its tokenizer. plain: role "

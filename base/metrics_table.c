@@ -332,7 +332,7 @@ static const sl_metric_def table[] = {
     COUNTER(
         "sluice_prefetch_total", D, "result=in_time|late|cancelled|skipped",
         "Announced requests with pages in a storage tier. in_time: the load had ended when the request came. late: it "
-        "had not. cancelled: the request did not come. skipped: kvstore.prefetch_budget was used up."),
+        "had not. cancelled: the request did not come. skipped: loads of other announced requests had a quarter of the host store."),
     GAUGE("sluice_tier_requests_waiting", D, TIER, "Requests that wait for pages of the tier."),
     GAUGE("sluice_tier_read_rate_bytes", D, TIER,
           "Bytes per second of the last reads, smoothed; 0: none yet. The router's placement uses it."),

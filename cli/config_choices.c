@@ -19,7 +19,6 @@ const sl_config_choice sl_cli_choices[] = {
     {"model.row_format", sl_row_format_names},
     {"backend.name", sl_backend_names},
     {"sparse_attention.algorithm", sl_algo_names},
-    {"sparse_attention.policy", sl_evict_policy_names},
     {"kvstore.layout", sl_layout_names},
     {"cluster.transport", sl_transport_names},
     {"cluster.shipping", sl_shipping_names},

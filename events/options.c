@@ -5,12 +5,14 @@
 
 #include "events/events.h"
 
-enum { BATCHES = 10000 }; /* that wait for one slow subscriber, and that are kept for replay */
+enum {
+    BATCHES = 10000, /* that wait for one slow subscriber, and that are kept for replay */
+    REPLAY_BYTES = 64 << 20,
+};
 
 typedef struct zmq_options {
     char endpoint[SL_EVENTS_ENDPOINT_MAX], replay_endpoint[SL_EVENTS_ENDPOINT_MAX], topic[256];
     int form; /* sl_events_form */
-    uint64_t buffer_bytes;
     bool insecure;
 } zmq_options;
 
@@ -24,15 +26,14 @@ static const sl_option rows[] = {
         "Empty: off."),
     SL_OPTION(
         zmq_options, replay_endpoint, SL_OPTION_TEXT, 0, "", 0, 0,
-        "Where subscribers ask for batches that they have missed; each worker adds its number, as above. Empty: off."),
+        "Where subscribers ask for batches that they have missed; each worker adds its number, as above. Kept are the newest "
+        "10,000 batches, at most 64 MiB. Empty: off."),
     SL_OPTION(
         zmq_options, topic, SL_OPTION_TEXT, 0, "kv@{worker}@{model}", 0, 0,
         "Topic of the messages. {worker} (decode/0), {model} (model.served_name) and {host} are replaced."),
     SL_OPTION_NAMES(
         zmq_options, form, 0, "map", forms,
         "Form of an event. map: as vLLM since version 0.24. array: positional, as before and as SGLang."),
-    SL_OPTION(zmq_options, buffer_bytes, SL_OPTION_SIZE, 0, "64MiB", 1 << 20, (int64_t)1 << 40,
-              "Bytes of batches that are kept for replay, at most 10,000 batches."),
     SL_OPTION(
         zmq_options, insecure, SL_OPTION_BOOL, 0, "false", 0, 0,
         "Publish beyond loopback, although subscribers are not authenticated: every program that reaches the port reads "
@@ -88,7 +89,7 @@ sl_status sl_events_open_configured(const void *options, const sl_events_worker 
                         .medium = {[SL_MEDIUM_HOST] = "cpu", [SL_MEDIUM_DISK] = "STORAGE"},
                         .hwm = BATCHES,
                         .buffer_steps = BATCHES,
-                        .buffer_bytes = c->buffer_bytes,
+                        .buffer_bytes = REPLAY_BYTES,
                         .resend_all = true,
                         .metrics = w->metrics};
     return sl_events_open(&o, out, err);

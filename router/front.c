@@ -153,8 +153,7 @@ uint64_t sl_front_spec_bytes(const sl_request_spec *s)
 
 uint32_t sl_front_per_address(const sl_router_opts *o)
 {
-    uint32_t n = o->max_connections_per_address ? o->max_connections_per_address : o->max_connections / 2;
-    return n ? n : 1;
+    return o->max_connections > 1 ? o->max_connections / 2 : 1;
 }
 
 sl_status sl_front_check_constraint(const sl_router *r, const sl_sampling *s, const char *field,

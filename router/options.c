@@ -37,6 +37,13 @@ void sl_router_opts_default(sl_router_opts *o)
     o->idle_timeout_ms = 120000;
 }
 
+/* Of one stream: enough that a client may stop for a moment, and so little that 256 of them fit. */
+static uint64_t unread_bytes(uint64_t max_request_bytes)
+{
+    uint64_t part = max_request_bytes / 256;
+    return part < 64 << 10 ? 64 << 10 : part;
+}
+
 static void client_opts(const sl_config *c, sl_router_opts *o)
 {
     o->http_host = c->router.http_host;
@@ -50,12 +57,11 @@ static void client_opts(const sl_config *c, sl_router_opts *o)
     o->tls_client_ca = c->router.tls_client_ca;
     o->max_body_bytes = c->router.max_body_bytes;
     o->max_request_bytes = c->router.max_request_bytes;
-    o->max_unread_bytes = c->router.max_unread_bytes;
+    o->max_unread_bytes = unread_bytes(c->router.max_request_bytes);
     o->max_connections = (uint32_t)c->router.max_connections;
-    o->max_connections_per_address = (uint32_t)c->router.max_connections_per_address;
-    o->handshake_timeout_ms = (uint32_t)c->router.handshake_timeout_ms;
-    o->receive_timeout_ms = (uint32_t)c->router.receive_timeout_ms;
-    o->idle_timeout_ms = (uint32_t)c->router.idle_timeout_ms;
+    o->handshake_timeout_ms = (uint32_t)c->router.client_timeout_ms / 3;
+    o->receive_timeout_ms = (uint32_t)c->router.client_timeout_ms;
+    o->idle_timeout_ms = 4 * (uint32_t)c->router.client_timeout_ms;
 }
 
 void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
@@ -69,7 +75,7 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
     o->encrypt = c->cluster.encrypt;
     o->worker_port = c->cluster.router_port;
     o->cluster_tag = c->cluster.tag;
-    o->heartbeat_ms = (uint32_t)c->cluster.heartbeat_ms;
+    o->heartbeat_ms = (uint32_t)sl_config_heartbeat_ms(c);
     o->dead_after_ms = (uint32_t)c->cluster.dead_after_ms;
     o->model_path = c->model.path;
     o->served_name = c->model.served_name;

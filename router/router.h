@@ -56,10 +56,9 @@ typedef struct sl_router_opts {
     const char *tls_cert, *tls_key; /* PEM files; NULL or "" = plain */
     const char *tls_client_ca;      /* PEM file; NULL or "" = clients need no certificate */
     uint64_t max_body_bytes;
-    uint64_t max_request_bytes;           /* of all requests in flight, and what they become */
-    uint64_t max_unread_bytes;            /* of one stream whose client does not read */
-    uint32_t max_connections;             /* of each protocol; lowered to what the descriptors allow */
-    uint32_t max_connections_per_address; /* of each protocol; 0 = half of max_connections */
+    uint64_t max_request_bytes; /* of all requests in flight, and what they become */
+    uint64_t max_unread_bytes;  /* of one stream whose client does not read */
+    uint32_t max_connections;   /* of each protocol; lowered to what the descriptors allow */
     uint32_t handshake_timeout_ms, receive_timeout_ms, idle_timeout_ms;
     bool signals; /* SIGTERM and SIGINT drain, a second one stops at once */
     /* What workers must be: fingerprint and page geometry (of which the layout does not count). NULL: what the first

@@ -410,7 +410,7 @@ sl_status sl_sim_decode_open(sl_sim_worker *w, sl_err *err)
                           .lease = lease};
     c->tickets.bytes = sizeof(sim_ticket);
     c->tickets.free = free_ticket;
-    c->admission.o = (sl_admission_opts){cfg->decode.max_batch, cfg->decode.max_waiting};
+    c->admission.o = (sl_admission_opts){cfg->decode.max_batch, sl_config_max_waiting(cfg)};
     SL_TRY(sl_core_open(c, err));
     return sl_sim_pages_open(w, err);
 }

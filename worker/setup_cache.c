@@ -87,7 +87,7 @@ sl_status sl_setup_select(const sl_config *cfg, const sl_model_config *mc, sl_se
 static sl_status selection_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, sl_err *err)
 {
     const sl_config *c = s->cfg;
-    SL_TRY(sl_choose_policy(c->sparse_attention.policy, sl_backend_caps(s->p->backend), &o->policy, err));
+    SL_TRY(sl_choose_policy(NULL, sl_backend_caps(s->p->backend), &o->policy, err));
     for (int i = 0; i < c->sparse_attention.dense_layers.n; i++)
         s->p->dense_layers[i] = c->sparse_attention.dense_layers.v[i];
     o->gates.dense_layers = s->p->dense_layers;

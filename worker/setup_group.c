@@ -5,6 +5,10 @@
 #include "kvstore/sysmem.h"
 #include "worker/setup_impl.h"
 
+enum {
+    GROUP_MEET_MS = 300000
+}; /* how long ranks wait for each other when they start; nothing is loaded before */
+
 /* The address of this group: that of the role's first group, with the port increased by the number of this one. */
 static sl_status address_of(const sl_setup *s, char *out, size_t cap, sl_err *err)
 {
@@ -45,7 +49,7 @@ static sl_status start(sl_setup *s, const char *address, sl_err *err)
                         .host_bytes = s->cfg->kvstore.bytes,
                         .host_free = sl_sysmem_available(),
                         .metrics = p->metrics,
-                        .meet_ms = (uint32_t)s->cfg->cluster.group_timeout_ms};
+                        .meet_ms = GROUP_MEET_MS};
     SL_TRY(sl_setup_links(s, &o.link, err));
     return sl_wgroup_start(&o, &p->group, err);
 }

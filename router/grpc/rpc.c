@@ -456,7 +456,7 @@ void rpc_tick(sl_grpc *g, uint64_t now)
                    now - c->arrival_ns >= g->o->receive_timeout_ms * SL_MS) {
             sl_router_stats_closed(g->stats, "grpc", "receive");
             rpc_finish(c, RPC_DEADLINE_EXCEEDED,
-                       "the request did not arrive within router.receive_timeout_ms");
+                       "the request did not arrive within router.client_timeout_ms");
             drop_body(c);
         } else if (c->m->message == rpc_std_watch) {
             rpc_std_watch_tick(c, now);

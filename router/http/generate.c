@@ -104,7 +104,7 @@ static const char *over_limit(http_req *q)
     sl_oai_answer_bytes(q->answer, &unread);
     if (unread > q->h->o->max_unread_bytes) {
         sl_router_stats_closed(q->h->stats, "http", "unread");
-        return "the client does not read its stream (router.max_unread_bytes)";
+        return "the client does not read its stream (1/256 of router.max_request_bytes)";
     }
     return http_hold_answer(q) ? NULL : SL_FRONT_NO_ROOM;
 }

@@ -50,7 +50,7 @@ def cluster(tmp_path_factory, clean):
     lines = [f"{name} sha256={hashlib.sha256(key.encode()).hexdigest()} {'' if name == 'loud' else 'admin'}" for name, key in KEYS.items()]
     (directory / "keys").write_text("\n".join(lines) + "\n")
     c = real.Cluster(directory, roles=("router", "prefill", "decode"), **{
-        "kvstore.bytes": "64MiB", "router.keys_file": directory / "keys", "router.receive_timeout_ms": 5000})
+        "kvstore.bytes": "64MiB", "router.keys_file": directory / "keys", "router.client_timeout_ms": 5000})
     c.key = KEYS["honest"]
     yield c
     assert c.close(), f"had to be killed:\n{c.tail()}"

@@ -78,7 +78,7 @@ def test_http_body_that_trickles(t):
 def test_reader_that_does_not_read(target):
     """A stream whose client does not read: the router keeps a bounded part, then ends it; the others do not notice. Twelve samples,
     because the kernel takes the first megabytes."""
-    t = target(**{"router.max_unread_bytes": "64KiB", "kvstore.bytes": "64MiB"})
+    t = target(**{"router.max_request_bytes": "16MiB", "kvstore.bytes": "64MiB"})
     def ended():
         return real.metric(t.cluster.get("/metrics").text, "sluice_connections_closed_total", 'reason="unread"') or 0
     before, unread = t.memory(), ended()

@@ -109,7 +109,7 @@ def test_short_prompts_do_not_wait_for_long_ones(start):
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_requests_wait_for_a_replacement(start, role):
     """The last worker of a role dies with requests queued: they wait for stage_timeout_ms, and a replacement serves them."""
-    settings = {"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 2500, "router.stage_timeout_ms": 120000}
+    settings = {"cluster.dead_after_ms": 2500, "router.stage_timeout_ms": 120000}
     c = start(roles=("router", "prefill", "decode"), **settings)
     ids = real.prompt("wait", 120)
     real.reference(ids, 20)

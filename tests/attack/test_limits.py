@@ -63,10 +63,9 @@ def serves(address, source):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-@pytest.mark.parametrize("settings", [{"router.max_connections_per_address": 4}, {"router.max_connections": 8}], ids=["set", "default"])
-def test_one_address_takes_only_its_part(router, protocol, settings):
-    """By default half of all connections. Others are served meanwhile, and what is closed may be opened again."""
-    r = router(**settings)
+def test_one_address_takes_only_its_part(router, protocol):
+    """Half of all connections. Others are served meanwhile, and what is closed may be opened again."""
+    r = router(**{"router.max_connections": 8})
     address = getattr(r, protocol)
     held = wire.silent(address, 4)
     assert len(held) == 4
@@ -190,7 +189,7 @@ def test_a_call_has_a_bounded_number_of_requests(router):
 
 
 def test_a_body_has_its_time_however_steadily_it_comes(router):
-    r = router(**{"router.receive_timeout_ms": 1000})
+    r = router(**{"router.client_timeout_ms": 1000})
     s = socket.create_connection(wire.address(r.http))
     s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
     h2 = wire.H2(r.grpc)
@@ -210,8 +209,8 @@ def test_a_body_has_its_time_however_steadily_it_comes(router):
 
 
 def test_a_connection_without_a_request_is_closed(router):
-    """Both have been served before, so it is not the time for a handshake."""
-    r = router(**{"router.idle_timeout_ms": 1000, "router.handshake_timeout_ms": 600000})
+    """Both have been served before, so it is not the time for a handshake, which is a twelfth."""
+    r = router(**{"router.client_timeout_ms": 900})
     s = socket.create_connection(wire.address(r.http), timeout=60)
     s.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
     assert s.recv(65536).startswith(b"HTTP/1.1 200")
@@ -277,7 +276,7 @@ def test_many_readers_of_the_tokenizer_share_one_archive(router, tmp_path):
 @pytest.mark.parametrize("leaves", ["closes", "resets"])
 def test_bodies_that_are_left_are_freed_at_once(router, leaves):
     """7 of 8 MB of a body, on 12 connections of HTTP and 12 streams of gRPC, whose client goes: nothing waits for a time to pass."""
-    r = router(**{"router.receive_timeout_ms": 600000, "router.idle_timeout_ms": 600000})
+    r = router(**{"router.client_timeout_ms": 600000})
     plain = [socket.create_connection(wire.address(r.http)) for _ in range(12)]
     for s in plain:
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n" + b" " * 7000000)

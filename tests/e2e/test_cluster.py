@@ -347,11 +347,10 @@ def test_automatic_layout_and_policy_are_in_the_start_log(cluster):
 
 
 def test_poisoned_layouts_agree(start):
-    """Another page layout and another policy: the same tokens."""
-    c = start(roles=("router", "prefill", "decode"), **{"kvstore.layout": "layer_first", "sparse_attention.policy": "clock",
+    """Another page layout: the same tokens."""
+    c = start(roles=("router", "prefill", "decode"), **{"kvstore.layout": "layer_first",
                                                         "sparse_attention.hot_rows": real.TOPK, "prefill.chunk_tokens": 48})
     c.logged("ev=arena .*layer_first", 5)
-    c.logged("ev=plan .*policy=clock", 5)
     ids = real.prompt("layout", 500)
     assert c.tokens(ids, 150) == real.reference(ids, 150)
     c.idle()

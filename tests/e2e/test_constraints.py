@@ -21,7 +21,7 @@ WORDS = ["red", "green", "deep blue", "été"]
 @pytest.fixture(scope="module")
 def served(clean, tmp_path_factory):
     c = real.Cluster(tmp_path_factory.mktemp("constraints"), roles=("router", "prefill", "decode", "both"),
-                     **{"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 2500})
+                     **{"cluster.dead_after_ms": 2500})
     yield c
     print(c.tail(60))
     assert c.close()

@@ -144,7 +144,7 @@ class Hosts(Inside, real.Cluster):
 
 @pytest.fixture
 def cluster(hosts):
-    c = Hosts(hosts, **{"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 2500})
+    c = Hosts(hosts, **{"cluster.dead_after_ms": 2500})
     yield c
     print(c.tail(60))
     assert c.close(25), "mpirun had to be killed"
@@ -206,7 +206,7 @@ def cut_until_lost(cluster, far, want, running):
 def test_link_cut_for_a_second(hosts):
     """Story 9: the other host's network is gone for a second, less than dead_after_ms, while rows and tokens cross it. Every stream has
     exactly the same text, no request fails, and the remote worker serves afterwards."""
-    cluster = Hosts(hosts, **{"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 6000, "prefill.chunk_tokens": 32})
+    cluster = Hosts(hosts, **{"cluster.dead_after_ms": 6000, "prefill.chunk_tokens": 32})
     try:
         far = next(w["name"] for w in cluster.ready() if w["listen"].startswith("10.78.0.2:"))
         want, running = streams_on(cluster, far)
@@ -237,7 +237,7 @@ def test_link_cut_for_a_second(hosts):
 def test_a_group_on_two_hosts(hosts, start):
     """Ranks of one group that cannot share memory: rank 0 is on the router's host, rank 1 on the other one. Both have streams with the
     tokens of one process; rank 1 is killed in mid-stream, and the group forms again with a new one; then its host is silent."""
-    common = {"cluster.secret_file": secret_in(hosts), "cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 2500}
+    common = {"cluster.secret_file": secret_in(hosts), "cluster.dead_after_ms": 2500}
     start(real.Process, "router", prefix=on_host(1), config="configs/hosts.yaml",
           **{**common, "router.insecure": "true", "router.retries": 20, "cluster.router_host": "10.78.0.1", "cluster.router_port": 7300,
              "router.http_port": 8080, "router.grpc_port": 50051})

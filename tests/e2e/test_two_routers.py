@@ -10,7 +10,7 @@ import pytest
 import real
 from streams import QUICK, Streams, jobs, one_more, retries
 
-SOON = {"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 1500}
+SOON = {"cluster.dead_after_ms": 1500}
 
 
 class Pair:

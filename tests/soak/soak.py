@@ -39,7 +39,7 @@ import real  # noqa: E402
 from chaos import Chaos  # noqa: E402
 from load import Load  # noqa: E402
 
-SETTINGS = {"cluster.heartbeat_ms": 200, "cluster.dead_after_ms": 3000, "router.retries": 20, "kvstore.bytes": "5MiB",
+SETTINGS = {"cluster.dead_after_ms": 3000, "router.retries": 20, "kvstore.bytes": "5MiB",
             "prefill.chunk_tokens": 128, "decode.max_batch": 16, "router.stage_timeout_ms": 60000}
 CLUSTERS = {"workers": ("prefill", "prefill", "decode", "decode", "decode"), "both": ("both", "both", "both"),
             "groups": ("prefill", "prefill", "decode", "decode"), "both-group": ("both", "both")}

@@ -288,7 +288,6 @@ START_TEST(defaults)
     ck_assert_str_eq(cfg.router.http_host, "127.0.0.1");
     ck_assert_int_eq(cfg.log.level, SL_LOG_INFO);
     ck_assert(cfg.kvstore.prefix_cache);
-    ck_assert_str_eq(cfg.sparse_attention.policy, "auto");
     ck_assert_str_eq(cfg.kvstore.layout, "auto");
     ck_assert_int_eq(sl_config_finish(&cfg, &err), SL_OK);
 }
@@ -313,7 +312,7 @@ START_TEST(yaml_all_types)
                        "kvstore:\n  bytes: 3GiB\n  layout: page_head\n  prefix_cache: false\n"
                        "sparse_attention:\n  dense_layers: [0, 3]\n"
                        "cluster:\n  roles:\n    - router\n    - prefill\n    - decode\n    - decode\n"
-                       "kvstore.prefetch_budget: 0.5\n"
+                       "kvstore.patrol_rate: 1.5MiB\n"
                        "log:\n  # nothing set\n") == SL_OK,
                   "%s", err.text);
     ck_assert_str_eq(cfg.model.path, "/m/tiny");
@@ -325,7 +324,7 @@ START_TEST(yaml_all_types)
     ck_assert_int_eq(cfg.sparse_attention.dense_layers.v[1], 3);
     ck_assert_int_eq(cfg.cluster.roles.n, 4);
     ck_assert_int_eq(cfg.cluster.roles.v[3], SL_ROLE_DECODE);
-    ck_assert_double_eq(cfg.kvstore.prefetch_budget, 0.5);
+    ck_assert_uint_eq(cfg.kvstore.patrol_rate, 3u << 19);
     ck_assert_int_eq(load(""), SL_OK);
     ck_assert_int_eq(load("# only a comment\n"), SL_OK);
 }
@@ -356,8 +355,8 @@ START_TEST(yaml_errors)
     rejects("kvstore:\n  bytes: 99999999TiB\n", "t.yaml:2: kvstore.bytes", "out of bounds");
     rejects("kvstore:\n  bytes: -1\n", "t.yaml:2: kvstore.bytes", "is not a size");
     rejects("kvstore:\n  prefix_cache: maybe\n", "t.yaml:2: kvstore.prefix_cache", "true or false");
-    rejects("kvstore:\n  prefetch_budget: nan\n", "t.yaml:2: kvstore.prefetch_budget", "is not a number");
-    rejects("kvstore:\n  prefetch_budget: 1.01\n", "t.yaml:2: kvstore.prefetch_budget", "out of bounds");
+    rejects("kvstore:\n  quota: {share: nan}\n", "t.yaml:2: kvstore.quota.share", "is not a number");
+    rejects("kvstore:\n  quota: {share: 1.01}\n", "t.yaml:2: kvstore.quota.share", "out of bounds");
     rejects("cluster:\n  roles: router\n", "t.yaml:2: cluster.roles", "list");
     rejects("cluster:\n  roles: [router, boss]\n", "t.yaml:2: cluster.roles", "\"boss\" is not known");
     rejects("cluster:\n  roles: [[router]]\n", "t.yaml:2: cluster.roles", "plain values");
@@ -562,7 +561,6 @@ START_TEST(rules_across_keys)
     finish_rejects("router.tls_cert=/c.pem", NULL, "tls_key");
     finish_rejects("router.tls_client_ca=/ca.pem", NULL, "router.tls_client_ca");
     finish_rejects("cluster.encrypt=true", NULL, "needs cluster.secret_file");
-    finish_rejects("cluster.heartbeat_ms=1000", "cluster.dead_after_ms=1500", "twice");
     finish_rejects("router.http_port=9", "router.grpc_port=9", "both 9");
     finish_rejects("cluster.roles=router,decode", NULL, "prefill");
     finish_rejects("cluster.roles=prefill,decode", NULL, "0 routers");
@@ -611,7 +609,7 @@ START_TEST(dump_round_trips)
                           "sparse_attention.dense_layers=1,2,5",
                           "cluster.roles=router,prefill,decode",
                           "cluster.routers=[::1]:7300",
-                          "kvstore.prefetch_budget=0.1",
+                          "kvstore.quota.share=0.1",
                           "kvstore.bytes=1048577",
                           "backend.device=-1",
                           "log.json=true"};

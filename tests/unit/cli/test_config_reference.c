@@ -7,11 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config_impl.h"
 #include "base/msg.h"
 #include "cli/config_choices.h"
 #include "engine/plan_group.h"
 #include "kernels/params.h"
 #include "model/synthetic.h"
+#include "router/router.h"
 #include "tests/unit/generated.h"
 #include "tests/unit/run_suite.h"
 
@@ -165,6 +167,106 @@ START_TEST(rules_of_implementations)
 }
 END_TEST
 
+/* ---- keys of former versions ---- */
+
+/* Every key that a sentence of the table names exists: a word "section.name", perhaps with ':' after it. */
+static void names_known_keys(const char *instead)
+{
+    for (const char *at = instead; *at; at += strcspn(at, " ") + strspn(at + strcspn(at, " "), " ")) {
+        char word[SL_CFG_KEY_MAX];
+        snprintf(word, sizeof word, "%.*s", (int)strspn(at, "abcdefghijklmnopqrstuvwxyz_.0123456789"), at);
+        for (size_t s = 0; s < sl_cfg_nsections; s++) {
+            size_t n = strlen(sl_cfg_sections[s].name);
+            if (!strncmp(word, sl_cfg_sections[s].name, n) && word[n] == '.')
+                ck_assert_msg(sl_cfg_find(word) != NULL, "\"%s\" names %s, which is no key", instead, word);
+        }
+    }
+}
+
+/* Refused in a file and by --set, with the sentence of the table, and not as a wrong spelling of another key. */
+START_TEST(a_key_that_is_gone_names_what_replaces_it)
+{
+    const sl_cfg_gone_key *k = &sl_cfg_gone_keys[_i];
+    char text[2 * SL_CFG_KEY_MAX], want[512];
+    snprintf(want, sizeof want, "%s: this key of former versions is gone: %s", k->key, k->instead);
+    snprintf(text, sizeof text, "%s: 1\n", k->key);
+    rejects(text, "t.yaml:1: ", want);
+    const char *dot = strrchr(k->key, '.');
+    snprintf(text, sizeof text, "log: {json: true}\n%.*s:\n  %s: 1\n", (int)(dot - k->key), k->key, dot + 1);
+    rejects(text, "t.yaml:3: ", want);
+    fresh();
+    snprintf(text, sizeof text, "%s=1", k->key);
+    ck_assert_int_eq(sl_config_set(&cfg, text, &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, want) == err.text + strlen("--set "), "%s", err.text);
+    ck_assert_ptr_null(sl_cfg_find(k->key));
+    names_known_keys(k->instead);
+    for (int i = 0; i < _i; i++)
+        ck_assert_str_ne(k->key, sl_cfg_gone_keys[i].key);
+}
+END_TEST
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/*
+ * keys.txt has every key that the program ever had. One that is in it and is no key any more has to be in the table; a new
+ * key is added by SL_UPDATE_REFERENCE=1, and nothing takes one out.
+ */
+START_TEST(no_key_disappears_silently)
+{
+    static const char path[] = "tests/unit/cli/keys.txt";
+    static char text[1 << 16], keys[512][SL_CFG_KEY_MAX];
+    const char *sorted[1024];
+    size_t n = 0, m = 0;
+    fresh();
+    FILE *f = fopen(path, "r");
+    ck_assert_ptr_nonnull(f);
+    while (n < SL_COUNT(keys) && fscanf(f, "%127s", keys[n]) == 1)
+        n++;
+    fclose(f);
+    for (size_t i = 0; i < n; i++)
+        ck_assert_msg(sl_cfg_find(keys[i]) || sl_cfg_gone(keys[i]),
+                      "%s is no key any more: base/config_gone.c has to say what replaces it", keys[i]);
+    for (size_t i = 0; i < sl_cfg_nrows; i++)
+        sorted[m++] = sl_cfg_rows[i].key;
+    for (size_t i = 0; i < sl_cfg_ngone; i++)
+        sorted[m++] = sl_cfg_gone_keys[i].key;
+    for (size_t i = 0; i < n; i++)
+        sorted[m++] = keys[i];
+    ck_assert_uint_le(m, SL_COUNT(sorted));
+    n = m;
+    qsort(sorted, n, sizeof *sorted, by_text);
+    size_t len = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!i || strcmp(sorted[i], sorted[i - 1]))
+            len += (size_t)snprintf(text + len, sizeof text - len, "%s\n", sorted[i]);
+    check_generated(path, strdup(text));
+}
+END_TEST
+
+/* Values that are no keys any more: each follows from a key, and its default is what the key's was. */
+START_TEST(values_that_follow_from_keys)
+{
+    sl_router_opts o;
+    fresh();
+    sl_router_opts_from_config(&cfg, &o);
+    ck_assert(o.handshake_timeout_ms == 10000 && o.receive_timeout_ms == 30000 &&
+              o.idle_timeout_ms == 120000);
+    ck_assert(o.heartbeat_ms == 200 && o.max_unread_bytes == 1 << 20);
+    ck_assert_int_eq(sl_config_max_waiting(&cfg), 256);
+    static const char *const sets[] = {"router.client_timeout_ms=21600000", "cluster.dead_after_ms=50",
+                                       "router.max_request_bytes=1MiB", "decode.max_batch=4096"};
+    for (size_t i = 0; i < SL_COUNT(sets); i++)
+        ck_assert_msg(sl_config_set(&cfg, sets[i], &err) == SL_OK, "%s", err.text);
+    sl_router_opts_from_config(&cfg, &o);
+    ck_assert(o.handshake_timeout_ms == 7200000 && o.idle_timeout_ms == 24 * 3600 * 1000);
+    ck_assert(o.heartbeat_ms == 5 && o.max_unread_bytes == 64 << 10);
+    ck_assert_int_eq(sl_config_max_waiting(&cfg), 16384);
+}
+END_TEST
+
 START_TEST(generated_files_are_fresh)
 {
     fresh();
@@ -253,6 +355,9 @@ int main(void)
     tcase_add_test(t, unknown_names_are_refused);
     tcase_add_test(t, tables_agree);
     tcase_add_test(t, rules_of_implementations);
+    tcase_add_loop_test(t, a_key_that_is_gone_names_what_replaces_it, 0, (int)sl_cfg_ngone);
+    tcase_add_test(t, no_key_disappears_silently);
+    tcase_add_test(t, values_that_follow_from_keys);
     tcase_add_test(t, generated_files_are_fresh);
     tcase_add_test(t, configurations_for_h200);
     suite_add_tcase(s, t);

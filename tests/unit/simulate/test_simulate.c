@@ -32,7 +32,6 @@ static void setup(void)
     cfg.prefill.max_step_ms = 0;
     cfg.prefill.chunk_tokens = 640;
     cfg.decode.max_batch = 64;
-    cfg.decode.max_waiting = 64;
     cfg.router.max_queue = 4096;
     ck_assert_msg(sl_sim_costs_parse(simple, strlen(simple), "simple", &costs, &err) == SL_OK, "%s",
                   err.text);
