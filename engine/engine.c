@@ -10,9 +10,7 @@
 sl_cache_dims sl_engine_cache_dims(const sl_model_config *cfg, sl_row_format row, sl_index_format index)
 {
     sl_cache_dims d;
-    sl_model_cache_dims(cfg, &d);
-    d.rows = sl_row_format_of(row);
-    d.index_format = index;
+    sl_model_cache_dims(cfg, row, index, &d);
     return d;
 }
 

@@ -264,6 +264,12 @@ void sl_chk_moe_route(sl_chk *c, const void *params)
     sl_chk_ptr(c, "logits", p->logits, 4);
     sl_chk_ptr(c, "experts_out", p->experts_out, 4);
     sl_chk_ptr(c, "weights_out", p->weights_out, 4);
+    if (p->vocab == 0)
+        return;
+    sl_chk_pos(c, "vocab", p->vocab);
+    sl_chk_need(c, groups == 1, "groups", "are not possible with a table");
+    sl_chk_ptr(c, "table", p->table, 4);
+    sl_chk_ptr(c, "ids", p->ids, 4);
 }
 
 /* Whether one kernel serves both. */

@@ -524,7 +524,8 @@ typedef enum {
  * Router (1.5): s = sigmoid(logits), or another score; c = s + bias. Group score = sum of its two largest c (of one, if a group
  * has one expert); the top_groups best groups stay, of their experts the top_k best c. Ties: smaller index.
  * weights = s / sum of the chosen s (if normalise, summed in ascending expert order) * scale. groups <= 1: no
- * groups.
+ * groups. With a table the experts of a token are those of the row of its id, whatever their scores, and there are no groups;
+ * an expert that is there twice has two weights.
  */
 typedef struct sl_moe_route_params {
     const float *logits;  /* [T][experts] */
@@ -537,6 +538,9 @@ typedef struct sl_moe_route_params {
         zero_refused; /* experts of the other groups stay, with c = 0, so one of them may be chosen before a negative c */
     float scale;
     sl_route_score score;
+    const int32_t *table; /* [vocab][top_k] experts; NULL and vocab 0: experts are chosen by scores */
+    const int32_t *ids;   /* [T], each in [0, vocab); with a table */
+    int32_t vocab;
 } sl_moe_route_params;
 
 /*

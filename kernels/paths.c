@@ -215,7 +215,8 @@ static sl_moe_path ep_experts(const sl_gpu *g, const sl_ep_experts_params *e)
 }
 
 static const sl_path route_paths[] = {
-    [SL_ROUTE_256] = {"256 experts", false, 0, "256 experts with sigmoid scores, at most 32 choices"},
+    [SL_ROUTE_256] = {"256 experts", false, 0,
+                      "256 experts with sigmoid scores, at most 32 choices, no table"},
     [SL_ROUTE_PLAIN] = {"any", false, 0, "everything else"},
 };
 
@@ -225,7 +226,7 @@ sl_route_path sl_path_moe_route(const sl_moe_route_params *p)
 {
     const int groups = p->groups > 1 ? p->groups : 1;
 
-    if (p->experts != 256 || p->score != SL_ROUTE_SIGMOID || 32 % groups || p->top_k > 32)
+    if (p->experts != 256 || p->vocab || p->score != SL_ROUTE_SIGMOID || 32 % groups || p->top_k > 32)
         return SL_ROUTE_PLAIN;
     return p->groups <= 1 || p->top_groups * (p->experts / groups) >= p->top_k ? SL_ROUTE_256
                                                                                : SL_ROUTE_PLAIN;

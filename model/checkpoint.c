@@ -176,18 +176,20 @@ static bool begins(const char *s, const char *with)
     return strncmp(s, with, strlen(with)) == 0;
 }
 
-/* The name without the prefix of a text part; *room, where there is place for the whole name, may hold it then and moves on. */
+/* The name without the prefix of a text part, and with "model." before "layers."; *room, where there is place for the whole name, may hold it then and moves on. */
 static const char *text_name(const char *name, char **room)
 {
     static const char whole[] = "language_model.", inner[] = "model.language_model.", model[] = "model.";
+    const bool bare = begins(name, "layers.");
     if (begins(name, whole))
         return name + sizeof whole - 1;
-    if (!begins(name, inner))
+    if (!bare && !begins(name, inner))
         return name;
     char *made = *room;
-    size_t n = strlen(name) - (sizeof inner - 1) + 1;
+    const char *rest = bare ? name : name + sizeof inner - 1;
+    size_t n = strlen(rest) + 1;
     memcpy(made, model, sizeof model - 1);
-    memcpy(made + sizeof model - 1, name + sizeof inner - 1, n);
+    memcpy(made + sizeof model - 1, rest, n);
     *room = made + sizeof model - 1 + n;
     return made;
 }
@@ -198,7 +200,7 @@ static sl_status list_tensors(sl_checkpoint *ck, sl_err *err)
     for (size_t f = 0; f < ck->n_files; f++) {
         total += sl_st_count(ck->files[f]);
         for (size_t i = 0; i < sl_st_count(ck->files[f]); i++)
-            bytes += strlen(sl_st_at(ck->files[f], i)->name) + 1;
+            bytes += sizeof "model." + strlen(sl_st_at(ck->files[f], i)->name);
     }
     ck->tensors = calloc(total ? total : 1, sizeof *ck->tensors);
     ck->names = malloc(bytes);
@@ -332,8 +334,8 @@ sl_ck_tensor *sl_checkpoint_at(sl_checkpoint *ck, size_t i)
 
 sl_ck_tensor *sl_checkpoint_find(sl_checkpoint *ck, const char *name)
 {
-    char made[SL_ST_MAX_NAME + 1], *room = made;
-    sl_ck_tensor key = {.name = strlen(name) < sizeof made ? text_name(name, &room) : name};
+    char made[SL_ST_MAX_NAME + sizeof "model."], *room = made;
+    sl_ck_tensor key = {.name = strlen(name) <= SL_ST_MAX_NAME ? text_name(name, &room) : name};
     return ck->count ? bsearch(&key, ck->tensors, ck->count, sizeof key, by_tensor_name) : NULL;
 }
 

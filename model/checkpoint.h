@@ -6,7 +6,8 @@
  * takes, so that unused ones can be reported at the end.
  *
  * Models with pictures give the tensors of their text part a prefix: "language_model." before the whole name, or
- * "model.language_model." in the place of "model.". Tensors are known by their names without it. Ownership: a checkpoint owns the mappings of its files;
+ * "model.language_model." in the place of "model.". Tensors are known by their names without it. Names of layers that
+ * begin with "layers." are known with "model." before that. Ownership: a checkpoint owns the mappings of its files;
  * tensors live until sl_checkpoint_close. Threads: one at a time.
  */
 #ifndef SL_MODEL_CHECKPOINT_H

@@ -143,6 +143,8 @@ static sl_status read_config(sl_config_reader *x)
 {
     const sl_family *f = NULL;
     SL_TRY(read_identity(x, &f));
+    if (f->begin)
+        SL_TRY(f->begin(x));
     SL_TRY(read_common(x, f));
     SL_TRY(f->read_config(x, f));
     SL_TRY(sl_cfg_quantization(x));

@@ -49,10 +49,11 @@ sl_status sl_family_add(const sl_family *f)
     return SL_OK;
 }
 
-void sl_model_cache_dims(const sl_model_config *cfg, sl_cache_dims *out)
+void sl_model_cache_dims(const sl_model_config *cfg, sl_row_format row, sl_index_format index,
+                         sl_cache_dims *out)
 {
     const sl_family *f = sl_family_find(cfg->family);
-    *out = (sl_cache_dims){0};
+    *out = (sl_cache_dims){.rows = sl_row_format_of(row), .index_format = index};
     if (f)
         f->cache_dims(cfg, out);
 }

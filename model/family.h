@@ -66,7 +66,9 @@ typedef enum {
     SL_K_LINEAR, /* [rows][cols], any weight dtype, F8 with its scale */
     SL_K_TABLE,  /* [rows][cols], F32, BF16 or F16 */
     SL_K_VECTOR, /* [rows], F32, BF16 or F16 */
-    SL_K_FLOATS, /* [rows], converted to F32 at load */
+    SL_K_FLOATS, /* [rows], or with more than one column [rows][cols], converted to F32 at load */
+    /* [rows][cols] numbers of routed experts, I32 or I64, converted to int32 at load; a number that is none is an error */
+    SL_K_EXPERTS,
 } sl_kind;
 
 enum {
@@ -118,10 +120,13 @@ typedef struct sl_family {
     const char *
         hidden_act; /* the name that configs of the family have for its activation, besides "silu"; NULL: none */
 
+    /* Called before the keys that all families share are read, which configs of the family may spell in their own way
+     * (sl_cfg_fill). NULL: they do not. */
+    sl_status (*begin)(struct sl_config_reader *x);
     /* Reads and checks the family's own keys into x->c. The keys that all families share are already there. */
     sl_status (*read_config)(struct sl_config_reader *x, const struct sl_family *f);
-    /* Sets the dimensions of what a token leaves in the cache; see sl_model_cache_dims(). `out` is zeroed before. A family whose
-     * layers do not all keep rows of tokens states their classes here, and read_config sets layer_class. */
+    /* Sets the dimensions of what a token leaves in the cache; see sl_model_cache_dims(). `out` is zeroed before, but for
+     * the formats. A family whose layers do not all keep rows of tokens states their classes here, and read_config sets layer_class. */
     void (*cache_dims)(const sl_model_config *c, sl_cache_dims *out);
 
     /* Routed experts are not listed: every MoE layer has them (weights.c). */

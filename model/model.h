@@ -157,10 +157,12 @@ uint64_t sl_model_attention_print(const sl_model_config *c);
 sl_status sl_model_config_draft(sl_model_config *c, sl_err *err);
 /*
  * The dimensions of what every token leaves in the cache, as the model's family says: for latent attention latent and
- * rope, for keys and values by head kv_heads and head_dim, and index_* if a layer has an indexer. Everything else in
- * *out becomes 0: the formats are the caller's choice. A family that is unknown has no dimensions.
+ * rope, for keys and values by head kv_heads and head_dim, and index_* if a layer has an indexer, and the classes of layers,
+ * whose contents may depend on the formats, the caller's choice. Everything else in *out becomes 0. A family that is unknown
+ * has no dimensions.
  */
-void sl_model_cache_dims(const sl_model_config *cfg, sl_cache_dims *out);
+void sl_model_cache_dims(const sl_model_config *cfg, sl_row_format row, sl_index_format index,
+                         sl_cache_dims *out);
 /* The defaults for "auto": plain + f32 rows for checkpoints stored in F32, official + fp8 rows for F8, plain
  * + bf16 rows for BF16. The rows are latent ones, or those of models with KV heads, which have no indexer. */
 void sl_model_auto_formats(const sl_model_config *cfg, sl_dtype stored, sl_index_format *index,

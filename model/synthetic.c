@@ -156,6 +156,30 @@ static sl_status make_half(maker *k, int64_t rows, int64_t cols, const sl_weight
     return SL_OK;
 }
 
+/* A table of experts: those of a row are neighbours, so none is there twice. */
+static sl_status make_experts_of(maker *k, int64_t rows, int64_t cols, sl_weight *w)
+{
+    const size_t bytes = (size_t)(rows * cols) * sizeof(int32_t);
+    const uint64_t from = k->at;
+    *w = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = SL_I32};
+    k->at += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    k->bytes += bytes;
+    k->tensors++;
+    if (!k->block)
+        return SL_OK;
+    int32_t *ids = malloc(bytes);
+    if (!ids)
+        return sl_fail(k->err, SL_ERR_NO_MEMORY, "no memory for a table of experts");
+    for (int64_t i = 0; i < rows * cols; i++)
+        ids[i] = (int32_t)((i / cols * 7919 + i % cols) % k->m->local_experts);
+    w->data = k->block + from;
+    sl_status st = sl_be_copy(k->m->be, k->block + from, ids, bytes, k->err);
+    if (st == SL_OK)
+        st = sl_be_sync(k->m->be, k->err);
+    free(ids);
+    return st;
+}
+
 static sl_status make_tensor(maker *k, const sl_tensor_spec *s, sl_weight *w)
 {
     const sl_model_config *c = &k->m->config;
@@ -165,6 +189,8 @@ static sl_status make_tensor(maker *k, const sl_tensor_spec *s, sl_weight *w)
         bool whole = s->flags & SL_SPEC_16BIT || !k->m->config.quant.f8_acts;
         return make_linear(k, rows, cols, whole ? SL_BF16 : SL_F8_E4M3, w);
     }
+    if (s->kind == SL_K_EXPERTS)
+        return make_experts_of(k, rows, cols, w);
     sl_dtype dtype = s->kind == SL_K_FLOATS ? SL_F32 : SL_BF16;
     *w = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = dtype};
     return fill(k, rows, cols, dtype, mean, s->kind == SL_K_TABLE ? 1 : 0.125f, &w->data);

@@ -39,8 +39,12 @@ static void choose_name(const sl_loader *l, const char *prefix, const char *name
 static sl_status bind_rows(sl_loader *l, const sl_tensor_spec *s, const char *name, int64_t rows,
                            sl_weight *out)
 {
-    if (s->kind == SL_K_VECTOR || s->kind == SL_K_FLOATS)
-        return sl_bind_vector(l, name, rows, s->kind == SL_K_FLOATS, out);
+    if (s->kind == SL_K_VECTOR)
+        return sl_bind_vector(l, name, rows, out);
+    if (s->kind == SL_K_FLOATS)
+        return sl_bind_floats(l, name, rows, s->cols(l->c), out);
+    if (s->kind == SL_K_EXPERTS)
+        return sl_bind_expert_ids(l, name, rows, s->cols(l->c), out);
     return sl_bind_matrix(l, name, rows, s->cols(l->c), s->kind == SL_K_LINEAR, out);
 }
 
@@ -120,6 +124,7 @@ static const struct {
 } expert_names[] = {
     {"mlp.experts", {"gate_proj", "up_proj", "down_proj"}},
     {"block_sparse_moe.experts", {"w1", "w3", "w2"}},
+    {"ffn.experts", {"w1", "w3", "w2"}},
 };
 
 /* Whether a tensor of this name's beginning exists, whatever form its weight has. */

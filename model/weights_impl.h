@@ -46,7 +46,11 @@ typedef struct sl_loader {
  * bits are allowed. */
 sl_status sl_bind_matrix(sl_loader *l, const char *name, int64_t rows, int64_t cols, bool quantised,
                          sl_weight *out);
-sl_status sl_bind_vector(sl_loader *l, const char *name, int64_t n, bool floats, sl_weight *out);
+sl_status sl_bind_vector(sl_loader *l, const char *name, int64_t n, sl_weight *out);
+/* [rows], or with cols > 1 [rows][cols], as float32. */
+sl_status sl_bind_floats(sl_loader *l, const char *name, int64_t rows, int64_t cols, sl_weight *out);
+/* A table of numbers of routed experts, as int32 (SL_K_EXPERTS). */
+sl_status sl_bind_expert_ids(sl_loader *l, const char *name, int64_t rows, int64_t cols, sl_weight *out);
 /* One of the two fused expert tensors, [experts][parts * rows][cols], cut into its experts and parts. */
 sl_status sl_bind_fused(sl_loader *l, const char *name, int parts, int64_t rows, int64_t cols,
                         sl_weight *const *outs);

@@ -93,19 +93,28 @@ static sl_status want(const sl_loader *l, const char *name, const int64_t *dims,
 
 /* ---- multipliers ---- */
 
-/* A copy of n values as float32, which lives until the load ends. */
-static sl_status floats_of(sl_loader *l, const sl_ck_tensor *e, int64_t n, const float **out)
+/* Memory for n values, which lives until the load ends. */
+static sl_status room_for_floats(sl_loader *l, int64_t n, float **out)
 {
-    const uint8_t *codes = e->t->data;
-    sl_dtype from = SL_F32;
     float *v = malloc(sizeof(float) * (size_t)n), **grown = realloc(l->made, sizeof *grown * (l->n_made + 1));
     if (grown)
         l->made = grown;
     if (!v || !grown) {
         free(v);
-        return sl_fail(l->err, SL_ERR_NO_MEMORY, "no memory for the scales of weights");
+        return sl_fail(l->err, SL_ERR_NO_MEMORY, "no memory for converted values of weights");
     }
     l->made[l->n_made++] = v;
+    *out = v;
+    return SL_OK;
+}
+
+/* A copy of n values as float32. */
+static sl_status floats_of(sl_loader *l, const sl_ck_tensor *e, int64_t n, const float **out)
+{
+    const uint8_t *codes = e->t->data;
+    sl_dtype from = SL_F32;
+    float *v;
+    SL_TRY(room_for_floats(l, n, &v));
     *out = v;
     if (weight_dtype(e->t->dtype, false, &from))
         sl_load_f32(from, e->t->data, 0, n, v);
@@ -380,19 +389,67 @@ sl_status sl_bind_matrix(sl_loader *l, const char *name, int64_t rows, int64_t c
     return bind_whole(l, name, base, rows, cols, quantised, out);
 }
 
-sl_status sl_bind_vector(sl_loader *l, const char *name, int64_t n, bool floats, sl_weight *out)
+sl_status sl_bind_vector(sl_loader *l, const char *name, int64_t n, sl_weight *out)
 {
     sl_weight w = {.out = (int32_t)n, .in = 1};
     sl_ck_tensor *t;
     SL_TRY(want(l, name, &n, 1, false, &t, &w.dtype));
     w.data = t->t->data;
+    return sl_place_weight(l, &w, out);
+}
+
+sl_status sl_bind_floats(sl_loader *l, const char *name, int64_t rows, int64_t cols, sl_weight *out)
+{
+    const int64_t dims[2] = {rows, cols};
+    sl_weight w = {.out = (int32_t)rows, .in = (int32_t)cols};
+    sl_ck_tensor *t;
+    SL_TRY(want(l, name, dims, cols > 1 ? 2 : 1, false, &t, &w.dtype));
+    w.data = t->t->data;
     SL_TRY(sl_place_weight(l, &w, out));
-    if (floats && w.dtype != SL_F32) {
-        l->places[l->n - 1].items = (size_t)n;
+    if (w.dtype != SL_F32) {
+        l->places[l->n - 1].items = (size_t)(rows * cols);
         l->places[l->n - 1].from = w.dtype;
         l->places[l->n - 1].to = SL_F32;
         out->dtype = SL_F32;
     }
+    return SL_OK;
+}
+
+static int64_t whole_number(const sl_st_tensor *t, int64_t i)
+{
+    int32_t small = 0;
+    int64_t large = 0;
+    if (t->dtype == SL_ST_I64) {
+        memcpy(&large, (const uint8_t *)t->data + 8 * i, sizeof large);
+        return large;
+    }
+    memcpy(&small, (const uint8_t *)t->data + 4 * i, sizeof small);
+    return small;
+}
+
+/* The numbers travel in memory of floats, whose bits are copied. */
+sl_status sl_bind_expert_ids(sl_loader *l, const char *name, int64_t rows, int64_t cols, sl_weight *out)
+{
+    const int64_t dims[2] = {rows, cols}, n = rows * cols;
+    sl_ck_tensor *t;
+    float *v;
+    SL_TRY(find(l, name, &t));
+    SL_TRY(check_shape(l, t, dims, 2));
+    if (t->t->dtype != SL_ST_I64 && t->t->dtype != SL_ST_I32)
+        return bad_dtype(l, t);
+    SL_TRY(room_for_floats(l, n, &v));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t id = whole_number(t->t, i);
+        const int32_t small = (int32_t)id;
+        if (id < 0 || id >= l->c->n_routed_experts)
+            return sl_fail(l->err, SL_ERR_INVALID, "%s: tensor %s: %lld is none of %d routed experts",
+                           sl_st_label(t->file), name, (long long)id, l->c->n_routed_experts);
+        memcpy(&v[i], &small, sizeof small);
+    }
+    *out = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = SL_I32};
+    SL_TRY(sl_place(l, v, sizeof *v * (size_t)n, sizeof *v, &out->data));
+    l->places[l->n - 1].items = (size_t)n;
+    l->places[l->n - 1].from = l->places[l->n - 1].to = SL_F32;
     return SL_OK;
 }
 

@@ -10,6 +10,7 @@
 typedef struct ctx {
     sl_cpu *cpu;
     const sl_moe_route_params *p;
+    uint32_t bad;
 } ctx;
 
 /* Index of the largest v with taken == 0, NaN counting as -inf; the smallest index among equals. */
@@ -79,18 +80,46 @@ static void make_scores(const sl_moe_route_params *p, const float *logits, float
         score[e] /= sum;
 }
 
+/* weights = those of the experts that are there already. */
+static void weigh(const sl_moe_route_params *p, const float *score, const int32_t *experts, float *weights)
+{
+    float sum = 0;
+
+    for (int32_t i = 0; i < p->top_k; i++)
+        sum += weights[i] = score[experts[i]];
+    for (int32_t i = 0; i < p->top_k; i++)
+        weights[i] = (p->normalise ? weights[i] / sum : weights[i]) * p->scale;
+}
+
+/* The experts of the token's row in ascending order; false: its id or an expert does not exist. */
+static bool look_up(const sl_moe_route_params *p, int64_t t, int32_t *out)
+{
+    const int32_t id = p->ids[t];
+
+    if (id < 0 || id >= p->vocab)
+        return false;
+    for (int32_t i = 0; i < p->top_k; i++) {
+        const int32_t e = p->table[(int64_t)id * p->top_k + i];
+        int32_t at = i;
+
+        if (e < 0 || e >= p->experts)
+            return false;
+        for (; at > 0 && out[at - 1] > e; at--)
+            out[at] = out[at - 1];
+        out[at] = e;
+    }
+    return true;
+}
+
 static void route(const sl_moe_route_params *p, int64_t t, float *score, uint8_t *taken)
 {
-    const float *logits = p->logits + t * p->experts;
     float *choice = score + p->experts, *groups = choice + p->experts,
           *weights = p->weights_out + t * p->top_k;
     uint8_t *kept = taken + p->experts, *chosen = kept + p->experts;
     int32_t *out = p->experts_out + t * p->top_k, n = 0;
-    float sum = 0;
 
     memset(taken, 0, (size_t)p->experts);
     memset(chosen, 0, (size_t)p->experts);
-    make_scores(p, logits, score);
     for (int32_t e = 0; e < p->experts; e++)
         choice[e] = p->bias ? score[e] + p->bias[e] : score[e];
     if (p->groups > 1)
@@ -101,13 +130,9 @@ static void route(const sl_moe_route_params *p, int64_t t, float *score, uint8_t
         taken[e] = chosen[e] = 1;
     }
     for (int32_t e = 0; e < p->experts; e++)
-        if (chosen[e]) {
-            out[n] = e;
-            weights[n++] = score[e];
-            sum += score[e];
-        }
-    for (int32_t i = 0; i < n; i++)
-        weights[i] = (p->normalise ? weights[i] / sum : weights[i]) * p->scale;
+        if (chosen[e])
+            out[n++] = e;
+    weigh(p, score, out, weights);
 }
 
 static void tokens(void *arg, int64_t first, int64_t count, int worker)
@@ -115,16 +140,26 @@ static void tokens(void *arg, int64_t first, int64_t count, int worker)
     ctx *c = arg;
     float *score = sl_cpu_own(c->cpu, worker);
 
-    for (int64_t t = first; t < first + count; t++)
-        route(c->p, t, score, (uint8_t *)(score + 3 * (int64_t)c->p->experts));
+    for (int64_t t = first; t < first + count; t++) {
+        const sl_moe_route_params *p = c->p;
+        int32_t *out = p->experts_out + t * p->top_k;
+
+        make_scores(p, p->logits + t * p->experts, score);
+        if (!p->vocab)
+            route(p, t, score, (uint8_t *)(score + 3 * (int64_t)p->experts));
+        else if (look_up(p, t, out))
+            weigh(p, score, out, p->weights_out + t * p->top_k);
+        else
+            sl_cpu_flag(&c->bad, SL_DEVERR_ID);
+    }
 }
 
 static sl_status run_moe_route(sl_backend *be, const void *params, sl_err *err)
 {
-    ctx c = {(sl_cpu *)be, params};
+    ctx c = {(sl_cpu *)be, params, 0};
     SL_TRY(sl_cpu_scratch_threads(c.cpu, (size_t)c.p->experts * 15, err));
     sl_cpu_for(c.cpu, c.p->tokens, (int64_t)c.p->experts * (c.p->top_k + 20), tokens, &c);
-    return SL_OK;
+    return sl_deverr(c.bad, "moe_route", err);
 }
 
 const sl_op_impl sl_cpu_moe_route = {.run = run_moe_route};

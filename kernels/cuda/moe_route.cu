@@ -1,4 +1,4 @@
-/* Expert choice: scores, group-limited top-k (of equal scores the smaller index wins), weights normalised
+/* Expert choice: scores, group-limited top-k (of equal scores the smaller index wins) or a row of a table, weights normalised
  * and scaled. One warp per token. */
 #include "kernels/cuda/common.cuh"
 
@@ -67,7 +67,22 @@ __device__ static void make_scores(const sl_moe_route_params &p, const float *lo
         s[i] = s[i] / sum;
 }
 
-__global__ static void moe_route_kernel(sl_moe_route_params p)
+/* The experts of a token's row of the table, by lane 0; false: its id or an expert does not exist. */
+__device__ static bool look_up(const sl_moe_route_params &p, int64_t t, int *chosen)
+{
+    int id = p.ids[t];
+
+    if (id < 0 || id >= p.vocab)
+        return false;
+    for (int k = 0; k < p.top_k; k++) {
+        chosen[k] = p.table[(int64_t)id * p.top_k + k];
+        if (chosen[k] < 0 || chosen[k] >= p.experts)
+            return false;
+    }
+    return true;
+}
+
+__global__ static void moe_route_kernel(sl_moe_route_params p, uint32_t *deverr)
 {
     __shared__ float s[MAX_EXPERTS], c[MAX_EXPERTS], score[MAX_EXPERTS];
     __shared__ bool keep[MAX_EXPERTS];
@@ -98,7 +113,7 @@ __global__ static void moe_route_kernel(sl_moe_route_params p)
                 c[i] = p.zero_refused ? 0.0f : -INFINITY;
         __syncwarp();
     }
-    for (int k = 0; k < p.top_k; k++) {
+    for (int k = 0; !p.vocab && k < p.top_k; k++) {
         int e = warp_argmax(c, p.experts);
         __syncwarp();
         if (threadIdx.x == 0) {
@@ -109,6 +124,10 @@ __global__ static void moe_route_kernel(sl_moe_route_params p)
     }
     if (threadIdx.x != 0)
         return;
+    if (p.vocab && !look_up(p, t, chosen)) {
+        atomicOr(deverr, SL_DEVERR_ID);
+        return;
+    }
     float sum = 0;
     for (int i = 1; i < p.top_k; i++) /* insertion sort by expert id, ascending */
         for (int j = i; j > 0 && chosen[j] < chosen[j - 1]; j--) {
@@ -219,7 +238,8 @@ static sl_status run_moe_route(sl_backend *be, const void *params, sl_err *err)
         int lanes = p->groups > 1 ? 32 / p->groups : 32;
         return SL_LAUNCH(sl_cuda_of(be), narrow_kernel<8>, (sl_launch{dim3(p->tokens), 32}), err, *p, lanes);
     }
-    return SL_LAUNCH(sl_cuda_of(be), moe_route_kernel, (sl_launch{dim3(p->tokens), 32}), err, *p);
+    return SL_LAUNCH(sl_cuda_of(be), moe_route_kernel, (sl_launch{dim3(p->tokens), 32}), err, *p,
+                     sl_cuda_of(be)->deverr);
 }
 
 const sl_op_impl sl_cuda_moe_route = {.run = run_moe_route};

@@ -7,7 +7,21 @@
 #include "kernels/formats.h"
 #include "tests/unit/kernels/cf.h"
 
-/* T, experts, groups, top_groups, top_k, bias, normalise, ties, refused groups are zero, score */
+/* A table whose rows are in no order, and in which some experts are twice in a row. */
+static void route_by_table(cf_run *r, int32_t vocab, sl_moe_route_params *p)
+{
+    int32_t *table = cf_temp(r, 4 * (size_t)(vocab * p->top_k)), *ids = cf_temp(r, 4 * (size_t)r->n);
+
+    for (int32_t i = 0; i < vocab * p->top_k; i++)
+        table[i] = (int32_t)(cf_hash(9, i) % (uint64_t)p->experts);
+    for (int64_t t = 0; t < r->n; t++)
+        ids[t] = (int32_t)((r->first + t) * 5 % vocab);
+    p->vocab = vocab;
+    p->table = cf_mem(r, table, 4 * (size_t)(vocab * p->top_k));
+    p->ids = cf_mem(r, ids, 4 * (size_t)r->n);
+}
+
+/* T, experts, groups, top_groups, top_k, bias, normalise, ties, refused groups are zero, score, rows of a table */
 static void route(cf_run *r, const int64_t *a)
 {
     sl_moe_route_params p = {.tokens = (int32_t)r->n, .experts = (int32_t)a[1], .groups = (int32_t)a[2]};
@@ -19,6 +33,8 @@ static void route(cf_run *r, const int64_t *a)
     p.zero_refused = a[8];
     p.scale = 2.5f;
     p.score = (sl_route_score)a[9];
+    if (a[10])
+        route_by_table(r, (int32_t)a[10], &p);
     for (int64_t t = 0; t < r->n; t++)
         for (int64_t i = 0; i < a[1]; i++) {
             float v = 4 * cf_uniform(1, (r->first + t) * a[1] + i);
@@ -354,6 +370,8 @@ static const cf_case cases[] = {
     {SL_OP_MOE_ROUTE, "T=9 E=12 k=3 softmax", route, {9, 12, 0, 0, 3, 1, 1, 0, 0, 1}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=9 E=256 k=6 sqrt softplus", route, {9, 256, 1, 1, 6, 1, 1, 0, 0, 2}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=9 E=10 k=3 sqrt softplus", route, {9, 10, 0, 0, 3, 0, 1, 0, 0, 2}, CF_SPLIT},
+    {SL_OP_MOE_ROUTE, "T=40 E=256 table", route, {40, 256, 1, 1, 6, 0, 1, 0, 0, 2, 64}, CF_SPLIT},
+    {SL_OP_MOE_ROUTE, "T=9 E=5 table, sigmoid", route, {9, 5, 0, 0, 3, 0, 1, 0, 0, 0, 7}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=1 E=1", route, {1, 1, 1, 1, 1, 0, 1, 0}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=9 E=16 groups=4/2 k=4", route, {9, 16, 4, 2, 4, 1, 1, 0}, CF_SPLIT},
     {SL_OP_MOE_ROUTE, "T=40 E=256 groups=8/4 k=8", route, {40, 256, 8, 4, 8, 1, 1, 0}, CF_SPLIT | CF_PERF},

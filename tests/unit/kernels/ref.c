@@ -339,6 +339,25 @@ static double ref_route_score(const sl_moe_route_params *p, const float *logits,
     return 1 / all;
 }
 
+/* The experts of a row of the table, smallest first, each as often as it is there. */
+static void ref_route_table(const sl_moe_route_params *p, int64_t t)
+{
+    const int32_t *row = p->table + (int64_t)p->ids[t] * p->top_k;
+    const float *logits = p->logits + t * p->experts;
+    int32_t n = 0, *out = p->experts_out + t * p->top_k;
+    double sum = 0;
+
+    for (int32_t e = 0; e < p->experts; e++)
+        for (int32_t i = 0; i < p->top_k; i++)
+            if (row[i] == e) {
+                out[n++] = e;
+                sum += ref_route_score(p, logits, e);
+            }
+    for (int32_t i = 0; i < n; i++)
+        p->weights_out[t * p->top_k + i] =
+            (float)(ref_route_score(p, logits, out[i]) / (p->normalise ? sum : 1) * (double)p->scale);
+}
+
 static void ref_moe_route(const void *params)
 {
     const sl_moe_route_params *p = params;
@@ -349,6 +368,10 @@ static void ref_moe_route(const void *params)
         double sum = 0;
         int32_t n = 0;
 
+        if (p->vocab) {
+            ref_route_table(p, t);
+            continue;
+        }
         for (int32_t e = 0; e < E; e++) {
             s[e] = ref_route_score(p, p->logits + t * E, e);
             c[e] = s[e] + (p->bias ? (double)p->bias[e] : 0);

@@ -58,11 +58,11 @@ START_TEST(cache_dims)
     sl_model_config c =
         accepted(LLAMA ", \"rope_theta\": 10000.0, \"num_key_value_heads\": 8, \"head_dim\": 64");
     sl_cache_dims d;
-    sl_model_cache_dims(&c, &d);
+    sl_model_cache_dims(&c, SL_ROW_GQA_BF16, SL_INDEX_PLAIN, &d);
     ck_assert(d.kv_heads == 8 && d.head_dim == 64 && d.latent == 0 && d.rope == 0 && d.index_dim == 0 &&
-              d.index_heads == 0 && d.index_topk == 0 && !d.rows);
+              d.index_heads == 0 && d.index_topk == 0);
     snprintf(c.family, sizeof c.family, "unknown");
-    sl_model_cache_dims(&c, &d);
+    sl_model_cache_dims(&c, SL_ROW_GQA_BF16, SL_INDEX_PLAIN, &d);
     ck_assert(d.kv_heads == 0 && d.head_dim == 0);
 }
 END_TEST

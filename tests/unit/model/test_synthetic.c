@@ -60,11 +60,11 @@ START_TEST(the_cache_is_latent)
     sl_model_config cfg;
     sl_cache_dims d;
     ck_assert_int_eq(sl_synthetic_config("deepseek_v32", 0, &cfg, &err), SL_OK);
-    sl_model_cache_dims(&cfg, &d);
+    sl_model_cache_dims(&cfg, SL_ROW_MLA_BF16, SL_INDEX_PLAIN, &d);
     ck_assert(d.latent == 512 && d.rope == 64 && d.kv_heads == 0 && d.head_dim == 0);
     ck_assert(d.index_dim == 128 && d.index_heads == 64 && d.index_topk == 2048);
     memset(cfg.layer_has_indexer, 0, sizeof cfg.layer_has_indexer);
-    sl_model_cache_dims(&cfg, &d);
+    sl_model_cache_dims(&cfg, SL_ROW_MLA_BF16, SL_INDEX_PLAIN, &d);
     ck_assert(d.latent == 512 && d.index_dim == 0 && d.index_heads == 0 && d.index_topk == 0);
 }
 END_TEST
