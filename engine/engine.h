@@ -202,8 +202,8 @@ typedef struct sl_step_sample {
     sl_history history;          /* as many tokens as the sequence has after the step */
     /*
      * NULL: every token is possible. Else it is asked once, on the engine's thread, after the step's other work was enqueued
-     * and before the token is chosen: it may wait for the bits, which are copied. An item with a mask needs the host between
-     * two steps, because what is allowed next follows from the token before. A mask without bits is a fault of this item.
+     * and before the token is chosen: it may wait for the bits, which are copied. Of an item that follows it is asked by
+     * sl_engine_choose(), when the token before is known. A mask without bits is a fault of this item.
      */
     sl_token_mask (*mask)(void *ctx);
     void *mask_ctx;
@@ -254,6 +254,10 @@ typedef struct sl_step_item {
  * Items, and what they point to, are borrowed until the step is collected. Lengths of sequences say what was submitted. A
  * sequence of a step in flight may get pages and may be spilled; it must not be closed or truncated. A step with
  * want_logits is collected before the next one is submitted.
+ *
+ * A step in which an item that follows has a mask stays open: its pass runs, and its tokens are chosen by
+ * sl_engine_choose(), which comes when the step before was collected, and before the next one is submitted. So the host learns
+ * the token from which the mask follows, and makes the mask, while the device computes.
  *
  * When the token of a step that follows turns out to be the end of its request, or wrong, the caller drops the result of that
  * item and closes the sequence: its row is beyond the tokens that the caller counts, where the contents of the host's
@@ -308,15 +312,17 @@ typedef struct sl_draft_item {
 sl_status sl_engine_draft(sl_engine *e, sl_draft_item *items, int32_t n_items, sl_err *err);
 
 /* Whether an item that follows can be submitted now. False: there is no step in flight that chooses a token for its sequence, or
- * the host must know that token first: it chooses itself, has to make the list of changes of the sequence anew, or the item has a
- * mask. */
+ * the host must know that token first: it chooses itself, or has to make the list of changes of the sequence anew. */
 bool sl_engine_can_follow(const sl_engine *e, const sl_step_item *it);
 /* SL_ERR_INVALID with SL_STEPS_IN_FLIGHT steps; SL_ERR_UNSUPPORTED in a group. After an error this step is not in flight, and
  * no sequence has advanced. */
 sl_status sl_engine_submit(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
                            sl_err *err);
+/* Asks for the masks of the step that was submitted last, if it is open, and chooses its tokens. SL_ERR_INVALID: the step before was
+ * not collected. After another error no step is in flight any more, as after one of collect. */
+sl_status sl_engine_choose(sl_engine *e, sl_err *err);
 /* SL_ERR_INVALID: no step is in flight. After another error no step is in flight any more, and no sequence has what they
- * appended. */
+ * appended. A step that is open is chosen first. */
 sl_status sl_engine_collect(sl_engine *e, sl_err *err);
 int32_t sl_engine_in_flight(const sl_engine *e);
 /* Whether the device computes while the host continues, so that a step in flight costs the host no time. */

@@ -83,6 +83,7 @@ typedef struct sl_flight {
     sl_event *end;
     uint64_t *stamps; /* the device's time at its beginning and end */
     uint64_t began_ns, waited_ns;
+    bool open; /* its tokens are not chosen yet: a mask follows from the step before */
     bool done; /* waited for, with this result: */
     sl_status st;
     sl_err err;
@@ -207,10 +208,12 @@ void sl_scoring_end(sl_engine *e);
 /* step.c: enqueues one forward pass over what was uploaded; captured or not. */
 sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_err *err);
 /* The parts of a step, in this order; f->items are set. measure checks the items. shape decides how it runs, between the
- * coordinator's beginning and the first op. run enqueues everything; *fresh: the shape is to be captured when it is done. */
+ * coordinator's beginning and the first op. run enqueues everything, of a step that is open all but the results; *fresh: the
+ * shape is to be captured when it is done. results: its tokens are chosen, and what the host reads is copied. */
 sl_status sl_step_measure(sl_engine *e, sl_flight *f, sl_err *err);
 void sl_step_shape_of(sl_engine *e, sl_flight *f, const sl_step_hooks *hooks);
 sl_status sl_step_run(sl_engine *e, sl_flight *f, bool *fresh, sl_err *err);
+sl_status sl_step_results(sl_engine *e, sl_flight *f, sl_err *err);
 void sl_step_capture(sl_engine *e, const sl_flight *f);
 
 /* graph.c: decode steps as graphs. init decides whether there are any. */

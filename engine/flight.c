@@ -1,7 +1,8 @@
 /*
  * Steps in flight; see engine.h. A step is submitted, completed (the host has waited for it, and knows its tokens) and
  * collected. A step is completed before the next one is submitted if the host chooses one of its tokens, because the
- * logits have one place; else when it is collected.
+ * logits have one place; else when it is collected. A step that is open has no tokens yet, and its logits wait on the device:
+ * what it may choose follows from a token of the step before. The pass runs meanwhile.
  *
  * Everything that the device reads or writes while the host continues has a place in the step's sl_flight. What the host
  * enqueues between two steps (a sequence is opened or spilled) is ordered by the stream.
@@ -63,6 +64,15 @@ static void count_step(sl_engine *e, const sl_flight *f, uint64_t now)
 
 /* ---- results ---- */
 
+/* Chooses the tokens of a step that is open. */
+static sl_status choose(sl_engine *e, sl_flight *f, sl_err *err)
+{
+    SL_TRY(sl_step_results(e, f, err));
+    f->open = false;
+    sl_choices_submitted(e, f);
+    return SL_OK;
+}
+
 /* Waits for the oldest step that is not complete. Its status stays with it. */
 static sl_status complete(sl_engine *e, sl_flight *f)
 {
@@ -70,7 +80,9 @@ static sl_status complete(sl_engine *e, sl_flight *f)
         return f->st;
     uint64_t t0 = sl_now_ns();
     bool last = f == flight_at(e, e->n_flights - 1);
-    f->st = last ? sl_be_sync(e->be, &f->err) : sl_event_wait(f->end, &f->err);
+    f->st = f->open ? choose(e, f, &f->err) : SL_OK;
+    if (f->st == SL_OK)
+        f->st = last ? sl_be_sync(e->be, &f->err) : sl_event_wait(f->end, &f->err);
     f->done = true;
     f->waited_ns = sl_now_ns() - t0;
     if (f->st == SL_OK) {
@@ -108,6 +120,7 @@ static void undo(sl_engine *e, sl_flight *f)
     }
     sl_coord_step_undo(e->coord, e->runs, f->n_items);
     f->chosen.n = 0;
+    f->open = false;
 }
 
 /* After a failure: nothing of these steps runs any more, and no sequence has their tokens. */
@@ -142,6 +155,19 @@ sl_status sl_engine_collect(sl_engine *e, sl_err *err)
     return SL_OK;
 }
 
+sl_status sl_engine_choose(sl_engine *e, sl_err *err)
+{
+    sl_flight *f = e->n_flights > 0 ? flight_at(e, e->n_flights - 1) : NULL;
+    if (!f || !f->open)
+        return SL_OK;
+    if (e->n_flights > 1)
+        return sl_fail(err, SL_ERR_INVALID, "choose: the step before was not collected");
+    sl_status st = choose(e, f, err);
+    if (st != SL_OK)
+        undo_all(e);
+    return st;
+}
+
 /* ---- a step begins ---- */
 
 /*
@@ -172,11 +198,22 @@ static sl_status finish_logits(sl_engine *e, sl_err *err)
     if (e->n_flights == 0)
         return SL_OK;
     sl_flight *before = flight_at(e, e->n_flights - 1);
+    if (before->open)
+        return sl_fail(err, SL_ERR_INVALID, "step: the tokens of the step before were not chosen");
     if (before->p.rows > 0)
         return sl_fail(err, SL_ERR_INVALID, "step: the logits of the step before were not collected");
     if (before->chosen.n_host > 0)
         (void)complete(e, before); /* collect reports its failure */
     return SL_OK;
+}
+
+/* Whether what a step may choose follows from a token of the step before. */
+static bool waits_for_token(const sl_step_item *items, int32_t n_items)
+{
+    for (int32_t i = 0; i < n_items; i++)
+        if (items[i].follows && items[i].sample && items[i].sample->mask)
+            return true;
+    return false;
 }
 
 /* Enqueues the step. A shape that is new is captured, which needs a device without work. */
@@ -207,6 +244,7 @@ static sl_status submit(sl_engine *e, sl_step_item *items, int32_t n_items, cons
     f->items = items, f->n_items = n_items;
     f->began_ns = sl_now_ns(), f->waited_ns = 0;
     f->done = false;
+    f->open = waits_for_token(items, n_items);
     f->chosen.n = f->chosen.n_host = 0;
     SL_TRY(sl_step_measure(e, f, err));
     SL_TRY(sl_coord_step_begin(e->coord, e->runs, n_items, err));
@@ -227,7 +265,8 @@ static sl_status submit(sl_engine *e, sl_step_item *items, int32_t n_items, cons
         sl_states_stepped(items[i].seq, false);
     }
     e->submitted++;
-    sl_choices_submitted(e, f);
+    if (!f->open)
+        sl_choices_submitted(e, f);
     e->n_flights++;
     return SL_OK;
 abort_step:

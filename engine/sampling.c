@@ -130,8 +130,6 @@ bool sl_engine_can_follow(const sl_engine *e, const sl_step_item *it)
     const sl_step_sample *w = it->sample;
     if (e->n_flights == 0 || s->chosen_in != e->submitted || s->chosen_at < 0 || it->n_tokens != 1)
         return false;
-    if (w && w->mask)
-        return false; /* its mask follows from the token */
     return !w || !has_changes(e, w->sampling, &w->history) ||
            fits(&s->list, it, sl_sampling_penalises(w->sampling));
 }

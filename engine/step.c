@@ -228,8 +228,7 @@ static sl_status stamp(sl_engine *e, const sl_flight *f, int at, sl_err *err)
     return e->sync ? SL_OK : sl_be_stamp(e->be, e->stamps_dev + 2 * (f - e->flight) + at, err);
 }
 
-/* Everything after the pass. */
-static sl_status enqueue_results(sl_engine *e, sl_flight *f, sl_err *err)
+sl_status sl_step_results(sl_engine *e, sl_flight *f, sl_err *err)
 {
     SL_TRY(sl_choices_enqueue(e, f, err));
     if (!e->unified && f->p.rows > 0)
@@ -238,7 +237,10 @@ static sl_status enqueue_results(sl_engine *e, sl_flight *f, sl_err *err)
     SL_TRY(stamp(e, f, 1, err));
     if (!e->sync)
         SL_TRY(sl_be_copy(e->be, f->stamps, e->stamps_dev + 2 * (f - e->flight), 2 * sizeof *f->stamps, err));
-    return sl_event_fence(e->be, f->end, err);
+    SL_TRY(sl_event_fence(e->be, f->end, err));
+    if (e->sync)
+        f->stamps[1] = sl_now_ns();
+    return SL_OK;
 }
 
 sl_status sl_step_run(sl_engine *e, sl_flight *f, bool *fresh, sl_err *err)
@@ -252,11 +254,9 @@ sl_status sl_step_run(sl_engine *e, sl_flight *f, bool *fresh, sl_err *err)
     sl_status st = enqueue(e, &f->p, fresh, err);
     sl_scoring_end(e);
     SL_TRY(st);
-    SL_TRY(enqueue_results(e, f, err));
-    SL_TRY(report_layers(e, true, err));
-    if (e->sync)
-        f->stamps[1] = sl_now_ns();
-    return SL_OK;
+    if (!f->open)
+        SL_TRY(sl_step_results(e, f, err));
+    return report_layers(e, true, err);
 }
 
 void sl_step_capture(sl_engine *e, const sl_flight *f)
@@ -314,7 +314,7 @@ static sl_status warm(sl_engine *e, int32_t batch, int32_t per, int32_t context,
     sl_flight *f = &e->flight[0];
     bool fresh;
     SL_CHECK(e->n_flights == 0, "capture with %d steps in flight", e->n_flights);
-    f->items = NULL, f->n_items = 0;
+    f->items = NULL, f->n_items = 0, f->open = false;
     f->p = (sl_step_plan){.tokens = batch * per, .logits = batch * per, .context = context, .per = per};
     SL_TRY(sl_coord_step_begin(e->coord, e->runs, 0, err));
     shape_step(e, batch, &f->p);

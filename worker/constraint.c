@@ -402,6 +402,16 @@ bool sl_constraint_ready(sl_constraint *c)
     return ready;
 }
 
+bool sl_constraint_keeps_up(sl_constraint *c)
+{
+    if (!c)
+        return true;
+    pthread_mutex_lock(&c->of->lock);
+    bool quick = c->status == SL_OK && c->compiled && !c->slow;
+    pthread_mutex_unlock(&c->of->lock);
+    return quick;
+}
+
 sl_status sl_constraint_failed(sl_constraint *c, sl_err *err)
 {
     if (!c)

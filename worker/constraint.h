@@ -44,6 +44,9 @@ void sl_constraint_close(sl_constraint *c);
 void sl_constraint_follow(sl_constraint *c, const int32_t *output, size_t n);
 /* Whether a step may ask for the mask of the next token: it is there, or will be soon. c NULL: true. After a failure, true. */
 bool sl_constraint_ready(sl_constraint *c);
+/* Whether a step may be submitted before the token is known from which its mask follows: masks have been quick so far, so that
+ * the step's pass takes longer. c NULL: true. */
+bool sl_constraint_keeps_up(sl_constraint *c);
 /* The error that ended the constraint; SL_OK: none has. */
 sl_status sl_constraint_failed(sl_constraint *c, sl_err *err);
 /* For sl_step_sample.mask, with an sl_constraint as ctx: waits for the mask of the next token. Valid until the next follow or close. */

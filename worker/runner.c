@@ -72,6 +72,11 @@ static sl_status e_submit(void *impl, sl_step_item *items, int32_t n, sl_err *er
     return sl_engine_submit(impl, items, n, NULL, err);
 }
 
+static sl_status e_choose(void *impl, sl_err *err)
+{
+    return sl_engine_choose(impl, err);
+}
+
 static sl_status e_collect(void *impl, sl_err *err)
 {
     return sl_engine_collect(impl, err);
@@ -171,6 +176,7 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .damaged = e_damaged,
                        .overlaps = overlaps(e),
                        .submit = e_submit,
+                       .choose = e_choose,
                        .collect = e_collect,
                        .can_follow = e_can_follow,
                        .step_ns = e_step_ns,

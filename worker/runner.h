@@ -35,6 +35,7 @@ typedef struct sl_runner {
     /* Steps in flight: all of them or none. overlaps: a step in flight costs the caller no time. */
     bool overlaps;
     sl_status (*submit)(void *impl, sl_step_item *items, int32_t n, sl_err *err);
+    sl_status (*choose)(void *impl, sl_err *err);
     sl_status (*collect)(void *impl, sl_err *err);
     bool (*can_follow)(const void *impl, const sl_step_item *it);
     uint64_t (*step_ns)(const void *impl);

@@ -13,9 +13,11 @@
  * the one before and submits the next one. An item of that one follows the token that is not known yet. What is learnt too
  * late (the token ends the stream, the request was cancelled or gives way) costs that one item: its result is dropped, and as
  * nothing counts its row, no page that is sealed, published or verified has it. What follows from counts alone (pages, length
- * limits) is known in time. A request whose token the host must have first takes part in every second step, alone. An item that
- * is ahead takes nothing from other requests, and room is made when no step is in flight, so the decisions are those of one step
- * at a time. A group of ranks has one step at a time.
+ * limits) is known in time. A request whose token the host must have first takes part in every second step, alone. The mask of a
+ * constraint follows from the token before: a step with one is submitted without it, and chooses its tokens when the host has
+ * that token and the mask, while its pass runs; a request whose masks take long takes part in every second step. An item
+ * that is ahead takes nothing from other requests, and room is made when no step is in flight, so the decisions are those of one
+ * step at a time. A group of ranks has one step at a time.
  *
  * Full pages are published as they fill, so that the next turn of a conversation finds them.
  */
@@ -139,11 +141,8 @@ bool sl_run_can_choose(sl_run *r, sl_ticket *t)
     char why[400];
     if (!c)
         return true;
-    /* What is allowed next follows from the token that is in flight. The step waits for that one: without this request it would
-     * take every second step only. */
-    r->settle |= t->steps > 0;
-    if (t->steps)
-        return false;
+    if (t->steps) /* what is allowed next follows from the token that is in flight */
+        return sl_constraint_keeps_up(c);
     sl_constraint_follow(c, t->tokens + t->n_prompt, (size_t)sl_ticket_produced(t));
     sl_status st = sl_constraint_failed(c, &err);
     if (st == SL_OK)
@@ -313,17 +312,36 @@ static void measure(sl_run *r, const sl_run_flight *f)
     sl_prompts_measure(r, f, ns);
 }
 
-/* Waits for the oldest step in flight. */
-static sl_status end(sl_run *r, sl_err *err)
+/* A step in flight has failed with st: all of them are lost. */
+static sl_status lost(sl_run *r, sl_status st, const sl_err *err)
 {
-    sl_run_flight *f = flight_at(r, 0);
-    sl_status st = r->depth > 1 ? r->runner->collect(r->runner->impl, err) : SL_OK, worst = SL_OK;
-    while (st != SL_OK && r->n_flights > 0) { /* the later steps are lost with it */
+    sl_status worst = SL_OK;
+    while (r->n_flights > 0) {
         sl_status got = failed(r, flight_at(r, --r->n_flights), st, err);
         worst = got != SL_OK ? got : worst;
     }
+    return worst;
+}
+
+/* The tokens of the step before are known: constraints of the step in flight learn theirs, so that their masks are made. */
+static void follow(sl_run *r)
+{
+    const sl_run_flight *f = flight_at(r, 0);
+    for (int32_t i = 0; r->n_flights > 0 && i < f->decoding; i++) {
+        const sl_ticket *t = sl_tickets_number(&r->core.tickets, f->parts[i].number);
+        if (t && t->state == SL_TICKET_RUNNING)
+            sl_constraint_follow(sl_run_of(t)->constraint, t->tokens + t->n_prompt,
+                                 (size_t)sl_ticket_produced(t));
+    }
+}
+
+/* Waits for the oldest step in flight. Then the next one can choose, if it waited for these tokens. */
+static sl_status end(sl_run *r, sl_err *err)
+{
+    sl_run_flight *f = flight_at(r, 0);
+    sl_status st = r->depth > 1 ? r->runner->collect(r->runner->impl, err) : SL_OK;
     if (st != SL_OK)
-        return worst;
+        return lost(r, st, err);
     r->first_flight = (r->first_flight + 1) % SL_STEPS_IN_FLIGHT;
     r->n_flights--;
     measure(r, f);
@@ -332,8 +350,10 @@ static sl_status end(sl_run *r, sl_err *err)
     tell_stepped(r, f, true, SL_OK, NULL);
     sl_run_fetched(r);
     results(r, f);
+    follow(r);
     sl_run_gather(r, false);
-    return SL_OK;
+    st = r->n_flights > 0 ? r->runner->choose(r->runner->impl, err) : SL_OK;
+    return st == SL_OK ? SL_OK : lost(r, st, err);
 }
 
 void sl_run_settle(sl_run *r)

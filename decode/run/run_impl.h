@@ -102,7 +102,7 @@ struct sl_run {
 
     sl_run_flight flight[SL_STEPS_IN_FLIGHT]; /* in flight: n_flights from first_flight on */
     int32_t first_flight, n_flights, depth;   /* depth: most of them */
-    bool settle; /* the next step waits until none is in flight: room must be made, or a token be known */
+    bool settle;             /* the next step waits until none is in flight: room must be made */
     sl_prompt_queue prompts; /* role both */
     sl_random_pages random;  /* what is declared as computed; without units where nothing is */
     sl_stall stall;
@@ -152,7 +152,8 @@ void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped);
 void sl_run_fetched(sl_run *r);
 
 /* batch.c */
-/* Whether a step can choose the next token of t: its constraint is ready, if it has one. A constraint that has failed ends t. */
+/* Whether a step can choose the next token of t: its constraint is ready, or keeps up with steps in flight. A constraint that has
+ * failed ends t. */
 bool sl_run_can_choose(sl_run *r, sl_ticket *t);
 /* What is to be chosen for t in the item of this number, after which all its tokens are in its rows, and `ahead` more that the
  * steps in flight choose. */

@@ -1,5 +1,5 @@
 """Structured output against a real cluster of random weights: whatever the model would like to say, the answer is what its schema,
-expression, choice, grammar or tool asks for. Schemas are generated. About 10 s of processor time, mostly for the start of the cluster."""
+expression, choice, grammar or tool asks for. Schemas are generated. The workers have two steps in flight, as on a GPU. About 10 s of processor time, mostly for the start of the cluster."""
 
 import json
 import os
@@ -20,8 +20,10 @@ WORDS = ["red", "green", "deep blue", "été"]
 
 @pytest.fixture(scope="module")
 def served(clean, tmp_path_factory):
-    c = real.Cluster(tmp_path_factory.mktemp("constraints"), roles=("router", "prefill", "decode", "both"),
-                     **{"cluster.dead_after_ms": 2500})
+    with pytest.MonkeyPatch.context() as env:
+        env.setenv("SLUICE_OVERLAP", "1")
+        c = real.Cluster(tmp_path_factory.mktemp("constraints"), roles=("router", "prefill", "decode", "both"),
+                         **{"cluster.dead_after_ms": 2500})
     yield c
     print(c.tail(60))
     assert c.close()
@@ -119,6 +121,22 @@ def test_every_way_to_say_it(served, name):
     assert right(ask(served, chat=False, **body)), body
     content = ask(served, **body)["content"]
     assert right(content), content
+
+
+def test_one_batch_with_others(served):
+    """Streams with and without a constraint in the same batches: those without have the tokens of one process, those with one what they
+    get alone."""
+    free = {k: real.prompt(k, 90) for k in range(5)}
+    bound = {k: dict(prompt=f"tell {k}", max_tokens=300, temperature=k % 2, seed=k, presence_penalty=k % 3 * 0.4, regex="([a-e]{3} ){30}[f-h]")
+             for k in range(5)}
+    alone = {k: ask(served, chat=False, **body) for k, body in bound.items()}
+    assert all(re.fullmatch(b["regex"], alone[k]) for k, b in bound.items()), alone
+    got, said = {}, {}
+    real.in_parallel([lambda k=k: got.update({k: served.tokens(free[k], 150)}) for k in free] +
+                     [lambda k=k: said.update({k: ask(served, chat=False, **bound[k])}) for k in bound])
+    assert said == alone
+    for k, ids in free.items():
+        assert got[k] == real.reference(ids, 150)
 
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {

@@ -25,6 +25,7 @@ typedef struct fake_seq {
 typedef struct fake_flight {
     sl_step_item *items;
     int32_t n;
+    bool open; /* late items have no token yet */
     sl_sampled *out;
 } fake_flight;
 
@@ -251,6 +252,21 @@ static void hang(fake_runner *f)
     atomic_store(&f->hangs, false);
 }
 
+/* The mask of an item that follows comes when the caller has the token before: f_choose(). */
+static bool is_late(const sl_step_item *it)
+{
+    return it->follows && it->sample && it->sample->mask;
+}
+
+static void choose_one(fake_runner *f, fake_seq *s, sl_step_sample *w, int32_t len)
+{
+    sl_token_mask mask = w->mask ? w->mask(w->mask_ctx) : (sl_token_mask){0};
+    float *row = f->logits + (size_t)(f->o.max_seqs + 63) * (size_t)f->o.vocab; /* that no item has */
+    make_logits(row, f->o.vocab, read_all(f->arena, s, len));
+    sl_sample_or_fault(f->sampler, row, w->sampling, &w->history, (uint64_t)len, w->mask ? &mask : NULL,
+                       &w->out);
+}
+
 static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err)
 {
     fake_runner *f = impl;
@@ -300,12 +316,10 @@ static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_ste
             const int32_t len = s->len - (several - 1 - j);
             if (w[j].history.n_prompt + w[j].history.n_output != (size_t)len)
                 return sl_fail(err, SL_ERR_INVALID, "a history of another length");
-            sl_token_mask mask = w[j].mask ? w[j].mask(w[j].mask_ctx) : (sl_token_mask){0};
-            make_logits(row, f->o.vocab, read_all(f->arena, s, len));
-            sl_sample_or_fault(f->sampler, row, w[j].sampling, &w[j].history, (uint64_t)len,
-                               w[j].mask ? &mask : NULL, &w[j].out);
+            if (!is_late(&items[k]))
+                choose_one(f, s, &w[j], len);
         }
-        s->chosen = w ? w[several - 1].out.id : -1;
+        s->chosen = w && !is_late(&items[k]) ? w[several - 1].out.id : -1;
         s->chosen_in = f->steps;
     }
     f->st.steps++;
@@ -349,15 +363,26 @@ static sl_status f_truncate(void *impl, void *seq, int32_t len, sl_err *err)
     return SL_OK;
 }
 
+static fake_flight *last_flight(fake_runner *f)
+{
+    return &f->flight[(f->oldest + f->in_flight - 1) % SL_STEPS_IN_FLIGHT];
+}
+
 /* Computes at once; the caller must not read the results before it has collected them. */
 static sl_status f_submit(void *impl, sl_step_item *items, int32_t n, sl_err *err)
 {
     fake_runner *f = impl;
+    bool open = false;
     if (f->in_flight == SL_STEPS_IN_FLIGHT)
         return sl_fail(err, SL_ERR_INVALID, "%d steps in flight", f->in_flight);
+    if (f->in_flight > 0 && last_flight(f)->open)
+        return sl_fail(err, SL_ERR_INVALID, "the step before has not chosen");
     SL_TRY(f_step(impl, items, n, NULL, err));
-    fake_flight *t = &f->flight[(f->oldest + f->in_flight++) % SL_STEPS_IN_FLIGHT];
-    *t = (fake_flight){items, n, calloc((size_t)n, sizeof *t->out)};
+    for (int32_t k = 0; k < n; k++)
+        open |= is_late(&items[k]);
+    f->in_flight++;
+    fake_flight *t = last_flight(f);
+    *t = (fake_flight){items, n, open, calloc((size_t)n, sizeof *t->out)};
     for (int32_t k = 0; k < n; k++) {
         ((fake_seq *)(void *)items[k].seq)->flying++;
         if (!items[k].sample)
@@ -368,11 +393,33 @@ static sl_status f_submit(void *impl, sl_step_item *items, int32_t n, sl_err *er
     return SL_OK;
 }
 
+static sl_status f_choose(void *impl, sl_err *err)
+{
+    fake_runner *f = impl;
+    fake_flight *t = last_flight(f);
+    if (f->in_flight == 0 || !t->open)
+        return SL_OK;
+    if (f->in_flight > 1)
+        return sl_fail(err, SL_ERR_INVALID, "the step before was not collected");
+    for (int32_t k = 0; k < t->n; k++) {
+        fake_seq *s = (fake_seq *)(void *)t->items[k].seq;
+        if (!is_late(&t->items[k]))
+            continue;
+        choose_one(f, s, t->items[k].sample, s->len);
+        t->out[k] = t->items[k].sample->out;
+        memset(&t->items[k].sample->out, 0x5a, sizeof t->out[k]);
+        s->chosen = t->out[k].id;
+    }
+    t->open = false;
+    return SL_OK;
+}
+
 static sl_status f_collect(void *impl, sl_err *err)
 {
     fake_runner *f = impl;
     if (f->in_flight == 0)
         return sl_fail(err, SL_ERR_INVALID, "no step in flight");
+    SL_TRY(f->in_flight == 1 ? f_choose(impl, err) : SL_OK);
     fake_flight *t = &f->flight[f->oldest];
     for (int32_t k = 0; k < t->n; k++) {
         ((fake_seq *)(void *)t->items[k].seq)->flying--;
@@ -401,7 +448,7 @@ static bool f_can_follow(const void *impl, const sl_step_item *it)
     const fake_runner *f = impl;
     const fake_seq *s = (const fake_seq *)(const void *)it->seq;
     return f->in_flight > 0 && s->chosen_in == f->steps && s->chosen >= 0 &&
-           !(it->sample && (it->sample->mask || sl_sampling_penalises(it->sample->sampling)));
+           !(it->sample && sl_sampling_penalises(it->sample->sampling));
 }
 
 static uint64_t f_step_ns(const void *impl)
@@ -488,6 +535,7 @@ sl_runner fake_runner_of(fake_runner *f)
                        .step = f_step,
                        .overlaps = f->o.overlaps,
                        .submit = f_submit,
+                       .choose = f_choose,
                        .collect = f_collect,
                        .can_follow = f_can_follow,
                        .draft = f->o.drafts ? f_draft : NULL,
