@@ -133,7 +133,8 @@ void sl_chk_index_append(sl_chk *c, const void *params)
     sl_chk_float(c, "norm_dtype", p->norm_dtype);
     sl_chk_ptr(c, "k", p->k, sl_dtype_size(p->act));
     sl_chk_ptr(c, "norm_weight", p->norm_weight, sl_dtype_size(p->norm_dtype));
-    sl_chk_ptr(c, "norm_bias", p->norm_bias, sl_dtype_size(p->norm_dtype));
+    if (p->norm_bias)
+        sl_chk_ptr(c, "norm_bias", p->norm_bias, sl_dtype_size(p->norm_dtype));
     sl_chk_seqs(c, p->seqs);
     if (!c->pointers)
         return;

@@ -2,6 +2,7 @@
  * The table of ops (kernels/ops.h) at run time: names, sizes, checks, and on how much an op would work.
  */
 #include "kernels/backend_impl.h"
+#include "kernels/blocks.h"
 #include "kernels/bounds.h"
 #include "kernels/check.h"
 #include "kernels/clusters.h"

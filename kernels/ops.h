@@ -29,6 +29,8 @@
     X(INDEX_APPEND,    index_append,    SEQS,   seqs,            "New index keys.") \
     X(INDEX_QUERY,     index_query,     COUNT,  tokens,          "Index queries and the weights of their heads.") \
     X(INDEX_SCORES,    index_scores,    COUNT,  token_count,     "Scores of all index keys of a sequence.") \
+    X(BLOCK_SCORES,    block_scores,    COUNT,  token_count,     "Scores of blocks: the largest product of an index query with a key of the block.") \
+    X(BLOCK_LISTS,     block_lists,     COUNT,  token_count,     "The best blocks of every list, as the rows that they are made of.") \
     X(TOPK,            topk,            COUNT,  token_count,     "The best k scores, as ascending lists of tokens or blocks.") \
     X(RESOLVE,         resolve,         ALWAYS, seqs,            "Where each selected row is; which ones are missing, and whose place they take.") \
     X(GATHER,          gather,          ALWAYS, miss_count,      "Missing rows from host memory into the hot buffer.") \

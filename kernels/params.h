@@ -217,7 +217,8 @@ typedef struct sl_kv_append_params {
 } sl_kv_append_params;
 
 /*
- * New index keys (1.6): LayerNorm(k) (weight, bias, eps), RoPE on the first `rope` of dim (half-split, or
+ * New index keys (1.6): LayerNorm(k) (weight, bias, eps), or without a bias the RMS norm (k * rsqrt(mean(k^2) + eps)) * weight,
+ * RoPE on the first `rope` of dim (half-split, or
  * interleaved when `interleaved`), then by `format`: plain -> f32[dim]; official -> Hadamard, e4m3 + f32
  * scale. A block of a page is 64 keys, then (official) 64 f32 scales. Written to the device index pool and to
  * the host arena. Rounding: plain, none but the input's own act (after LayerNorm and after RoPE rounded to
@@ -227,7 +228,7 @@ typedef struct sl_kv_append_params {
  */
 typedef struct sl_index_append_params {
     const void *k;                       /* [T][ld_k] */
-    const void *norm_weight, *norm_bias; /* [dim] */
+    const void *norm_weight, *norm_bias; /* [dim]; norm_bias NULL: RMS norm */
     const float *cos_sin;
     const sl_seq_tables *seqs;
     uint8_t *index_base; /* device pool of this layer: page p at index_base + p * index_page_stride */

@@ -38,14 +38,30 @@ static void load(const void *src, sl_dtype act, int64_t first, int32_t n, sl_ind
 typedef struct k_ctx {
     sl_cpu *cpu;
     const sl_index_append_params *p;
-    const float *w, *b;
+    const float *w, *b; /* b NULL: RMS norm */
     uint32_t bad;
 } k_ctx;
 
-static void layer_norm(const sl_index_append_params *p, const float *w, const float *b, float *x)
+static void rms_norm(const sl_index_append_params *p, const float *w, sl_dtype point, float *x)
+{
+    double sum = 0;
+
+    for (int32_t i = 0; i < p->dim; i++)
+        sum += (double)x[i] * (double)x[i];
+    float inv = (float)(1.0 / sqrt(sum / p->dim + (double)p->eps));
+    for (int32_t i = 0; i < p->dim; i++)
+        x[i] = sl_round_act(x[i] * inv * w[i], point);
+}
+
+static void norm(const sl_index_append_params *p, const float *w, const float *b, float *x)
 {
     sl_dtype point = p->format == SL_INDEX_OFFICIAL ? SL_BF16 : p->act;
     double mean = 0, var = 0;
+
+    if (!b) {
+        rms_norm(p, w, point, x);
+        return;
+    }
 
     for (int32_t i = 0; i < p->dim; i++)
         mean += (double)x[i];
@@ -93,7 +109,7 @@ static void keys(void *arg, int64_t first, int64_t count, int worker)
             continue;
         }
         load(p->k, p->act, t * p->ld_k, p->dim, p->format, x);
-        layer_norm(p, c->w, c->b, x);
+        norm(p, c->w, c->b, x);
         rotate(x, p->dim, p->rope, sl_cos_sin_at(p->cos_sin, p->seqs->token_pos[t], p->rope), p->interleaved,
                p->format, p->act);
         sl_index_key_encode(p->format, p->dim, x, dev, i);
@@ -112,9 +128,11 @@ static sl_status run_index_append(sl_backend *be, const void *params, sl_err *er
     SL_TRY(sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 8 * (size_t)p->dim, &mem, err));
     wb = mem;
     sl_load_f32(p->norm_dtype, p->norm_weight, 0, p->dim, wb);
-    sl_load_f32(p->norm_dtype, p->norm_bias, 0, p->dim, wb + p->dim);
     c.w = wb;
-    c.b = wb + p->dim;
+    if (p->norm_bias) {
+        sl_load_f32(p->norm_dtype, p->norm_bias, 0, p->dim, wb + p->dim);
+        c.b = wb + p->dim;
+    }
     sl_cpu_for(c.cpu, p->seqs->n_tokens, 10 * (int64_t)p->dim, keys, &c);
     return sl_deverr(c.bad, "index_append", err);
 }

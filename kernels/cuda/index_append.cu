@@ -1,5 +1,5 @@
 /*
- * New index keys: LayerNorm, RoPE, Hadamard and fp8 as the convention says, written to the device pool and to the
+ * New index keys: LayerNorm or RMS norm, RoPE, Hadamard and fp8 as the convention says, written to the device pool and to the
  * host arena in the block layout (64 keys, then 64 scales). One warp per token.
  */
 #include "kernels/cuda/index_key.cuh"
@@ -35,14 +35,16 @@ __global__ static void index_append_kernel(sl_index_append_params p, sl_seq_tabl
             v[i] = sl_bf16r(v[i]);
         sum += v[i];
     }
-    double mean = sl_warp_sum(sum) / p.dim;
+    const bool rms = p.norm_bias == NULL;
+    double mean = rms ? 0 : sl_warp_sum(sum) / p.dim;
     for (int i = lane; i < p.dim; i += 32)
         sq += (v[i] - mean) * (v[i] - mean);
     float r = (float)(1.0 / sqrt(sl_warp_sum(sq) / p.dim + (double)p.eps)), m = (float)mean;
     for (int i = lane; i < p.dim; i += 32) {
         float n = __fmul_rn(__fsub_rn(v[i], m), r);
-        n = __fadd_rn(__fmul_rn(n, sl_ld(p.norm_weight, i, p.norm_dtype)),
-                      sl_ld(p.norm_bias, i, p.norm_dtype));
+        n = __fmul_rn(n, sl_ld(p.norm_weight, i, p.norm_dtype));
+        if (!rms)
+            n = __fadd_rn(n, sl_ld(p.norm_bias, i, p.norm_dtype));
         v[i] = sl_index_round(c, n);
     }
     __syncwarp();

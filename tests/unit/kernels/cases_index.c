@@ -6,7 +6,7 @@
 #include "kernels/formats.h"
 #include "tests/unit/kernels/batch.h"
 
-/* T, per, length, dim, rope, interleaved, format, act, norm dtype, host */
+/* T, per, length, dim, rope, interleaved, format, act, norm dtype, host, RMS norm */
 static void append(cf_run *r, const int64_t *a)
 {
     batch b;
@@ -27,7 +27,7 @@ static void append(cf_run *r, const int64_t *a)
     p.index_page_stride = block + 256;
     p.k = cf_matrix(r, 1, r->first, r->n, p.dim, p.ld_k, p.act, 2);
     p.norm_weight = cf_matrix(r, 2, 0, 1, p.dim, p.dim, p.norm_dtype, 1.5f);
-    p.norm_bias = cf_matrix(r, 3, 0, 1, p.dim, p.dim, p.norm_dtype, 0.3f);
+    p.norm_bias = a[10] ? NULL : cf_matrix(r, 3, 0, 1, p.dim, p.dim, p.norm_dtype, 0.3f);
     p.cos_sin = p.rope ? cf_cos_sin(r, (int32_t)a[2], p.rope) : NULL;
     p.index_base = cf_mem(r, NULL, (size_t)(b.pages * p.index_page_stride));
     p.host.page_stride = block + 128;
@@ -315,6 +315,17 @@ static const cf_case cases[] = {
      "T=6 dim=32 rope=16 official f32",
      append,
      {6, 1, 100, 32, 16, 0, O, F, F, 0},
+     CF_SPLIT},
+    {SL_OP_INDEX_APPEND, "T=9 dim=32 rope=8 rms", append, {9, 3, 200, 32, 8, 0, P, F, F, 1, 1}, CF_SPLIT},
+    {SL_OP_INDEX_APPEND,
+     "T=9 dim=128 rope=64 rms bf16",
+     append,
+     {9, 3, 200, 128, 64, 0, P, B, F, 1, 1},
+     CF_SPLIT},
+    {SL_OP_INDEX_APPEND,
+     "T=6 dim=64 rope=64 rms official",
+     append,
+     {6, 2, 90, 64, 64, 0, O, B, B, 1, 1},
      CF_SPLIT},
     {SL_OP_INDEX_APPEND,
      "T=64 dim=128 rope=64 official bf16",

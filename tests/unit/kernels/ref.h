@@ -54,6 +54,9 @@ void ref_bounds_scores(const void *params);
 /* and those of kernels/labels.h, in ref_labels.c. */
 void ref_labels_append(const void *params);
 void ref_labels_scores(const void *params);
+/* and those of kernels/blocks.h, in ref_blocks.c. */
+void ref_block_scores(const void *params);
+void ref_block_lists(const void *params);
 /* and those of kernels/window.h. */
 void ref_window_votes(const void *params);
 void ref_kept_lists(const void *params);

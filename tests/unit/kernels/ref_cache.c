@@ -188,14 +188,14 @@ void ref_index_append(const void *params)
             x[i] = ref_at(p->k, p->act, t * p->ld_k + i);
             if (official)
                 x[i] = bf(x[i]);
-            mean += x[i] / p->dim;
+            mean += p->norm_bias ? x[i] / p->dim : 0;
         }
         for (int32_t i = 0; i < p->dim; i++)
             var += (x[i] - mean) * (x[i] - mean) / p->dim;
         inv = f(1 / sqrt(var + (double)p->eps));
         for (int32_t i = 0; i < p->dim; i++)
             x[i] = ref_act(f(f(f(f(x[i] - f(mean)) * inv) * ref_at(p->norm_weight, p->norm_dtype, i)) +
-                             ref_at(p->norm_bias, p->norm_dtype, i)),
+                             (p->norm_bias ? ref_at(p->norm_bias, p->norm_dtype, i) : 0)),
                            point);
         if (p->rope)
             ref_rope(x, p->rope, p->cos_sin, pos, p->interleaved, point);
