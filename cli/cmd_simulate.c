@@ -17,7 +17,7 @@ typedef struct flags {
     sl_cli_config_args config;
     const char *trace, *costs, *csv, *write_trace, *preset;
     uint64_t generate, seed, host_bytes, disk_bytes, gpu_bytes;
-    int32_t prefills, decodes, copies, requests, page_tokens, max_runs;
+    int32_t prefills, decodes, both, copies, requests, page_tokens, max_runs;
     double speed, length, ttft_ms, itl_ms, search;
     bool lru, shared;
 } flags;
@@ -39,6 +39,9 @@ static bool parse(int argc, char **argv, flags *f, int *exit_code)
          "Number of prefill workers. Default: those of cluster.roles.", 1, 4000, NULL},
         {"decode", SL_ARG_INT, &f->decodes, "N", "Number of decode workers. Default: those of cluster.roles.",
          1, 4000, NULL},
+        {"both", SL_ARG_INT, &f->both, "N",
+         "Instead of --prefill and --decode: N workers of role both. Default: those of cluster.roles.", 1,
+         4000, NULL},
         {"host-bytes", SL_ARG_BYTES, &f->host_bytes, "N",
          "Host store of each decode worker. Default: kvstore.bytes, which is also that of prefill workers.",
          0, 0, NULL},
@@ -116,17 +119,6 @@ static sl_status make_trace(const flags *f, sl_sim_trace *out, sl_err *err)
     return st;
 }
 
-static sl_status check_roles(const sl_config *cfg, sl_err *err)
-{
-    for (int i = 0; i < cfg->cluster.roles.n; i++)
-        if (cfg->cluster.roles.v[i] == SL_ROLE_BOTH)
-            return sl_fail(
-                err, SL_ERR_UNSUPPORTED,
-                "cluster.roles: workers of role both cannot be simulated; take a configuration with prefill "
-                "and decode workers");
-    return SL_OK;
-}
-
 /* The disk tier of the configuration. */
 static uint64_t configured_disk(const sl_config *cfg)
 {
@@ -135,12 +127,39 @@ static uint64_t configured_disk(const sl_config *cfg)
                                      : 0;
 }
 
+/* Workers of a role in cluster.roles. Without it: one, or one group. */
 static int32_t count_roles(const sl_config *cfg, sl_role role)
 {
     int32_t n = 0;
     for (int i = 0; i < cfg->cluster.roles.n; i++)
         n += cfg->cluster.roles.v[i] == role;
-    return n ? n : 1;
+    return cfg->cluster.roles.n ? n : cfg->cluster.group[role].ranks;
+}
+
+/* The workers: those of the flags, otherwise those of the configuration. */
+static sl_status choose_workers(const flags *f, const sl_config *cfg, sl_sim_opts *o, sl_err *err)
+{
+    int32_t both = cfg->cluster.roles.n ? count_roles(cfg, SL_ROLE_BOTH) : 0;
+    o->both = f->both || (both && !f->prefills && !f->decodes);
+    if (f->both && (f->prefills || f->decodes))
+        return sl_fail(err, SL_ERR_INVALID,
+                       "--both: workers of role both do the work of prefill and decode workers; want no "
+                       "--prefill and no --decode next to it");
+    if (o->both && !f->both && count_roles(cfg, SL_ROLE_DECODE))
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "cluster.roles: has workers of role both next to prefill and decode workers; choose by "
+            "--both, or by --prefill and --decode, which of them to simulate");
+    if (o->both) {
+        o->decodes = f->both ? f->both : both;
+        o->decode_ranks = cfg->cluster.group[SL_ROLE_BOTH].ranks;
+        return SL_OK;
+    }
+    o->prefills = f->prefills ? f->prefills : count_roles(cfg, SL_ROLE_PREFILL);
+    o->decodes = f->decodes ? f->decodes : count_roles(cfg, SL_ROLE_DECODE);
+    o->prefill_ranks = cfg->cluster.group[SL_ROLE_PREFILL].ranks;
+    o->decode_ranks = cfg->cluster.group[SL_ROLE_DECODE].ranks;
+    return SL_OK;
 }
 
 static void print_lru(const sl_sim_trace *t)
@@ -209,13 +228,10 @@ static sl_status run_with(const flags *f, const sl_sim_trace *trace, sl_err *err
     static sl_config cfg; /* large; this runs once per process */
     static sl_sim_costs costs;
     SL_TRY(sl_cli_config_load(&f->config, &cfg, err));
-    SL_TRY(check_roles(&cfg, err));
     SL_TRY(sl_sim_costs_load(f->costs, &costs, err));
     sl_sim_opts o = {.cfg = &cfg,
                      .costs = &costs,
                      .trace = trace,
-                     .prefills = f->prefills ? f->prefills : count_roles(&cfg, SL_ROLE_PREFILL),
-                     .decodes = f->decodes ? f->decodes : count_roles(&cfg, SL_ROLE_DECODE),
                      .host_bytes = f->host_bytes ? f->host_bytes : cfg.kvstore.bytes,
                      .disk_bytes = f->disk_bytes ? f->disk_bytes : configured_disk(&cfg),
                      .shared = f->shared,
@@ -223,6 +239,7 @@ static sl_status run_with(const flags *f, const sl_sim_trace *trace, sl_err *err
                      .page_tokens = f->page_tokens,
                      .ttft_ms = f->ttft_ms,
                      .itl_ms = f->itl_ms};
+    SL_TRY(choose_workers(f, &cfg, &o, err));
     FILE *csv = f->csv ? fopen(f->csv, "we") : NULL;
     if (f->csv && !csv)
         return sl_fail(err, SL_ERR_IO, "%s: %s", f->csv, strerror(errno));

@@ -23,18 +23,36 @@ static void print_share(FILE *to, const char *name, double part, double all)
     fprintf(to, "  %-28s %6.2f %%\n", name, all > 0 ? 100 * part / all : 0);
 }
 
+static void print_ranks(FILE *to, int32_t ranks)
+{
+    if (ranks > 1)
+        fprintf(to, " in groups of %d", ranks);
+}
+
+static void print_workers(FILE *to, const sl_sim_opts *o)
+{
+    if (o->both) {
+        fprintf(to, "%d workers of role both", o->decodes);
+    } else {
+        fprintf(to, "%d prefill", o->prefills);
+        print_ranks(to, o->prefill_ranks);
+        fprintf(to, " and %d decode workers", o->decodes);
+    }
+    print_ranks(to, o->decode_ranks);
+}
+
 void sl_simulate_print(FILE *to, const sl_sim_opts *o, const sl_sim_result *r)
 {
     double all = prompt_tokens(r);
-    fprintf(
-        to,
-        "%d prefill and %d decode workers, host store %.4g GiB and disk %.4g GiB for each decode worker%s\n",
-        o->prefills, o->decodes, host_gib(o), (double)o->disk_bytes / GIB, o->shared ? ", shared store" : "");
+    print_workers(to, o);
+    fprintf(to, ", host store %.4g GiB and disk %.4g GiB for each%s%s\n", host_gib(o),
+            (double)o->disk_bytes / GIB, o->both ? "" : " decode worker", o->shared ? ", shared store" : "");
     fprintf(to, "%lu requests in %.1f s: %lu finished, %lu refused, %lu failed, %lu retracted\n", r->requests,
             r->seconds, r->finished, r->refused, r->failed, r->retracted);
     fprintf(to, "\n%-12s %10s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p99", "max");
     print_percentiles(to, "TTFT", &r->ttft_ms);
     print_percentiles(to, "ITL", &r->itl_ms);
+    print_percentiles(to, "TPOT", &r->tpot_ms);
     fprintf(to, "\ngoodput (TTFT <= %.4g ms, ITL <= %.4g ms)  %.2f %%\n", o->ttft_ms, o->itl_ms,
             100 * r->goodput);
     fprintf(to, "\nprompt tokens\n");
@@ -58,8 +76,14 @@ void sl_simulate_csv_head(FILE *to)
         "prefill,decode,host_gib,disk_gib,shared,requests,finished,refused,failed,retracted,seconds,ttft_mean_ms,ttft_p50_ms,"
         "ttft_p90_ms,ttft_p99_ms,itl_mean_ms,itl_p50_ms,itl_p90_ms,itl_p99_ms,goodput,host_share,disk_share,shared_share,"
         "prefill_cache_share,computed_share,block_hits,block_hits_lru,block_hits_max,prefill_busy,decode_busy,link_busy,"
-        "disk_busy,shared_busy,batch,disk_written_gib,price\n",
+        "disk_busy,shared_busy,batch,disk_written_gib,price,tpot_mean_ms,tpot_p50_ms,tpot_p99_ms,both,prefill_ranks,"
+        "decode_ranks\n",
         to);
+}
+
+static int32_t ranks(int32_t n)
+{
+    return n > 1 ? n : 1;
 }
 
 void sl_simulate_csv(FILE *to, const sl_sim_opts *o, const sl_sim_result *r)
@@ -75,6 +99,8 @@ void sl_simulate_csv(FILE *to, const sl_sim_opts *o, const sl_sim_result *r)
     fprintf(to, "%.5f,%.5f,%.5f,%.5f,%.5f,%.5f,%.5f,%.5f,", r->tokens_host * part, r->tokens_disk * part,
             r->tokens_shared * part, r->tokens_prefill_cache * part, r->tokens_computed * part, r->block_hits,
             r->block_hits_lru, r->block_hits_max);
-    fprintf(to, "%.4f,%.4f,%.4f,%.4f,%.4f,%.2f,%.3f,%.6g\n", r->prefill_busy, r->decode_busy, r->link_busy,
+    fprintf(to, "%.4f,%.4f,%.4f,%.4f,%.4f,%.2f,%.3f,%.6g,", r->prefill_busy, r->decode_busy, r->link_busy,
             r->disk_busy, r->shared_busy, r->batch, r->disk_written_bytes / GIB, sl_sim_price(o));
+    fprintf(to, "%.4f,%.4f,%.4f,%d,%d,%d\n", r->tpot_ms.mean, r->tpot_ms.p50, r->tpot_ms.p99, o->both,
+            ranks(o->prefill_ranks), ranks(o->decode_ranks));
 }

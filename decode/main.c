@@ -4,8 +4,8 @@
 #include "base/log.h"
 #include "decode/decode_impl.h"
 #include "decode/pages/publish.h"
-#include "decode/run/stall.h"
 #include "worker/chunk.h"
+#include "worker/stall.h"
 
 /* How a worker of this role shares its steps out among prompts. */
 static sl_prompt_opts prompts_of(const sl_config *cfg, const sl_worker_launch *launch, sl_role role,

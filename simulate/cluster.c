@@ -339,7 +339,7 @@ static sl_status join(sl_sim_worker *w, sl_err *err)
     sl_wr geometry;
     sl_wr_init(&geometry);
     sl_geometry_write(&s->geometry, &geometry);
-    bool decode = w->role == SL_ROLE_DECODE;
+    bool decode = sl_sim_decodes(w);
     m.hello = (sl_msg_hello){.version = SL_MSG_VERSION,
                              .role = (uint8_t)w->role,
                              .epoch = (uint64_t)w->index + 1,
@@ -370,11 +370,17 @@ static sl_status open_workers(sl_sim *s, sl_err *err)
     s->workers = calloc((size_t)(s->o.prefills + s->o.decodes), sizeof *s->workers);
     if (!s->workers)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    s->n_workers = s->o.prefills + s->o.decodes;
+    SL_TRY(sl_sim_groups_make(s, err));
+    s->n_workers = 0;
     for (int32_t i = 0; i < s->o.prefills + s->o.decodes; i++) {
         sl_sim_worker *w = &s->workers[i];
         *w = (sl_sim_worker){.s = s,
-                             .role = i < s->o.prefills ? SL_ROLE_PREFILL : SL_ROLE_DECODE,
+                             .role = i < s->o.prefills ? SL_ROLE_PREFILL
+                                     : s->o.both       ? SL_ROLE_BOTH
+                                                       : SL_ROLE_DECODE,
                              .index = i,
+                             .group = w->group,
                              .beat_ns = UINT64_MAX};
         s->n_workers++;
         SL_TRY(i < s->o.prefills ? sl_sim_prefill_open(w, err) : sl_sim_decode_open(w, err));
@@ -406,19 +412,41 @@ static void close_all(sl_sim *s)
     sl_tokenizer_destroy(s->tokenizer);
     sl_sim_events_free(&s->events);
     free(s->workers);
+    free(s->groups);
     free(s->out.calls);
 }
 
 /* ---- the run ---- */
 
-static sl_status check(const sl_sim *s, sl_err *err)
+static sl_status check_workers(const sl_sim_opts *o, sl_err *err)
 {
-    double block = SL_SIM_BLOCK_TOKENS * s->o.length / s->per_token;
-    if (s->o.prefills < 1 || s->o.decodes < 1 || s->o.prefills + s->o.decodes > 4000)
+    int32_t p = o->prefill_ranks > 1 ? o->prefill_ranks : 1, d = o->decode_ranks > 1 ? o->decode_ranks : 1;
+    if (o->both && o->prefills)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "cluster: %d prefill workers next to workers of role both, which compute their prompts "
+            "themselves; want 0",
+            o->prefills);
+    if ((o->prefills < 1 && !o->both) || o->decodes < 1 || o->prefills + o->decodes > 4000)
         return sl_fail(
             err, SL_ERR_INVALID,
             "cluster: %d prefill and %d decode workers; want at least one of each and at most 4000",
-            s->o.prefills, s->o.decodes);
+            o->prefills, o->decodes);
+    if (o->prefills % p || o->decodes % d)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "cluster: %d %s workers in groups of %d ranks; want a multiple of the ranks",
+                       o->prefills % p ? o->prefills : o->decodes,
+                       o->prefills % p ? "prefill"
+                       : o->both       ? "both"
+                                       : "decode",
+                       o->prefills % p ? p : d);
+    return SL_OK;
+}
+
+static sl_status check(const sl_sim *s, sl_err *err)
+{
+    double block = SL_SIM_BLOCK_TOKENS * s->o.length / s->per_token;
+    SL_TRY(check_workers(&s->o, err));
     if (!(s->o.length > 0) || block < 1 || block != floor(block))
         return sl_fail(err, SL_ERR_INVALID,
                        "a block of %d tokens with length %g has %g tokens of %g each; want a whole number",

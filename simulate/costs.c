@@ -32,6 +32,7 @@ static const cost_key keys[] = {
     {"request", "us", COST_REAL, AT(request_us), 0, 1e9, false},
     {"request", "ns_per_token", COST_REAL, AT(request_ns_per_token), 0, 1e9, false},
     {"message", "us", COST_REAL, AT(message_us), 0, 1e9, false},
+    {"group", "exchange_us", COST_REAL, AT(exchange_us), 0, 1e9, false},
     {"kv", "bytes_per_token", COST_REAL, AT(kv_bytes_per_token), 1, 1e9, true},
     {"prefill", "host", COST_BOOL, AT(prefill.host), 0, 1, false},
     {"prefill", "chunks", COST_LIST, AT(prefill.chunks), 1, 1e7, true},

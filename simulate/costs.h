@@ -26,6 +26,7 @@ typedef struct sl_sim_device {
 typedef struct sl_sim_costs {
     double request_us, request_ns_per_token; /* HTTP and tokenization, before the router has the request */
     double message_us;                       /* from the router to a worker and back */
+    double exchange_us; /* of a step of a group: what its ranks wait for each other's rows */
     double kv_bytes_per_token;
     struct {
         bool host; /* it computes on CPUs (worker/order.h) */

@@ -11,24 +11,11 @@
 #include "model/sampler.h"
 #include "simulate/sim_impl.h"
 
-enum { TELL = 128, OUTPUT_TOKEN = 1 << 29, ROUTER = 1 };
+enum { TELL = 128, ROUTER = 1 };
 
-/* The simulator's part of a ticket. */
-typedef struct sim_ticket {
-    sl_ticket t; /* first member */
-    sl_cascade_waiter wait;
-    sl_sim_worker *w;
-    sl_msg m;     /* RESERVE */
-    int32_t host; /* pages that were in the host store when it came; -1: not looked up */
-    sl_lease *lease;
-    int32_t told; /* tokens that the router has or needs not */
-    uint64_t last_ns;
-    double device; /* bytes */
-} sim_ticket;
-
-static sim_ticket *of(const sl_ticket *t)
+static sl_sim_ticket *of(const sl_ticket *t)
 {
-    return (sim_ticket *)(uintptr_t)t;
+    return sl_sim_ticket_of(t);
 }
 
 /* ---- messages ---- */
@@ -56,7 +43,7 @@ static void tell_rest(sl_sim_worker *w, sl_ticket *t)
 {
     sl_msg_token tokens[TELL] = {0};
     sl_msg m = {.type = SL_MSG_TOKENS};
-    sim_ticket *x = of(t);
+    sl_sim_ticket *x = of(t);
     for (int32_t at = x->told; at < t->n_tokens; at = x->told) {
         int32_t n = t->n_tokens - at < TELL ? t->n_tokens - at : TELL;
         for (int32_t i = 0; i < n; i++)
@@ -74,7 +61,7 @@ static void tell_rest(sl_sim_worker *w, sl_ticket *t)
 static void tell_tokens(void *ctx, sl_ticket *t, int32_t first_index, const sl_msg_token *list, int32_t n)
 {
     sl_sim_worker *w = ctx;
-    sim_ticket *x = of(t);
+    sl_sim_ticket *x = of(t);
     (void)first_index, (void)list;
     w->decode.tokens_done += (uint64_t)n;
     if (x->last_ns)
@@ -139,6 +126,7 @@ static void close_seq(void *ctx, sl_ticket *t)
     sl_sim_worker *w = ctx;
     w->decode.device_used -= of(t)->device;
     of(t)->device = 0;
+    sl_prompt_queue_end(&w->decode.prompts, &of(t)->prompt);
 }
 
 static void release(void *ctx, sl_ticket *t)
@@ -230,18 +218,14 @@ static void grow(sl_sim_worker *w)
     }
 }
 
-static void step(sl_sim_worker *w);
-
-static void on_step_end(void *arg, uint64_t number)
+/* One token of each request of the batch. */
+static void decoded(sl_sim_worker *w)
 {
-    sl_sim_worker *w = arg;
     sl_core *c = &w->decode.core;
-    (void)number;
-    w->decode.stepping = false;
     for (sl_ticket *t = NULL; (t = sl_tickets_next(&c->tickets, t, ~SL_TICKETS_IN(GONE)));) {
-        if (!t->steps)
+        if (!t->steps || of(t)->prompt.take)
             continue;
-        sl_msg_token token = {.id = OUTPUT_TOKEN + (int32_t)(t->rid % OUTPUT_TOKEN)};
+        sl_msg_token token = {.id = SL_SIM_OUTPUT_TOKEN + (int32_t)(t->rid % SL_SIM_OUTPUT_TOKEN)};
         sl_ticket_event stepped = {.kind = SL_ON_STEPPED, .now_ns = w->s->now_ns},
                         tokens = {.kind = SL_ON_TOKENS, .now_ns = w->s->now_ns};
         stepped.stepped.rows = t->n_tokens;
@@ -250,43 +234,56 @@ static void on_step_end(void *arg, uint64_t number)
         sl_core_event(c, t, &stepped);
         sl_core_event(c, t, &tokens); /* dropped, if it was aborted meanwhile */
     }
-    step(w);
-    sl_sim_pages_turn(w);
 }
 
-static void step(sl_sim_worker *w)
+void sl_sim_decode_stepped(sl_sim_worker *w, uint64_t began_ns)
+{
+    sl_sim_decode *d = &w->decode;
+    decoded(w);
+    if (w->role == SL_ROLE_BOTH)
+        sl_sim_prompts_stepped(w, d->decoding, (double)(w->s->now_ns - began_ns));
+    d->decoding = 0;
+}
+
+double sl_sim_decode_step(sl_sim_worker *w)
 {
     sl_sim *s = w->s;
     sl_sim_decode *d = &w->decode;
-    double tokens = 0;
-    if (d->stepping)
-        return;
+    double tokens = 0, ns = 0;
     for (sl_ticket *t; (t = sl_admission_next(&d->core)) && joins(w, t);)
         ;
+    if (w->role == SL_ROLE_BOTH)
+        sl_sim_prompts_admit(w);
     grow(w);
     sl_tickets_sweep(&d->core.tickets);
-    int32_t running = d->core.tickets.count[SL_TICKET_RUNNING];
-    if (!running)
-        return;
+    d->decoding = d->core.tickets.count[SL_TICKET_RUNNING];
     for (sl_ticket *t = NULL; (t = sl_tickets_next(&d->core.tickets, t, SL_TICKETS_IN(RUNNING)));) {
         tokens += t->n_tokens;
         sl_core_signal(&d->core, t, SL_ON_STEP, s->now_ns);
     }
-    /* a simulated token stands for per_token tokens, one after another */
-    double ns = s->per_token * sl_sim_decode_ns(s->c, running, tokens * s->per_token);
-    d->stepping = true;
-    s->out.decode_ns += ns;
-    s->out.steps++;
-    s->out.step_requests += (uint64_t)running;
-    sl_sim_after(s, ns, on_step_end, w, 0);
+    if (d->decoding) {
+        /* a simulated token stands for per_token tokens, one after another */
+        ns = s->per_token * sl_sim_decode_ns(s->c, d->decoding, tokens * s->per_token);
+        s->out.steps++;
+        s->out.step_requests += (uint64_t)d->decoding;
+        s->out.decode_ns += ns;
+    }
+    if (w->role == SL_ROLE_BOTH) {
+        double prompts = sl_sim_prompts_step(w, d->decoding);
+        s->out.prefill_ns += prompts;
+        ns += prompts;
+    }
+    return ns;
 }
 
 /* ---- events ---- */
 
 void sl_sim_decode_loaded(sl_cascade_waiter *wait)
 {
-    sim_ticket *x = (sim_ticket *)((char *)wait - offsetof(sim_ticket, wait));
+    sl_sim_ticket *x = (sl_sim_ticket *)((char *)wait - offsetof(sl_sim_ticket, wait));
     sl_admission_ask(&x->w->decode.core, &x->t, x->w->s->now_ns);
+    if (x->t.state == SL_TICKET_PROMPT)
+        sl_sim_step(x->w);
 }
 
 void sl_sim_decode_reserve(sl_sim_worker *w, sl_msg *m)
@@ -311,6 +308,8 @@ void sl_sim_decode_reserve(sl_sim_worker *w, sl_msg *m)
     of(t)->told = t->n_tokens;
     sl_tickets_enter(&c->tickets, t);
     sl_admission_ask(c, t, w->s->now_ns);
+    if (t->state == SL_TICKET_PROMPT)
+        sl_sim_step(w);
     sl_tickets_sweep(&c->tickets);
     sl_sim_pages_turn(w);
 }
@@ -327,10 +326,10 @@ void sl_sim_decode_commit(sl_sim_worker *w, uint64_t rid, uint32_t attempt)
                        .worker_id = t->writer,
                        .n_tokens = (uint32_t)t->n_tokens,
                        .first_page = (uint32_t)t->matched,
-                       .first.id = OUTPUT_TOKEN + (int32_t)(rid % OUTPUT_TOKEN)};
+                       .first.id = SL_SIM_OUTPUT_TOKEN + (int32_t)(rid % SL_SIM_OUTPUT_TOKEN)};
     sl_core_event(c, t, &(sl_ticket_event){.kind = SL_ON_COMMIT, .now_ns = w->s->now_ns, .commit = &m});
     if (t->state == SL_TICKET_WAITING)
-        step(w);
+        sl_sim_step(w);
     sl_tickets_sweep(&c->tickets);
     sl_sim_pages_turn(w);
 }
@@ -359,7 +358,8 @@ void sl_sim_decode_work(const sl_sim_worker *w, sl_msg_load *out)
     sl_store_stats st;
     sl_store_stats_get(d->store, &st);
     out->running = (uint32_t)n[SL_TICKET_RUNNING];
-    out->waiting = (uint32_t)(n[SL_TICKET_LOADING] + n[SL_TICKET_LANDING] + n[SL_TICKET_WAITING]);
+    out->waiting =
+        (uint32_t)(n[SL_TICKET_LOADING] + n[SL_TICKET_LANDING] + n[SL_TICKET_PROMPT] + n[SL_TICKET_WAITING]);
     out->free_pages = (uint32_t)st.free;
     out->cached_pages = (uint32_t)st.cached;
     out->total_pages = (uint32_t)st.total;
@@ -371,6 +371,9 @@ void sl_sim_decode_load(const sl_sim_worker *w, sl_msg_load *out)
     sl_sim_decode_work(w, out);
     for (const sl_ticket *t = NULL; (t = sl_tickets_next(&d->core.tickets, t, SL_TICKETS_IN(LANDING)));)
         out->queued_tokens += (uint64_t)t->n_tokens;
+    for (const sl_ticket *t = NULL; (t = sl_tickets_next(&d->core.tickets, t, SL_TICKETS_IN(PROMPT)));)
+        out->queued_tokens += (uint64_t)(t->n_tokens - t->rows);
+    out->prefill_rate = d->tokens_per_s;
     out->tokens_done = d->tokens_done;
     /* the router knows the small pages of the geometry that the workers announce */
     double rate = 1e9 * (double)w->s->geometry.page_bytes / w->s->page_bytes;
@@ -408,15 +411,21 @@ sl_status sl_sim_decode_open(sl_sim_worker *w, sl_err *err)
                           .available = available,
                           .load = load,
                           .lease = lease};
-    c->tickets.bytes = sizeof(sim_ticket);
+    c->tickets.bytes = sizeof(sl_sim_ticket);
     c->tickets.free = free_ticket;
     c->admission.o = (sl_admission_opts){cfg->decode.max_batch, sl_config_max_waiting(cfg)};
     SL_TRY(sl_core_open(c, err));
+    if (w->role == SL_ROLE_BOTH) {
+        sl_prompt_queue_opts q = sl_sim_prompt_opts(w->s);
+        w->decode.stall_ms = sl_stall_bound_ms(cfg->both.max_stall_ms, w->s->c->prefill.host);
+        SL_TRY(sl_prompt_queue_open(&w->decode.prompts, &q, err));
+    }
     return sl_sim_pages_open(w, err);
 }
 
 void sl_sim_decode_close(sl_sim_worker *w)
 {
     sl_core_close(&w->decode.core);
+    sl_prompt_queue_close(&w->decode.prompts);
     sl_sim_pages_close(w);
 }

@@ -56,8 +56,9 @@ static sl_sim_percentiles percentiles(double *v, size_t n)
 static void summarize_calls(const sl_sim *s, sl_sim_result *out)
 {
     const sl_sim_outcome *o = &s->out;
-    double *ttft = malloc((s->o.trace->n + 1) * sizeof *ttft), good = 0, last = 0, late = 0, slow = 0;
-    size_t n = 0;
+    double *ttft = malloc((2 * s->o.trace->n + 1) * sizeof *ttft), *tpot = ttft + s->o.trace->n;
+    double good = 0, last = 0, late = 0, slow = 0;
+    size_t n = 0, n_tpot = 0;
     SL_CHECK(ttft, "out of memory");
     for (size_t i = 0; i < s->o.trace->n; i++) {
         const sl_sim_call *c = &o->calls[i];
@@ -74,6 +75,8 @@ static void summarize_calls(const sl_sim *s, sl_sim_result *out)
         late += first > s->o.ttft_ms;
         slow += gap > s->o.itl_ms;
         ttft[n++] = first;
+        if (c->tokens > 1)
+            tpot[n_tpot++] = gap;
         out->output_tokens += real;
         last = (double)c->end_ns > last ? (double)c->end_ns : last;
     }
@@ -84,6 +87,7 @@ static void summarize_calls(const sl_sim *s, sl_sim_result *out)
     out->itl_missed = slow / (double)s->o.trace->n;
     out->seconds = (last - (double)s->start_ns) / 1e9;
     out->ttft_ms = percentiles(ttft, n);
+    out->tpot_ms = percentiles(tpot, n_tpot);
     free(ttft);
 }
 
@@ -106,8 +110,9 @@ static void summarize_workers(const sl_sim *s, sl_sim_result *out)
     }
     if (!(ns > 0))
         return;
-    out->prefill_busy = s->out.prefill_ns / ns / s->o.prefills;
-    out->link_busy = s->out.link_ns / ns / s->o.prefills;
+    int32_t computing = s->o.both ? s->o.decodes : s->o.prefills;
+    out->prefill_busy = s->out.prefill_ns / ns / computing;
+    out->link_busy = s->out.link_ns / ns / computing;
     out->decode_busy = s->out.decode_ns / ns / s->o.decodes;
     out->disk_busy = disk / ns / s->o.decodes;
     out->shared_busy = (s->shared_busy.read_ns + s->shared_busy.write_ns) / ns;

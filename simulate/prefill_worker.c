@@ -103,14 +103,12 @@ static void finish(sl_sim_job *j)
 
 /* ---- steps ---- */
 
-static void on_step_end(void *arg, uint64_t began_ns)
+void sl_sim_prefill_stepped(sl_sim_worker *w, uint64_t began_ns)
 {
-    sl_sim_worker *w = arg;
     sl_sim_prefill *p = &w->prefill;
     sl_pace_part part[MAX_ITEMS];
     double ns = (double)(w->s->now_ns - began_ns);
     int32_t n = 0;
-    p->stepping = false;
     for (sl_sim_job *j = p->jobs, *next; j; j = next) {
         next = j->next;
         if (j->state != JOB_RUNNING || !j->take)
@@ -127,24 +125,6 @@ static void on_step_end(void *arg, uint64_t began_ns)
     }
     if (n) /* else all of its prompts were aborted */
         p->tokens_per_s = sl_prompt_queue_measured(&p->queue, part, n, ns);
-    turn(w);
-}
-
-static void begin_step(sl_sim_worker *w)
-{
-    sl_sim *s = w->s;
-    double ns = 0, k = s->per_token;
-    int32_t tokens = sl_prompt_queue_share(&w->prefill.queue, 0);
-    if (!tokens)
-        return;
-    for (const sl_queued_prompt *p = w->prefill.queue.first; p; p = p->next) {
-        ((sl_sim_job *)p->owner)->take = p->take;
-        if (p->take)
-            ns += sl_sim_prefill_ns(s->c, tokens * k, p->take * k, p->pos * k);
-    }
-    w->prefill.stepping = true;
-    s->out.prefill_ns += ns;
-    sl_sim_after(s, ns, on_step_end, w, s->now_ns);
 }
 
 /* ---- the beginning ---- */
@@ -205,12 +185,24 @@ static void admit(sl_sim_worker *w)
     }
 }
 
+double sl_sim_prefill_step(sl_sim_worker *w)
+{
+    sl_sim *s = w->s;
+    double ns = 0, k = s->per_token;
+    admit(w);
+    int32_t tokens = sl_prompt_queue_share(&w->prefill.queue, 0);
+    for (const sl_queued_prompt *p = w->prefill.queue.first; tokens && p; p = p->next) {
+        ((sl_sim_job *)p->owner)->take = p->take;
+        if (p->take)
+            ns += sl_sim_prefill_ns(s->c, tokens * k, p->take * k, p->pos * k);
+    }
+    s->out.prefill_ns += ns;
+    return ns;
+}
+
 static void turn(sl_sim_worker *w)
 {
-    if (!w->prefill.stepping) {
-        admit(w);
-        begin_step(w);
-    }
+    sl_sim_step(w);
     sl_sim_beat(w);
 }
 
@@ -260,6 +252,22 @@ void sl_sim_prefill_load(const sl_sim_worker *w, sl_msg_load *out)
     out->prefill_rate = p->tokens_per_s;
 }
 
+sl_prompt_queue_opts sl_sim_prompt_opts(const sl_sim *s)
+{
+    const sl_config *cfg = s->o.cfg;
+    sl_prefill_steps steps = sl_prefill_steps_for(
+        cfg->prefill.max_step_ms, sl_chunk_most(cfg->prefill.chunk_tokens, true, 1), s->c->prefill.host);
+    return (sl_prompt_queue_opts){.chunk_tokens = s->chunk_tokens,
+                                  .max_prompts = cfg->prefill.max_requests,
+                                  .max_step_ns = steps.max_ms * 1e6,
+                                  .short_step_ns = steps.short_ms * 1e6,
+                                  .min_step_tokens = steps.min_tokens > s->per_token
+                                                         ? (int32_t)(steps.min_tokens / s->per_token)
+                                                         : steps.min_tokens,
+                                  .max_context = s->max_context,
+                                  .guess_ns = steps.max_ms > 0 ? steps.max_ms * 1e6 / PAGE : 1};
+}
+
 sl_status sl_sim_prefill_open(sl_sim_worker *w, sl_err *err)
 {
     sl_sim *s = w->s;
@@ -267,17 +275,7 @@ sl_status sl_sim_prefill_open(sl_sim_worker *w, sl_err *err)
     double pages = (double)cfg->kvstore.bytes / s->page_bytes;
     sl_store_opts so = {.n_pages = pages < 1 << 29 ? (int32_t)pages : 1 << 29,
                         .prefix_cache = cfg->kvstore.prefix_cache};
-    sl_prefill_steps steps = sl_prefill_steps_for(
-        cfg->prefill.max_step_ms, sl_chunk_most(cfg->prefill.chunk_tokens, true, 1), s->c->prefill.host);
-    sl_prompt_queue_opts q = {.chunk_tokens = s->chunk_tokens,
-                              .max_prompts = cfg->prefill.max_requests,
-                              .max_step_ns = steps.max_ms * 1e6,
-                              .short_step_ns = steps.short_ms * 1e6,
-                              .min_step_tokens = steps.min_tokens > s->per_token
-                                                     ? (int32_t)(steps.min_tokens / s->per_token)
-                                                     : steps.min_tokens,
-                              .max_context = s->max_context,
-                              .guess_ns = steps.max_ms > 0 ? steps.max_ms * 1e6 / PAGE : 1};
+    sl_prompt_queue_opts q = sl_sim_prompt_opts(s);
     SL_TRY(sl_prompt_queue_open(&w->prefill.queue, &q, err));
     return sl_store_create(&so, &w->prefill.store, err);
 }

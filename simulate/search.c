@@ -35,6 +35,19 @@ static sl_status try(searching *x, const sl_sim_opts *o, sl_sim_result *r, bool 
     return SL_OK;
 }
 
+/* n, and half as many more, in whole groups. */
+static int32_t more(int32_t n, int32_t ranks)
+{
+    int32_t group = ranks > 1 ? ranks : 1;
+    return n + ((n + 1) / 2 + group - 1) / group * group;
+}
+
+static int32_t fewer(int32_t n, int32_t ranks)
+{
+    int32_t group = ranks > 1 ? ranks : 1;
+    return n - (n > 8 * group ? n / 8 / group : 1) * group;
+}
+
 /*
  * More workers until the target is reached: of the role whose target more requests miss, prefill for the first
  * token, decode for the others; and of the other role when that has gained nothing. How busy the workers are does
@@ -60,9 +73,11 @@ static sl_status grow(searching *x, sl_sim_opts *o, sl_sim_result *r)
                 "a goodput of %g is not reached: it stays at %.4f with more workers (%d prefill, %d decode); "
                 "requests that are alone already miss the targets of time, or the stores are too small",
                 x->how->goodput, best, o->prefills, o->decodes);
-        prefill = gained ? r->ttft_missed >= r->itl_missed : !prefill;
-        int32_t *n = prefill ? &o->prefills : &o->decodes;
-        *n += (*n + 1) / 2;
+        prefill = !o->both && (gained ? r->ttft_missed >= r->itl_missed : !prefill);
+        if (prefill)
+            o->prefills = more(o->prefills, o->prefill_ranks);
+        else
+            o->decodes = more(o->decodes, o->decode_ranks);
         if (o->prefills > MOST_WORKERS * prefills || o->decodes > MOST_WORKERS * decodes)
             return sl_fail(x->err, SL_ERR_EXHAUSTED,
                            "a goodput of %g is not reached with %d prefill and %d decode workers",
@@ -76,10 +91,10 @@ static bool smaller(sl_sim_opts *o, int32_t which)
 {
     switch (which) {
     case 0:
-        o->prefills -= o->prefills > 8 ? o->prefills / 8 : 1;
+        o->prefills = fewer(o->prefills, o->prefill_ranks);
         return o->prefills > 0;
     case 1:
-        o->decodes -= o->decodes > 8 ? o->decodes / 8 : 1;
+        o->decodes = fewer(o->decodes, o->decode_ranks);
         return o->decodes > 0;
     case 2:
         o->host_bytes /= 2;

@@ -7,12 +7,12 @@
  *   pages            the host stores of both kinds of worker (kvstore/store.h), the cascade (kvstore/cascade.h), and the
  *                    index of the disk tier (kvstore/disk_index.h)
  *   prefill          which tokens a step computes and how many prompts run (worker/order.h, worker/pace.h)
- *   decode           requests, pages and places (decode/core/)
+ *   decode           requests, pages and places (decode/core/), and how long prompts may hold a step back (worker/stall.h)
  *
  * The workers themselves are modelled, because the real ones compute on threads, which have no virtual time: a step takes
  * the time of the costs (costs.h), a page has a number and tokens but no rows. What is not modelled: deaths, several
- * routers, prefetch, pages that are read from other workers' memory, tenants and their quotas, HTTP beyond its cost, the exchange
- * between ranks, and that steps of one worker slow those of another.
+ * routers, prefetch, pages that are read from other workers' memory, tenants and their quotas, HTTP beyond its cost, and that
+ * steps of one worker slow those of another. Ranks of a group step together, and the exchange between them is one number of the costs.
  *
  * Deterministic: equal inputs give equal results. Threads: one; sl_now_ns() of the calling thread is virtual meanwhile.
  */
@@ -27,10 +27,12 @@ typedef struct sl_sim_opts {
     const sl_config *cfg; /* kvstore.*, prefill.*, decode.*, router.* are used */
     const sl_sim_costs *costs;
     const sl_sim_trace *trace;
-    int32_t prefills, decodes; /* workers, at least 1 each */
-    uint64_t host_bytes;       /* of each decode worker; 0: kvstore.bytes */
-    uint64_t disk_bytes;       /* of each decode worker; 0: none */
-    bool shared;               /* decode workers also have the shared store of the costs */
+    int32_t prefills, decodes; /* workers, at least 1 each; both: no prefill workers */
+    bool both; /* the decode workers are of role both: they compute their prompts themselves */
+    int32_t prefill_ranks, decode_ranks; /* workers that form a group and step together; 0 or 1: none */
+    uint64_t host_bytes;                 /* of each decode worker; 0: kvstore.bytes */
+    uint64_t disk_bytes;                 /* of each decode worker; 0: none */
+    bool shared;                         /* decode workers also have the shared store of the costs */
     double length;       /* every length of the trace is multiplied by it, blocks included; 1: unchanged */
     int32_t page_tokens; /* tokens of a simulated page: SL_PAGE_TOKENS, or a multiple: faster and coarser */
     double ttft_ms, itl_ms; /* targets of goodput */
@@ -45,6 +47,7 @@ typedef struct sl_sim_result {
     double seconds;                               /* virtual, from the first arrival to the last end */
     double real_seconds;
     sl_sim_percentiles ttft_ms, itl_ms; /* itl: of the gaps between tokens of a request */
+    sl_sim_percentiles tpot_ms;         /* of the mean gap of each request that has two tokens or more */
     double goodput;                     /* share of requests whose TTFT and mean ITL are within the targets */
     double ttft_missed,
         itl_missed; /* shares of requests beyond each target; those that were refused or failed missed TTFT */
@@ -54,7 +57,8 @@ typedef struct sl_sim_result {
     double block_hits_lru; /* of an LRU cache of the same number of pages as all host stores together */
     double block_hits_max; /* of a cache without limit */
     double prefill_busy, decode_busy, link_busy, disk_busy,
-        shared_busy; /* shares of the time, mean over workers */
+        shared_busy; /* shares of the time in which they compute or move rows, mean over workers; waiting for other ranks is not among it.
+                        Role both: prefill_busy and decode_busy are parts of the same workers' time */
     double batch;    /* mean over decode steps */
     uint64_t retracted, host_evictions, disk_pages, disk_evictions;
     double disk_written_bytes;

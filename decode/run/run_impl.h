@@ -5,12 +5,12 @@
 #include "base/log.h"
 #include "decode/core/effects.h"
 #include "decode/run/run.h"
-#include "decode/run/stall.h"
 #include "engine/random_pages.h"
 #include "kvstore/snapshot.h"
 #include "worker/constraint.h"
 #include "worker/prompt_queue.h"
 #include "worker/scores.h"
+#include "worker/stall.h"
 #include "worker/token.h"
 
 enum { SL_RUN_WRITERS = 1024 };

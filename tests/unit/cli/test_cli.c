@@ -60,8 +60,10 @@ START_TEST(messages)
     fails("verify", 2, "--model DIR is required");
     fails("verify --model " YARN " --tokens 100000", 1, "context of 4096");
     fails("verify --model " YARN " --hot-rows 3", 1, "hot_rows 3");
-    fails("simulate --generate 5 --costs simulate/costs/h200-v32.yaml --cluster configs/one-host-both.yaml",
-          1, "role both cannot be simulated");
+    fails("simulate --generate 5 --costs simulate/costs/h200-v32.yaml --both 2 --prefill 1", 1, "--both");
+    fails(
+        "simulate --generate 5 --costs simulate/costs/h200-v32.yaml --set cluster.groups=[decode=2] --decode 3",
+        1, "groups of 2 ranks");
 }
 END_TEST
 

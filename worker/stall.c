@@ -1,5 +1,5 @@
 /* See stall.h. */
-#include "decode/run/stall.h"
+#include "worker/stall.h"
 
 static const double NS_PER_MS = 1e6, SMOOTHING = 32, LEAST_SHARE = 0.1;
 

@@ -6,8 +6,8 @@
  * pace of prompts (worker/pace.h) is corrected by; so a large batch does not make prompts look slow. Pure functions; the
  * clock is the caller's. One thread.
  */
-#ifndef SL_DECODE_RUN_STALL_H
-#define SL_DECODE_RUN_STALL_H
+#ifndef SL_WORKER_STALL_H
+#define SL_WORKER_STALL_H
 
 #include <stdbool.h>
 #include <stdint.h>

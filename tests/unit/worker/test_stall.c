@@ -1,7 +1,7 @@
 /* How many prompt tokens a step may hold while requests decode: the bound, the measure, and the two together. */
 #include <check.h>
 
-#include "decode/run/stall.h"
+#include "worker/stall.h"
 #include "tests/unit/run_suite.h"
 #include "worker/prompt_queue.h"
 
