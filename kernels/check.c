@@ -140,6 +140,8 @@ void sl_chk_rmsnorm(sl_chk *c, const void *params)
     sl_chk_eps(c, p->eps);
     sl_chk_act(c, "act", p->act);
     sl_chk_float(c, "weight_dtype", p->weight_dtype);
+    sl_chk_need(c, p->groups >= 0 && p->groups <= 1 << 10 && (!p->groups || !p->add), "groups",
+                "is negative or above 1024, or there is an addition");
     const size_t size = sl_dtype_size(p->act), of_weight = sl_dtype_size(p->weight_dtype);
     const int64_t row = p->dim * (int64_t)size;
     sl_chk_rows(c, "x", p->x, size, p->ld_x * (int64_t)size);

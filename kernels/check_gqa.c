@@ -13,8 +13,10 @@ static void chk_dims(sl_chk *c, int32_t heads, int32_t dim)
     sl_chk_can(c, heads <= MAX_HEADS, "heads", "must be at most 4096");
 }
 
-static void chk_head(sl_chk *c, const sl_gqa_head_params *p)
+static void chk_head(sl_chk *c, const sl_gqa_head_params *p, int32_t dim)
 {
+    sl_chk_need(c, p->rope >= 0 && p->rope <= dim && p->rope % 2 == 0, "rope",
+                "is odd, negative or more than dim");
     if (p->bias)
         sl_chk_ptr(c, "bias", p->bias, 4);
     if (p->norm) {
@@ -120,7 +122,7 @@ void sl_chk_gqa_query(sl_chk *c, const void *params)
     if (c->st != SL_OK)
         return;
     sl_chk_size(c, "tokens", p->tokens, (int64_t)p->heads * p->dim);
-    chk_head(c, &p->head);
+    chk_head(c, &p->head, p->dim);
     sl_chk_act(c, "act", p->act);
     sl_chk_ptr(c, "q", p->q, 4);
     sl_chk_ptr(c, "pos", p->pos, 4);
@@ -135,7 +137,7 @@ void sl_chk_gqa_append(sl_chk *c, const void *params)
     chk_dims(c, p->heads, p->dim);
     if (c->st != SL_OK)
         return;
-    chk_head(c, &p->key);
+    chk_head(c, &p->key, p->dim);
     sl_chk_act(c, "act", p->act);
     sl_chk_ptr(c, "k", p->k, 4);
     sl_chk_ptr(c, "v", p->v, 4);

@@ -32,13 +32,19 @@
 #include "kernels/params.h"
 
 /* One head, in this order: y = x + bias, rounded to act; with a norm y = (y * rsqrt(mean(y^2) + eps)) * norm, rounded
- * to act; RoPE of all dim values in halves (i, i + dim / 2), rounded to act. */
+ * to act; RoPE of the first `rope` values, or of all dim values, in halves (i, i + rope / 2), rounded to act. */
 typedef struct sl_gqa_head_params {
-    const float *bias; /* [heads][dim] or NULL */
-    const float *norm; /* [dim] or NULL */
-    const float *cos_sin;
-    float eps; /* read with a norm only */
+    const float *bias;    /* [heads][dim] or NULL */
+    const float *norm;    /* [dim] or NULL */
+    const float *cos_sin; /* [max_pos][rope / 2][2] */
+    float eps;            /* read with a norm only */
+    int32_t rope;         /* 0: all of a head; even, at most dim */
 } sl_gqa_head_params;
+
+static inline int32_t sl_gqa_rope(const sl_gqa_head_params *p, int32_t dim)
+{
+    return p->rope ? p->rope : dim;
+}
 
 /* Queries: out[t][h] = the head as above. out may be q. */
 typedef struct sl_gqa_query_params {

@@ -58,6 +58,16 @@
     X(JOIN,            join,            COUNT,  tokens,          "Rows of two matrices, one after the other.") \
     X(STREAMS_OUT,     streams_out,     COUNT,  tokens,          "One row from parallel residual streams, and the gates of what is added to them.") \
     X(STREAMS_ADD,     streams_add,     COUNT,  tokens,          "A row added to every residual stream, by its gate.") \
+    X(STREAMS_MIX,     streams_mix,     COUNT,  tokens,          "One row from normalised streams by gates of each value, and the gates of what is added.") \
+    X(UNARY,           unary,           COUNT,  tokens,          "silu or sigmoid of a matrix.") \
+    X(CONV,            conv,            SEQS,   seqs,            "Causal convolution of each channel over the tokens of a sequence.") \
+    X(DELTA,           delta,           SEQS,   seqs,            "The recurrence of delta-rule layers over the tokens of a sequence.") \
+    X(GATED_NORM,      gated_norm,      COUNT,  tokens,          "RMS norm of each head, times a gate.") \
+    X(POOL_APPEND,     pool_append,     SEQS,   seqs,            "Index keys of units of tokens that are complete.") \
+    X(POOL_SCORES,     pool_scores,     COUNT,  token_count,     "Scores of the complete units of a sequence.") \
+    X(OPEN_UNITS,      open_units,      SEQS,   seqs,            "The open unit of each token, at the end of its list.") \
+    X(NGRAM,           ngram,           SEQS,   seqs,            "Rows of a table in host memory by hashes of the last tokens.") \
+    X(NGRAM_MIX,       ngram_mix,       COUNT,  tokens,          "What an n-gram embedding adds to each stream, and its norm.") \
     X(MOE_ROUTE,       moe_route,       COUNT,  tokens,          "The experts of each token and their weights.") \
     X(MOE,             moe,             COUNT,  tokens,          "Routed experts on this device.") \
     X(EP_SEND,         ep_send,         ALWAYS, tokens,          "Rows of tokens to the ranks of their experts.") \

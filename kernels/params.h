@@ -152,6 +152,8 @@ typedef struct sl_rmsnorm_params {
     int32_t tokens, dim, ld_x;
     float eps;
     sl_dtype act, weight_dtype;
+    int32_t
+        groups; /* 0, or the number of weights [groups][dim] that rows take in turn; then tokens are rows, and add is NULL */
 } sl_rmsnorm_params;
 
 /*

@@ -129,8 +129,8 @@ static const sl_path norm_paths[] = {
 
 sl_norm_path sl_path_rmsnorm(const sl_rmsnorm_params *p)
 {
-    return p->act == SL_BF16 && p->weight_dtype == SL_BF16 && p->dim % 8 == 0 && p->ld_x % 8 == 0 &&
-                   p->dim <= 8192
+    return !p->groups && p->act == SL_BF16 && p->weight_dtype == SL_BF16 && p->dim % 8 == 0 &&
+                   p->ld_x % 8 == 0 && p->dim <= 8192
                ? SL_NORM_WIDE
                : SL_NORM_PLAIN;
 }

@@ -64,3 +64,28 @@ void sl_chk_streams_add(sl_chk *c, const void *params)
     sl_chk_ptr(c, "streams", p->streams, sl_dtype_size(p->act));
     sl_chk_ptr(c, "y", p->y, sl_dtype_size(p->act));
 }
+
+void sl_chk_streams_mix(sl_chk *c, const void *params)
+{
+    const sl_streams_mix_params *p = params;
+
+    chk_streams(c, p->tokens, p->dim, p->count, p->act);
+    sl_chk_ptr(c, "normed", p->normed, sl_dtype_size(p->act));
+    sl_chk_ptr(c, "up", p->up, 4);
+    if (p->post)
+        sl_chk_ptr(c, "inject", p->inject, 4);
+    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+}
+
+void sl_chk_unary(sl_chk *c, const void *params)
+{
+    const sl_unary_params *p = params;
+
+    sl_chk_count(c, "tokens", p->tokens);
+    sl_chk_pos(c, "dim", p->dim);
+    sl_chk_need(c, (unsigned)p->form <= SL_UNARY_SIGMOID, "form", "is unknown");
+    sl_chk_need(c, isfinite(p->scale), "scale", "is no number");
+    sl_chk_act(c, "out_dtype", p->out_dtype);
+    sl_chk_ptr(c, "x", p->x, 4);
+    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->out_dtype));
+}

@@ -45,6 +45,33 @@ typedef struct sl_streams_out_params {
 
 #define SL_STREAMS_MAX 16
 
+/*
+ * Gated residual: C streams with a gate for each value of the row that a block reads. normed is the streams after their norms, up
+ * the product that makes the gates and inject that of what the block's result will be multiplied by:
+ *   out[i] = 1 / C * sum over c of sigmoid(up[c][i]) * normed[c][i], rounded to act
+ *   post[c] = 2 * sigmoid(inject[c] / C)
+ */
+typedef struct sl_streams_mix_params {
+    const void *normed;  /* [T][C][dim] act */
+    const float *up;     /* [T][C][dim] */
+    const float *inject; /* [T][C], with post */
+    void *out;           /* [T][dim] act */
+    float *post;         /* [T][C] or NULL */
+    int32_t tokens, dim, count;
+    sl_dtype act;
+} sl_streams_mix_params;
+
+/* out = f(x * scale), rounded to out_dtype : [T][dim]. out may be x where both are float32. */
+typedef enum { SL_UNARY_SILU, SL_UNARY_SIGMOID } sl_unary_form;
+typedef struct sl_unary_params {
+    const float *x;
+    void *out;
+    int32_t tokens, dim;
+    float scale;
+    sl_unary_form form;
+    sl_dtype out_dtype;
+} sl_unary_params;
+
 /* X[c] += post[c] * y in float32, rounded to act. post NULL: X[c] = y, the beginning. */
 typedef struct sl_streams_add_params {
     void *streams;     /* [T][C][dim] act */

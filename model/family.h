@@ -69,6 +69,7 @@ typedef enum {
     SL_K_FLOATS, /* [rows], or with more than one column [rows][cols], converted to F32 at load */
     /* [rows][cols] numbers of routed experts, I32 or I64, converted to int32 at load; a number that is none is an error */
     SL_K_EXPERTS,
+    SL_K_TAPS, /* [rows][1][cols] of a convolution by channel, converted to F32 */
 } sl_kind;
 
 enum {
@@ -79,6 +80,8 @@ enum {
     SL_SPEC_16BIT = 2,
     /* A gain: its values lie around 1. Says how a synthetic model fills it. */
     SL_SPEC_GAIN = 4,
+    /* Of SL_K_FLOATS: the checkpoint has the gain less 1, which the loader adds in float32. */
+    SL_SPEC_CENTRED = 8,
 };
 
 typedef struct sl_tensor_spec {

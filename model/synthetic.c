@@ -191,7 +191,7 @@ static sl_status make_tensor(maker *k, const sl_tensor_spec *s, sl_weight *w)
     }
     if (s->kind == SL_K_EXPERTS)
         return make_experts_of(k, rows, cols, w);
-    sl_dtype dtype = s->kind == SL_K_FLOATS ? SL_F32 : SL_BF16;
+    sl_dtype dtype = s->kind == SL_K_FLOATS || s->kind == SL_K_TAPS ? SL_F32 : SL_BF16;
     *w = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = dtype};
     return fill(k, rows, cols, dtype, mean, s->kind == SL_K_TABLE ? 1 : 0.125f, &w->data);
 }

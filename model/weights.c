@@ -41,8 +41,15 @@ static sl_status bind_rows(sl_loader *l, const sl_tensor_spec *s, const char *na
 {
     if (s->kind == SL_K_VECTOR)
         return sl_bind_vector(l, name, rows, out);
-    if (s->kind == SL_K_FLOATS)
-        return sl_bind_floats(l, name, rows, s->cols(l->c), out);
+    if (s->kind == SL_K_FLOATS || s->kind == SL_K_TAPS) {
+        const bool taps = s->kind == SL_K_TAPS;
+        const int64_t cols = s->cols(l->c), dims[3] = {rows, taps ? 1 : cols, cols};
+        return sl_bind_floats(l, name, dims,
+                              taps       ? 3
+                              : cols > 1 ? 2
+                                         : 1,
+                              s->flags & SL_SPEC_CENTRED ? 1 : 0, out);
+    }
     if (s->kind == SL_K_EXPERTS)
         return sl_bind_expert_ids(l, name, rows, s->cols(l->c), out);
     return sl_bind_matrix(l, name, rows, s->cols(l->c), s->kind == SL_K_LINEAR, out);

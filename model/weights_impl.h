@@ -17,6 +17,7 @@ typedef struct sl_placement {
     size_t bytes, align; /* in the file; of one value */
     size_t items;        /* > 0: convert this many values of `from` to `to`, F32 or BF16 */
     sl_dtype from, to;
+    float plus;            /* added to each value that is converted to F32 */
     sl_weight weight;      /* its data are in the file; of a whole weight that is converted, else empty */
     const sl_row_map *map; /* or NULL; then rows of the result and bytes of a row of the file */
     int64_t rows;
@@ -47,8 +48,9 @@ typedef struct sl_loader {
 sl_status sl_bind_matrix(sl_loader *l, const char *name, int64_t rows, int64_t cols, bool quantised,
                          sl_weight *out);
 sl_status sl_bind_vector(sl_loader *l, const char *name, int64_t n, sl_weight *out);
-/* [rows], or with cols > 1 [rows][cols], as float32. */
-sl_status sl_bind_floats(sl_loader *l, const char *name, int64_t rows, int64_t cols, sl_weight *out);
+/* Values in the shape of these dimensions, as float32 with `plus` added. */
+sl_status sl_bind_floats(sl_loader *l, const char *name, const int64_t *dims, int32_t rank, float plus,
+                         sl_weight *out);
 /* A table of numbers of routed experts, as int32 (SL_K_EXPERTS). */
 sl_status sl_bind_expert_ids(sl_loader *l, const char *name, int64_t rows, int64_t cols, sl_weight *out);
 /* One of the two fused expert tensors, [experts][parts * rows][cols], cut into its experts and parts. */

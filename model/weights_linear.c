@@ -398,18 +398,18 @@ sl_status sl_bind_vector(sl_loader *l, const char *name, int64_t n, sl_weight *o
     return sl_place_weight(l, &w, out);
 }
 
-sl_status sl_bind_floats(sl_loader *l, const char *name, int64_t rows, int64_t cols, sl_weight *out)
+sl_status sl_bind_floats(sl_loader *l, const char *name, const int64_t *dims, int32_t rank, float plus,
+                         sl_weight *out)
 {
-    const int64_t dims[2] = {rows, cols};
-    sl_weight w = {.out = (int32_t)rows, .in = (int32_t)cols};
+    sl_weight w = {.out = (int32_t)dims[0], .in = (int32_t)(rank > 1 ? dims[rank - 1] : 1)};
     sl_ck_tensor *t;
-    SL_TRY(want(l, name, dims, cols > 1 ? 2 : 1, false, &t, &w.dtype));
+    SL_TRY(want(l, name, dims, rank, false, &t, &w.dtype));
     w.data = t->t->data;
     SL_TRY(sl_place_weight(l, &w, out));
-    if (w.dtype != SL_F32) {
-        l->places[l->n - 1].items = (size_t)(rows * cols);
-        l->places[l->n - 1].from = w.dtype;
-        l->places[l->n - 1].to = SL_F32;
+    if (w.dtype != SL_F32 || plus != 0) {
+        sl_placement *p = &l->places[l->n - 1];
+        p->items = (size_t)w.out * (size_t)w.in;
+        p->from = w.dtype, p->to = SL_F32, p->plus = plus;
         out->dtype = SL_F32;
     }
     return SL_OK;

@@ -101,6 +101,8 @@ static void convert(const sl_placement *p, float *row, void *all)
         }
     else
         sl_load_f32(p->from, p->src, 0, (int64_t)p->items, all);
+    for (size_t i = 0; p->plus != 0 && i < p->items; i++)
+        ((float *)all)[i] += p->plus;
 }
 
 static sl_status copy_converted(sl_loader *l, const sl_placement *p, void *dst)
@@ -130,9 +132,10 @@ static sl_status copy_mapped(sl_loader *l, const sl_placement *p, void *dst)
         return sl_fail(l->err, SL_ERR_NO_MEMORY, "no memory to reorder weights");
     for (int64_t r = 0; r < p->rows; r++) {
         int64_t from = p->map->row_of(l->c, r);
-        if (p->items)
+        if (p->items) {
             sl_load_f32(p->from, p->src, from, 1, (float *)(void *)all + r);
-        else
+            ((float *)(void *)all)[r] += p->plus;
+        } else
             memcpy(all + (size_t)r * p->row_bytes, (const uint8_t *)p->src + (size_t)from * p->row_bytes,
                    p->row_bytes);
     }

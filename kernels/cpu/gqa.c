@@ -35,7 +35,8 @@ static void finish_head(const sl_gqa_head_params *p, const float *x, int32_t h, 
         for (int32_t i = 0; i < dim; i++)
             out[i] = sl_round_act(out[i] * inv * p->norm[i], act);
     }
-    sl_rope(out, dim, sl_cos_sin_at(p->cos_sin, pos, dim), false, act);
+    const int32_t rope = sl_gqa_rope(p, dim);
+    sl_rope(out, rope, sl_cos_sin_at(p->cos_sin, pos, rope), false, act);
 }
 
 static void query_tasks(void *arg, int64_t first, int64_t count, int worker)

@@ -33,8 +33,9 @@ static void norm_tokens(void *arg, int64_t first, int64_t count, int worker)
             sum += (double)x[i] * (double)x[i];
         float inv = (float)(1.0 / sqrt(sum / p->dim + (double)p->eps));
 
+        const float *w = c->w + (p->groups ? t % p->groups * p->dim : 0);
         for (int32_t i = 0; i < p->dim; i++)
-            x[i] = x[i] * inv * c->w[i];
+            x[i] = x[i] * inv * w[i];
         sl_store_f32(p->act, x, p->dim, p->out, t * p->dim);
     }
 }
@@ -45,9 +46,10 @@ static sl_status run_rmsnorm(sl_backend *be, const void *params, sl_err *err)
     ctx c = {.cpu = (sl_cpu *)be, .p = p};
     void *w;
     SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)p->dim, err));
-    SL_TRY(sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 4 * (size_t)p->dim, &w, err));
+    const int64_t weights = (int64_t)(p->groups ? p->groups : 1) * p->dim;
+    SL_TRY(sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 4 * (size_t)weights, &w, err));
     if (p->out)
-        sl_load_f32(p->weight_dtype, p->weight, 0, p->dim, w);
+        sl_load_f32(p->weight_dtype, p->weight, 0, weights, w);
     c.w = w;
     sl_cpu_for(c.cpu, p->tokens, p->dim, norm_tokens, &c);
     return SL_OK;

@@ -99,6 +99,71 @@ static sl_status run_streams_add(sl_backend *be, const void *params, sl_err *err
 
 const sl_op_impl sl_cpu_streams_add = {.run = run_streams_add};
 
+/* ---- streams_mix ---- */
+
+static void mix_tokens(void *arg, int64_t first, int64_t count, int worker)
+{
+    const ctx *c = arg;
+    const sl_streams_mix_params *p = c->p;
+    float *x = sl_cpu_own(c->cpu, worker), *out = x + p->dim;
+
+    for (int64_t t = first; t < first + count; t++) {
+        memset(out, 0, sizeof(float) * (size_t)p->dim);
+        for (int32_t k = 0; k < p->count; k++) {
+            const int64_t at = (t * p->count + k) * p->dim;
+
+            sl_load_f32(p->act, p->normed, at, p->dim, x);
+            for (int32_t i = 0; i < p->dim; i++)
+                out[i] += sigmoid(p->up[at + i]) * x[i];
+            if (p->post)
+                p->post[t * p->count + k] = 2 * sigmoid(p->inject[t * p->count + k] / (float)p->count);
+        }
+        for (int32_t i = 0; i < p->dim; i++)
+            out[i] /= (float)p->count;
+        sl_store_f32(p->act, out, p->dim, p->out, t * p->dim);
+    }
+}
+
+static sl_status run_streams_mix(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_streams_mix_params *p = params;
+    ctx c = {(sl_cpu *)be, p};
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)p->dim, err));
+    sl_cpu_for(c.cpu, p->tokens, 20 * (int64_t)p->count * p->dim, mix_tokens, &c);
+    return SL_OK;
+}
+
+const sl_op_impl sl_cpu_streams_mix = {.run = run_streams_mix};
+
+/* ---- unary ---- */
+
+static void unary_tokens(void *arg, int64_t first, int64_t count, int worker)
+{
+    const ctx *c = arg;
+    const sl_unary_params *p = c->p;
+    float *y = sl_cpu_own(c->cpu, worker);
+
+    for (int64_t t = first; t < first + count; t++) {
+        for (int32_t i = 0; i < p->dim; i++) {
+            const float x = p->x[t * p->dim + i] * p->scale;
+
+            y[i] = p->form == SL_UNARY_SILU ? x * sigmoid(x) : sigmoid(x);
+        }
+        sl_store_f32(p->out_dtype, y, p->dim, p->out, t * p->dim);
+    }
+}
+
+static sl_status run_unary(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_unary_params *p = params;
+    ctx c = {(sl_cpu *)be, p};
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
+    sl_cpu_for(c.cpu, p->tokens, 10 * (int64_t)p->dim, unary_tokens, &c);
+    return SL_OK;
+}
+
+const sl_op_impl sl_cpu_unary = {.run = run_unary};
+
 /* ---- sigmoid_mul ---- */
 
 static void mul_tokens(void *arg, int64_t first, int64_t count, int worker)

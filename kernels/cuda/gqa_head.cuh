@@ -25,8 +25,8 @@ __device__ static inline void sl_gqa_bias(const float *x, const float *bias, int
 __device__ static inline void sl_gqa_head(const sl_gqa_head_params &p, const float *x, int h, int dim,
                                           int pos, sl_dtype act, float *v)
 {
-    int lane = threadIdx.x & 31, half = dim / 2;
-    const float *cs = p.cos_sin + (int64_t)pos * dim;
+    int lane = threadIdx.x & 31, rope = p.rope ? p.rope : dim, half = rope / 2;
+    const float *cs = p.cos_sin + (int64_t)pos * rope;
 
     sl_gqa_bias(x, p.bias ? p.bias + (int64_t)h * dim : NULL, dim, act, v);
     if (p.norm) {

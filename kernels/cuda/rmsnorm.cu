@@ -27,8 +27,9 @@ __global__ static void rmsnorm_kernel(sl_rmsnorm_params p)
         return;
     sum = sl_block_sum(sum);
     float r = (float)(1.0 / sqrt(sum / p.dim + (double)p.eps));
+    int64_t w0 = p.groups ? t % p.groups * p.dim : 0;
     for (int i = threadIdx.x; i < p.dim; i += blockDim.x)
-        sl_st(p.out, d0 + i, __fmul_rn(__fmul_rn(row[i], r), sl_ld(p.weight, i, p.weight_dtype)), p.act);
+        sl_st(p.out, d0 + i, __fmul_rn(__fmul_rn(row[i], r), sl_ld(p.weight, w0 + i, p.weight_dtype)), p.act);
 }
 
 /* Converts the values of a piece to float. */

@@ -83,3 +83,57 @@ static sl_status run_streams_add(sl_backend *be, const void *params, sl_err *err
 }
 
 const sl_op_impl sl_cuda_streams_add = {.run = run_streams_add};
+
+/* ---- streams_mix ---- */
+
+__global__ static void __launch_bounds__(THREADS) streams_mix_kernel(sl_streams_mix_params p)
+{
+    int64_t t = blockIdx.x;
+    int i = blockIdx.y * THREADS + threadIdx.x;
+    float v = 0;
+
+    if (p.post && i < p.count)
+        p.post[t * p.count + i] = 2 * sl_sigmoid(p.inject[t * p.count + i] / (float)p.count);
+    if (i >= p.dim)
+        return;
+    for (int k = 0; k < p.count; k++) {
+        int64_t at = (t * p.count + k) * p.dim + i;
+        v = __fadd_rn(v, __fmul_rn(sl_sigmoid(p.up[at]), sl_ld(p.normed, at, p.act)));
+    }
+    sl_st(p.out, t * p.dim + i, v / (float)p.count, p.act);
+}
+
+static sl_status run_streams_mix(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_streams_mix_params *p = (const sl_streams_mix_params *)params;
+    int wide = p->dim > p->count ? p->dim : p->count;
+
+    return SL_LAUNCH(sl_cuda_of(be), streams_mix_kernel,
+                     (sl_launch{dim3((unsigned)p->tokens, (unsigned)sl_ceil_div(wide, THREADS)), THREADS}),
+                     err, *p);
+}
+
+const sl_op_impl sl_cuda_streams_mix = {.run = run_streams_mix};
+
+/* ---- unary ---- */
+
+__global__ static void __launch_bounds__(THREADS) unary_kernel(sl_unary_params p)
+{
+    int64_t n = (int64_t)p.tokens * p.dim, i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i >= n)
+        return;
+    float x = __fmul_rn(p.x[i], p.scale), f = sl_sigmoid(x);
+    sl_st(p.out, i, p.form == SL_UNARY_SILU ? __fmul_rn(x, f) : f, p.out_dtype);
+}
+
+static sl_status run_unary(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_unary_params *p = (const sl_unary_params *)params;
+
+    return SL_LAUNCH(sl_cuda_of(be), unary_kernel,
+                     (sl_launch{dim3((unsigned)sl_ceil_div((int64_t)p->tokens * p->dim, THREADS)), THREADS}),
+                     err, *p);
+}
+
+const sl_op_impl sl_cuda_unary = {.run = run_unary};

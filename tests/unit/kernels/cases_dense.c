@@ -36,25 +36,29 @@ static void embed(cf_run *r, const int64_t *a)
     cf_out(r, "out", p.out, r->n, (size_t)a[1] * e(p.act), (size_t)a[1] * e(p.act), kind_of(p.act), 0);
 }
 
-/* T, dim, ld, act, weight, add, out */
+/* T, dim, ld, act, weight, add, out, groups */
 static void rmsnorm(cf_run *r, const int64_t *a)
 {
     sl_rmsnorm_params p = {
         .tokens = (int32_t)r->n, .dim = (int32_t)a[1], .ld_x = (int32_t)a[2], .eps = 1e-6f};
 
+    int64_t rows = a[7] ? a[7] : 1; /* of a token */
+
     p.act = (sl_dtype)a[3];
     p.weight_dtype = (sl_dtype)a[4];
-    p.x = cf_matrix(r, 1, r->first, r->n, a[1], a[2], p.act, 3);
+    p.groups = (int32_t)a[7];
+    p.tokens *= (int32_t)rows;
+    p.x = cf_matrix(r, 1, r->first * rows, r->n * rows, a[1], a[2], p.act, 3);
     if (a[5])
         p.add = cf_matrix(r, 2, r->first, r->n, a[1], a[1], p.act, 2);
-    p.weight = cf_matrix(r, 3, 0, 1, a[1], a[1], p.weight_dtype, 1.5f);
+    p.weight = cf_matrix(r, 3, 0, rows, a[1], a[1], p.weight_dtype, 1.5f);
     if (a[6])
-        p.out = cf_mem(r, NULL, (size_t)(r->n * a[1]) * e(p.act));
+        p.out = cf_mem(r, NULL, (size_t)(r->n * rows * a[1]) * e(p.act));
     cf_op(r, SL_OP_RMSNORM, &p);
     cf_work(r, (double)r->n * (double)a[1] * (double)e(p.act) * (double)(1 + 2 * a[5] + a[6]), 0, SL_F32, 0);
-    cf_out_tokens(r, "x", p.x, (size_t)a[2] * e(p.act), CF_BYTES, 0);
+    cf_out_tokens(r, "x", p.x, (size_t)(rows * a[2]) * e(p.act), CF_BYTES, 0);
     if (a[6])
-        cf_out_tokens(r, "out", p.out, (size_t)a[1] * e(p.act), kind_of(p.act), 1e-6);
+        cf_out_tokens(r, "out", p.out, (size_t)(rows * a[1]) * e(p.act), kind_of(p.act), 2e-6);
 }
 
 /* T, out, in, weight, act, out dtype, fp8_acts, extra ld */
@@ -267,6 +271,8 @@ static const cf_case cases[] = {
     {SL_OP_RMSNORM, "T=9 dim=256 bf16 add", rmsnorm, {9, 256, 256, B, B, 1, 1}, CF_SPLIT},
     {SL_OP_RMSNORM, "T=4 dim=512 ld=576 bf16 w=f32", rmsnorm, {4, 512, 576, B, F, 0, 1}, CF_SPLIT},
     {SL_OP_RMSNORM, "T=3 dim=130 bf16 w=f16 add only", rmsnorm, {3, 130, 130, B, H, 1, 0}, CF_SPLIT},
+    {SL_OP_RMSNORM, "T=5 dim=37 f32 3 groups", rmsnorm, {5, 37, 37, F, F, 0, 1, 3}, CF_SPLIT},
+    {SL_OP_RMSNORM, "T=4 dim=256 bf16 4 groups", rmsnorm, {4, 256, 256, B, B, 0, 1, 4}, CF_SPLIT},
     {SL_OP_RMSNORM, "T=2 dim=7168 bf16 add", rmsnorm, {2, 7168, 7168, B, B, 1, 1}, CF_SPLIT | CF_PERF},
     {SL_OP_RMSNORM, "T=64 dim=7168 bf16 add", rmsnorm, {64, 7168, 7168, B, B, 1, 1}, CF_PERF_ONLY},
 

@@ -8,23 +8,24 @@
 #include "tests/unit/kernels/ref.h"
 
 static sl_gqa_head_params head_params(cf_run *r, int64_t heads, int64_t dim, bool bias, bool norm,
-                                      int32_t positions)
+                                      int32_t positions, int64_t rope)
 {
     return (sl_gqa_head_params){.bias =
                                     bias ? cf_matrix(r, 5, 0, 1, heads * dim, heads * dim, SL_F32, 1) : NULL,
                                 .norm = norm ? cf_matrix(r, 6, 0, 1, dim, dim, SL_F32, 1) : NULL,
-                                .cos_sin = cf_cos_sin(r, positions, (int32_t)dim),
-                                .eps = 1e-6f};
+                                .cos_sin = cf_cos_sin(r, positions, (int32_t)(rope ? rope : dim)),
+                                .eps = 1e-6f,
+                                .rope = (int32_t)rope};
 }
 
-/* T, heads, dim, act, bias, norm, in place */
+/* T, heads, dim, act, bias, norm, in place, rope */
 static void query(cf_run *r, const int64_t *a)
 {
     int64_t width = a[1] * a[2];
     int32_t *pos = cf_temp(r, 4 * (size_t)r->n);
     float *q = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 2);
     sl_gqa_query_params p = {.q = q,
-                             .head = head_params(r, a[1], a[2], a[4], a[5], 400),
+                             .head = head_params(r, a[1], a[2], a[4], a[5], 400, a[7]),
                              .tokens = (int32_t)r->n,
                              .heads = (int32_t)a[1],
                              .dim = (int32_t)a[2],
@@ -41,7 +42,7 @@ static void query(cf_run *r, const int64_t *a)
 
 enum { BY_HEAD = 16 }; /* rows of one KV head, + log2 of the tokens of a row; without it, rows of all heads */
 
-/* T, per, length, KV heads, dim, format, act, bias, norm, host, hier, division of rows */
+/* T, per, length, KV heads, dim, format, act, bias, norm, host, hier, division of rows, rope */
 static void append(cf_run *r, const int64_t *a)
 {
     batch b;
@@ -69,7 +70,7 @@ static void append(cf_run *r, const int64_t *a)
     p.k = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 2);
     p.v = cf_matrix(r, 2, r->first, r->n, width, width, SL_F32, 2);
     p.v_bias = a[7] ? cf_matrix(r, 7, 0, 1, width, width, SL_F32, 1) : NULL;
-    p.key = head_params(r, a[3], a[4], a[7], a[8], (int32_t)a[2]);
+    p.key = head_params(r, a[3], a[4], a[7], a[8], (int32_t)a[2], a[12]);
     cf_op(r, SL_OP_GQA_APPEND, &p);
     cf_work(r, (double)r->n * (8 * (double)width + (double)row), 0, SL_F32,
             a[9] ? (double)r->n * (double)row : 0);
@@ -397,6 +398,10 @@ static const cf_case cases[] = {
     {SL_OP_GQA_QUERY, "T=19 h=14 d=64 bias", query, {19, 14, 64, F, 1, 0, 0}, CF_SPLIT},
     {SL_OP_GQA_QUERY, "T=9 h=5 d=14 bf16 bias norm in place", query, {9, 5, 14, B, 1, 1, 1}, CF_SPLIT},
     {SL_OP_GQA_QUERY, "T=7 h=4 d=256 norm", query, {7, 4, 256, F, 0, 1, 1}, CF_SPLIT},
+    {SL_OP_GQA_QUERY, "T=7 h=24 d=256 norm 64 rotated", query, {7, 24, 256, F, 0, 1, 1, 64}, CF_SPLIT},
+    {SL_OP_GQA_QUERY, "T=5 h=3 d=14 bf16 6 rotated", query, {5, 3, 14, B, 0, 1, 0, 6}, CF_SPLIT},
+    {SL_OP_GQA_APPEND, "T=24 h=2 d=128 bf16 norm 64 rotated", append, {24, 3, 200, 2, 128, G2, B, 0, 1, 1, 0, 0, 64}, CF_SPLIT},
+    {SL_OP_GQA_APPEND, "T=24 h=3 d=10 f32 blocks 4 rotated", append, {24, 3, 200, 3, 10, G4, F, 0, 1, 1, 1, 2, 4}, CF_FIX_ALL},
     {SL_OP_GQA_APPEND, "T=1 h=1 d=2 f32", append, {1, 1, 1, 1, 2, G4, F, 0, 0, 0, 0}, CF_SPLIT},
     {SL_OP_GQA_APPEND, "T=24 h=2 d=64 f32 bias", append, {24, 3, 200, 2, 64, G4, F, 1, 0, 1, 0}, CF_SPLIT},
     {SL_OP_GQA_APPEND, "T=20 h=3 d=14 bf16 norm", append, {20, 4, 150, 3, 14, G2, B, 0, 1, 1, 0}, CF_SPLIT},

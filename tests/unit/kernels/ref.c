@@ -454,7 +454,8 @@ static void ref_rmsnorm(const void *params)
         }
         for (int64_t i = 0; p->out && i < p->dim; i++)
             ref_put(p->out, p->act, t * p->dim + i,
-                    s[i] / sqrt(sum / p->dim + (double)p->eps) * ref_at(p->weight, p->weight_dtype, i));
+                    s[i] / sqrt(sum / p->dim + (double)p->eps) *
+                        ref_at(p->weight, p->weight_dtype, (p->groups ? t % p->groups * p->dim : 0) + i));
         free(s);
     }
 }

@@ -39,6 +39,17 @@ void ref_streams_add(const void *params);
 void ref_sigmoid_mul(const void *params);
 void ref_join(const void *params);
 void ref_silu_mul(const void *params);
+/* ref_state.c */
+void ref_conv(const void *params);
+void ref_delta(const void *params);
+void ref_gated_norm(const void *params);
+void ref_pool_append(const void *params);
+void ref_pool_scores(const void *params);
+void ref_open_units(const void *params);
+void ref_ngram(const void *params);
+void ref_ngram_mix(const void *params);
+void ref_streams_mix(const void *params);
+void ref_unary(const void *params);
 double ref_glu(double g, double u, const sl_glu *v);
 
 /* Of n scores: minus their places, by the order of SL_GROUP_UNION, counted one by one. In ref_labels.c. */

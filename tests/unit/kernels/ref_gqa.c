@@ -37,7 +37,7 @@ static void head(const sl_gqa_head_params *p, const float *x, int64_t at, int64_
         for (int32_t i = 0; i < dim; i++)
             out[i] = ref_act(f(f(out[i] * inv) * (double)p->norm[i]), act);
     }
-    ref_rope(out, dim, p->cos_sin, pos, false, act);
+    ref_rope(out, p->rope ? p->rope : dim, p->cos_sin, pos, false, act);
 }
 
 void ref_gqa_query(const void *params)

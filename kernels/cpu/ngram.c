@@ -1,0 +1,163 @@
+/* The ops of hashed n-gram embeddings (kernels/ngram.h). A task of ngram is a sequence, a task of ngram_mix is one stream of a token. */
+#include "kernels/ngram.h"
+
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/runs.h"
+#include "kernels/formats.h"
+
+typedef struct gram_ctx {
+    const sl_ngram_params *p;
+    uint32_t bad;
+} gram_ctx;
+
+/* The row of the table, by shards. */
+static void load_row(const sl_ngram_params *p, int64_t row, float *out)
+{
+    int32_t low = 0, high = p->n_shards - 1;
+
+    while (low < high) {
+        const int32_t mid = (low + high) / 2;
+
+        if (row < p->shard_rows[mid])
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    sl_load_f32(p->table_dtype, p->shards[low], (row - (low ? p->shard_rows[low - 1] : 0)) * p->dim, p->dim,
+                out);
+}
+
+/* All rows of one token, whose last tokens are in id[], the newest first. */
+static uint32_t load_rows(const sl_ngram_params *p, const int64_t *id, float *out)
+{
+    uint64_t x = (uint64_t)id[0] * (uint64_t)p->multipliers[0];
+
+    for (int32_t n = 2; n <= p->order; n++) {
+        x ^= (uint64_t)id[n - 1] * (uint64_t)p->multipliers[n - 1];
+        for (int32_t h = 0; h < p->heads; h++) {
+            const int32_t at = (n - 2) * p->heads + h;
+            const int64_t size = p->sizes[at], rest = (int64_t)x % size,
+                          row = p->offsets[at] + rest + (rest < 0 ? size : 0);
+
+            if (row < 0 || row >= p->shard_rows[p->n_shards - 1])
+                return SL_DEVERR_ID;
+            load_row(p, row, out + (int64_t)at * p->dim);
+        }
+    }
+    return 0;
+}
+
+/* The token `back` places before token t of a run that begins at `first`; -1: there is none. */
+static int64_t before(const sl_ngram_params *p, int64_t first, int64_t t, int32_t pos, int32_t back,
+                      const int32_t *state)
+{
+    if (t - back >= first)
+        return p->ids[t - back];
+    return pos < back ? -1 : state[(pos - back) % (p->order - 1)] - 1;
+}
+
+static uint32_t gram_run(const sl_ngram_params *p, int64_t first, int64_t end, int32_t begin, int32_t *state)
+{
+    const int64_t row = (int64_t)(p->order - 1) * p->heads * p->dim, keep = p->order - 1;
+    uint32_t bad = 0;
+
+    for (int64_t t = first; t < end; t++) {
+        int64_t id[SL_NGRAM_MAX] = {p->ids[t]};
+        bool cut = false;
+
+        for (int32_t back = 1; back < p->order; back++) {
+            id[back] = cut ? p->eos : before(p, first, t, begin + (int32_t)(t - first), back, state);
+            cut = cut || id[back] < 0 || id[back] == p->eos;
+            id[back] = cut ? p->eos : id[back];
+        }
+        bad |= load_rows(p, id, p->out + t * row);
+    }
+    for (int64_t t = end - first > keep ? end - keep : first; t < end; t++)
+        state[(begin + (int32_t)(t - first)) % keep] = p->ids[t] + 1;
+    return bad;
+}
+
+static void gram_tasks(void *arg, int64_t first, int64_t count, int worker)
+{
+    gram_ctx *c = arg;
+    (void)worker;
+
+    for (int64_t t = first; t < first + count; t++) {
+        sl_place at;
+        int64_t end;
+        uint32_t bad = sl_run_at(c->p->seqs, t, &at, &end);
+
+        if (!bad)
+            bad = gram_run(c->p, t, end, at.pos,
+                           (int32_t *)(void *)(c->p->state + at.seq * c->p->state_stride));
+        if (bad && bad != SL_PLACE_NONE)
+            sl_cpu_flag(&c->bad, bad);
+    }
+}
+
+static sl_status run_ngram(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_ngram_params *p = params;
+    gram_ctx c = {.p = p};
+    sl_cpu_for((sl_cpu *)be, p->seqs->n_tokens, (int64_t)p->order * p->heads * p->dim, gram_tasks, &c);
+    return sl_deverr(c.bad, "ngram", err);
+}
+
+const sl_op_impl sl_cpu_ngram = {.run = run_ngram};
+
+/* ---- ngram_mix ---- */
+
+typedef struct mix_ctx {
+    sl_cpu *cpu;
+    const sl_ngram_mix_params *p;
+} mix_ctx;
+
+static float inverse_rms(const float *x, int32_t n, float eps)
+{
+    double sum = 0;
+
+    for (int32_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return (float)(1.0 / sqrt(sum / n + (double)eps));
+}
+
+static void mix_tasks(void *arg, int64_t first, int64_t count, int worker)
+{
+    const mix_ctx *c = arg;
+    const sl_ngram_mix_params *p = c->p;
+    const int32_t dim = p->dim;
+    float *x = sl_cpu_own(c->cpu, worker);
+
+    for (int64_t i = first; i < first + count; i++) { /* i = token * streams + stream */
+        const int64_t gain = i % p->count * dim;
+        const float *key = p->key + i * dim, *value = p->value + i / p->count * dim;
+        float *out = p->out + i * dim, *normed = p->normed + i * dim;
+        double dot = 0;
+
+        sl_load_f32(p->act, p->streams, i * dim, dim, x);
+        const float by_key = inverse_rms(key, dim, p->eps), by_x = inverse_rms(x, dim, p->eps);
+        for (int32_t d = 0; d < dim; d++)
+            dot += (double)(key[d] * by_key * p->key_gain[gain + d]) *
+                   (double)(x[d] * by_x * p->stream_gain[gain + d]);
+        float g = (float)(dot / sqrt((double)dim));
+        g = copysignf(sqrtf(fmaxf(fabsf(g), 1e-6f)), g) * (g != 0);
+        for (int32_t d = 0; d < dim; d++)
+            out[d] = 1.0f / (1.0f + expf(-g)) * value[d];
+        const float by_out = inverse_rms(out, dim, p->eps);
+        for (int32_t d = 0; d < dim; d++)
+            normed[d] = out[d] * by_out * p->out_gain[gain + d];
+    }
+}
+
+static sl_status run_ngram_mix(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_ngram_mix_params *p = params;
+    mix_ctx c = {(sl_cpu *)be, p};
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
+    sl_cpu_for(c.cpu, (int64_t)p->tokens * p->count, 10 * (int64_t)p->dim, mix_tasks, &c);
+    return SL_OK;
+}
+
+const sl_op_impl sl_cpu_ngram_mix = {.run = run_ngram_mix};
