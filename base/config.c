@@ -228,6 +228,19 @@ int sl_config_load_timeout_ms(const sl_config *cfg)
     return half < 1 ? 1 : half < 5000 ? half : 5000;
 }
 
+int sl_config_device(const sl_config *cfg, int rank)
+{
+    if (cfg->backend.devices.n == 1)
+        return cfg->backend.devices.v[0];
+    return rank >= 0 && rank < cfg->backend.devices.n ? cfg->backend.devices.v[rank] : -1;
+}
+
+uint64_t sl_config_load_chunk_bytes(const sl_config *cfg)
+{
+    uint64_t part = cfg->kvstore.bytes / 64;
+    return part < 32 << 20 ? part : 32 << 20;
+}
+
 int sl_config_heartbeat_ms(const sl_config *cfg)
 {
     return cfg->cluster.dead_after_ms < 50 ? 5 : cfg->cluster.dead_after_ms / 10;
@@ -304,16 +317,6 @@ static sl_status read_groups(sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
-/* The entries of kvstore.quota.tenants are checked by whoever knows their format (worker/setup_tier.c). */
-static sl_status check_quota(const sl_config *cfg, sl_err *err)
-{
-    if (cfg->kvstore.quota.share > cfg->kvstore.quota.limit)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "kvstore.quota.share (%g) is larger than kvstore.quota.limit (%g)",
-                       cfg->kvstore.quota.share, cfg->kvstore.quota.limit);
-    return SL_OK;
-}
-
 /* What replaces a model's own work must never reach a cluster whose answers somebody reads. */
 static sl_status check_bench(const sl_config *cfg, sl_err *err)
 {
@@ -352,7 +355,6 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         !strcmp(cfg->router.http_host, cfg->router.grpc_host))
         return sl_fail(err, SL_ERR_INVALID, "router.http_port and router.grpc_port are both %d",
                        cfg->router.http_port);
-    SL_TRY(check_quota(cfg, err));
     SL_TRY(check_bench(cfg, err));
     SL_TRY(sl_config_finish_parts(cfg, err));
     SL_TRY(check_loads(cfg, err));

@@ -29,7 +29,8 @@ enum {
     SL_CFG_CHOICE_BYTES = SL_OPTION_CHOICE_BYTES,
     SL_CFG_MAX_RANKS = 1024,
     SL_CFG_MAX_ROUTERS = 16,
-    SL_CFG_MAX_QUOTA_TENANTS = 64,
+    SL_CFG_MAX_QUOTAS = 65, /* of 64 tenants and of the others */
+    SL_CFG_MAX_TIERS = 8,
     SL_CFG_ITEM_BYTES = SL_OPTION_ITEM_BYTES,
     SL_CFG_MAX_LAYERS = 512,
     SL_CFG_MAX_ROWS = 256,     /* keys, those of all implementations among them */
@@ -88,10 +89,9 @@ typedef struct sl_config {
     } model;
     struct {
         sl_cfg_choice name;
-        int device; /* -1 = by local rank */
         struct {
             int n, v[SL_CFG_MAX_RANKS];
-        } devices;   /* by MPI rank; empty: device for all */
+        } devices;   /* sl_config_device() */
         int threads; /* 0 = all cores */
     } backend;
     struct {
@@ -124,14 +124,14 @@ typedef struct sl_config {
         int load_timeout_ms; /* 0 = sl_config_load_timeout_ms() */
         sl_cfg_write write;
         char prefix[64];
-        uint64_t load_chunk_bytes;
         struct {
-            double share, limit;
-            struct {
-                int n;
-                char v[SL_CFG_MAX_QUOTA_TENANTS][SL_CFG_ITEM_BYTES];
-            } tenants;
-        } quota;
+            int n;
+            char v[SL_CFG_MAX_QUOTAS][SL_CFG_ITEM_BYTES];
+        } quotas;
+        struct {
+            int n;
+            char v[SL_CFG_MAX_TIERS][SL_CFG_ITEM_BYTES];
+        } required; /* sl_config_requires() */
         struct {
             bool enabled;
         } workers;
@@ -274,12 +274,18 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err);
  * value of a choice is already a name. */
 const char *sl_config_enum_name(const char *key, int value);
 
+/* The GPU that backend.devices gives to an MPI rank, or to a process without one (-1); -1: that of the local rank. */
+int sl_config_device(const sl_config *cfg, int rank);
+/* Whether kvstore.required has this tier. */
+bool sl_config_requires(const sl_config *cfg, const char *tier);
 /* kvstore.load_timeout_ms, or what its 0 stands for. */
 int sl_config_load_timeout_ms(const sl_config *cfg);
 /* What follows from cluster.dead_after_ms: the interval of heartbeats, of which ten fit, but at least 5 ms. */
 int sl_config_heartbeat_ms(const sl_config *cfg);
 /* What follows from decode.max_batch: requests that may wait on a worker for a place in its batch, four times as many. */
 int sl_config_max_waiting(const sl_config *cfg);
+/* What follows from kvstore.bytes: a load from storage tiers reads 1/64 of them at a time, at most 32 MiB. */
+uint64_t sl_config_load_chunk_bytes(const sl_config *cfg);
 
 /* The effective values as YAML that can be loaded again, without the values of secrets. This text and those below are
  * malloc'ed; NULL: out of memory. */

@@ -276,6 +276,37 @@ static sl_status check_needs(const sl_config *cfg, const sl_options *part, sl_er
     return SL_OK;
 }
 
+bool sl_config_requires(const sl_config *cfg, const char *tier)
+{
+    for (int i = 0; i < cfg->kvstore.required.n; i++)
+        if (!strcmp(cfg->kvstore.required.v[i], tier))
+            return true;
+    return false;
+}
+
+/* kvstore.required names tiers: the implementations whose section is "kvstore." and their name. */
+static sl_status check_required(const sl_config *cfg, sl_err *err)
+{
+    if (!cfg->given[sl_cfg_find("kvstore.required") - sl_cfg_rows])
+        return SL_OK; /* a program may have bound other tiers than those of the default */
+    for (int t = 0; t < cfg->kvstore.required.n; t++) {
+        const char *name = cfg->kvstore.required.v[t];
+        bool known = false, any = false;
+        for (size_t i = 0; i < sl_cfg_nrows && !known; i++) {
+            const sl_options *part = sl_cfg_rows[i].part;
+            bool tier = part && strncmp(part->section, "kvstore.", 8) == 0;
+            any |= tier;
+            known = tier && strcmp(part->name, name) == 0;
+        }
+        if (any && !known)
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "kvstore.required: \"%s\" is no storage tier: it is the name of its section, as disk or redis",
+                name);
+    }
+    return SL_OK;
+}
+
 sl_status sl_config_finish_parts(sl_config *cfg, sl_err *err)
 {
     const sl_options *last = NULL;
@@ -290,5 +321,6 @@ sl_status sl_config_finish_parts(sl_config *cfg, sl_err *err)
         if (st != SL_OK)
             return sl_fail(err, st, "%s.%s", part->section, why.text);
     }
+    SL_TRY(check_required(cfg, err));
     return sl_config_check_read(cfg, err);
 }

@@ -18,7 +18,6 @@
 #define SECRET(sec, field, doc) ROW(sec, field, SL_OPTION_TEXT, SL_OPTION_SECRET, "", 0, 0, NULL, doc)
 #define INT(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_OPTION_INT, 0, dflt, lo, hi, NULL, doc)
 #define SIZE(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_OPTION_SIZE, 0, dflt, lo, hi, NULL, doc)
-#define FLOAT(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_OPTION_FLOAT, 0, dflt, lo, hi, NULL, doc)
 #define BOOL(sec, field, dflt, doc) ROW(sec, field, SL_OPTION_BOOL, 0, dflt, 0, 0, NULL, doc)
 #define ENUM(sec, field, dflt, names, doc) ROW(sec, field, SL_OPTION_ENUM, 0, dflt, 0, 0, names, doc)
 #define CHOICE(sec, field, dflt, names, doc) ROW(sec, field, SL_OPTION_CHOICE, 0, dflt, 0, 0, names, doc)
@@ -95,9 +94,10 @@ const sl_option sl_cfg_own[] = {
         "cluster must agree on 0 or not 0, because pages then have the rows of one more layer."),
 
     CHOICE(backend, name, "cpu", NULL, "Compute backend; cuda needs a build with CUDA and a GPU."),
-    INT(backend, device, "-1", -1, 255, "GPU number on this host. -1: by local rank."),
-    INTS(backend, devices, "", 0, 255,
-         "GPU number of each MPI rank, in order; replaces device. The router's entry is ignored."),
+    INTS(
+        backend, devices, "", 0, 255,
+        "GPU numbers. Empty: that of the local rank. One: of every process of this host. Several: of each MPI rank, in order; the "
+        "router's entry is ignored."),
     INT(backend, threads, "0", 0, 1024,
         "Compute threads of the cpu backend. 0: all cores this process may use."),
 
@@ -188,23 +188,21 @@ const sl_option sl_cfg_own[] = {
     STR(kvstore, prefix, "sluice",
         "Begins the name of every page in a shared store: 1 to 24 letters, digits, _, - or '.'. Clusters with different prefixes "
         "share nothing."),
-    SIZE(
-        kvstore, load_chunk_bytes, "32MiB", 4 * KIB, TIB,
-        "A load from storage tiers reads this many bytes at a time. Prefill workers fetch the chunks of a longer load while others are "
-        "still read, and compare the pages that they fetch, and move them to the device, in parts of this size."),
-    FLOAT(
-        kvstore, quota.share, "0", 0, 1,
-        "Part of the host store and of the disk tier of each decode worker that every tenant has for itself: while it has no "
-        "more than that in the cache, its pages are not evicted for others (docs/caching.md). Without quotas, the pages that "
-        "were not used for longest are evicted, whoever they belong to."),
-    FLOAT(
-        kvstore, quota.limit, "1", 0, 1,
-        "Part of the host store and of the disk tier that a tenant's cached pages take at most, even when there is room. Pages "
-        "of running requests do not count. 1: no limit. 0: nothing is kept."),
     STRS(
-        kvstore, quota.tenants, "",
-        "Tenants of router.keys_file with a share and a limit of their own, each NAME [share=X] [limit=X]; what is left "
-        "out is as above. They have metrics by name."),
+        kvstore, quotas, "",
+        "What tenants of router.keys_file have of the host store and of the disk tier of each decode worker, each entry NAME "
+        "[share=X] [limit=X] with parts from 0 to 1. share: pages that are not evicted for others while the tenant has no more in "
+        "the cache; 0 if it is left out. limit: the most that its cached pages take even when there is room; 1 if it is left out; "
+        "pages of running requests do not count. The first entry may have the name *: it is for every tenant without an entry, and "
+        "what others leave out. Tenants with an entry have metrics by name. Empty: the pages that were not used for longest are "
+        "evicted, whoever they belong to (docs/caching.md)."),
+    STRS(
+        kvstore, required, "nixl,redis",
+        "Storage tiers without which a decode worker refuses to start: disk, if its file system is read-only, full or not there, or "
+        "the store belongs to another model; nixl, if it cannot store and read an object; redis, if the server cannot be reached. "
+        "Without a tier that is not listed a worker starts (sluice_tier_state is 2); redis and a bucket are used as soon as they "
+        "can be, others after the next start. Wrong credentials are refused in any case, and a disk store that is damaged is "
+        "renamed to pages.damaged in any case."),
     BOOL(
         kvstore, workers.enabled, "true",
         "Decode workers read pages from the host memory of other decode workers when that takes less time than computing "

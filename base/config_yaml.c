@@ -43,6 +43,10 @@ static bool is_section(const char *prefix)
     for (size_t i = 0; i < sl_cfg_nsections; i++) /* also one whose implementations are not bound */
         if (!strcmp(sl_cfg_sections[i].name, prefix))
             return true;
+    for (size_t i = 0; i < sl_cfg_ngone;
+         i++) /* or one that former versions had: its keys are refused by name */
+        if (!strncmp(sl_cfg_gone_keys[i].key, prefix, n) && sl_cfg_gone_keys[i].key[n] == '.')
+            return true;
     return false;
 }
 

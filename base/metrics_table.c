@@ -280,7 +280,7 @@ static const sl_metric_def table[] = {
         "or the disk tier. For pages that a start has found on disk both count from that start."),
     GAUGE(
         "sluice_tenant_cached_pages", D, "tier=host|disk,tenant",
-        "Pages that belong to a tenant of kvstore.quota.tenants, to several tenants (shared), or to any other tenant (other), "
+        "Pages that belong to a tenant of kvstore.quotas, to several tenants (shared), or to any other tenant (other), "
         "in use or not. Only with quotas."),
     COUNTER(
         "sluice_tenant_evicted_pages_total", D, "tier=host|disk,tenant,reason=limit|room",

@@ -49,8 +49,8 @@ static void check_backend(const sl_doctor_in *in, bool wanted, sl_findings *f)
 {
     sl_backend *be = NULL;
     sl_err err = {0};
-    int device = in->cfg && in->cfg->backend.device > 0 ? in->cfg->backend.device : 0;
-    sl_backend_opts o = {.device = device};
+    const int device = in->cfg ? sl_config_device(in->cfg, -1) : -1;
+    sl_backend_opts o = {.device = device > 0 ? device : 0};
     const char *name = in->cfg ? in->cfg->backend.name : "cuda";
     if (sl_backend_create(name, &o, &be, &err) != SL_OK) {
         sl_doctor_add(f, wanted ? SL_DOCTOR_WRONG : SL_DOCTOR_NOTE, "CUDA",

@@ -53,7 +53,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, s
                                .ms_per_1024 = 25,
                                .min_tokens = SL_PAGE_TOKENS,
                                .budget = 0.25},
-                  .load_chunk_bytes = cfg->kvstore.load_chunk_bytes,
+                  .load_chunk_bytes = sl_config_load_chunk_bytes(cfg),
                   .lend = cfg->kvstore.workers.enabled,
                   .pull = cfg->kvstore.workers.enabled,
                   .pull_timeout_ms = (uint32_t)sl_config_load_timeout_ms(cfg)},

@@ -43,10 +43,14 @@ sl_status sl_quota_add_rule(sl_quota_opts *out, const char *text, sl_err *err)
 {
     size_t n = strcspn(text, " ");
     sl_quota_rule r = {.share = out->share, .limit = out->limit};
-    if (!valid_name(text, n))
-        return sl_fail(err, SL_ERR_INVALID,
-                       "\"%.64s\" does not begin with a tenant's name (1 to %d letters, digits, - and _)",
-                       text, SL_QUOTA_NAME - 1);
+    const bool others = n == 1 && text[0] == '*';
+    if (!others && !valid_name(text, n))
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "\"%.64s\" does not begin with * or a tenant's name (1 to %d letters, digits, - and _)", text,
+            SL_QUOTA_NAME - 1);
+    if (others && (out->first || out->n_rules))
+        return sl_fail(err, SL_ERR_INVALID, "\"%.64s\": an entry with the name * is the first one", text);
     memcpy(r.name, text, n);
     for (const char *s = text + n; *s; s += strcspn(s, " ")) {
         s += strspn(s, " ");
@@ -56,6 +60,10 @@ sl_status sl_quota_add_rule(sl_quota_opts *out, const char *text, sl_err *err)
     if (r.share > r.limit)
         return sl_fail(err, SL_ERR_INVALID, "tenant %s: its share %g is larger than its limit %g", r.name,
                        r.share, r.limit);
+    if (others) {
+        out->share = r.share, out->limit = r.limit, out->first = true;
+        return SL_OK;
+    }
     double shares = r.share;
     for (int i = 0; i < out->n_rules; i++) {
         shares += out->rules[i].share;

@@ -47,6 +47,7 @@ typedef struct sl_quota_opts {
     double share, limit; /* of every tenant that has no rule */
     sl_quota_rule rules[SL_QUOTA_RULES];
     int n_rules;
+    bool first; /* there was a rule "*" */
 } sl_quota_opts;
 
 /* Why something of a tenant was evicted. */
@@ -82,7 +83,7 @@ typedef struct sl_quota {
 
 /*
  * Adds the rule "NAME [share=X] [limit=X]" with X from 0 to 1; a part that is left out is out->share or out->limit, as for tenants
- * without a rule. SL_ERR_INVALID says what is wrong, and *out is as before.
+ * without a rule. These two are set by the NAME "*", which is the first rule or none. SL_ERR_INVALID says what is wrong, and *out is as before.
  */
 sl_status sl_quota_add_rule(sl_quota_opts *out, const char *text, sl_err *err);
 

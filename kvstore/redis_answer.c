@@ -224,7 +224,7 @@ static void after_handshake(sl_redis_server *s)
     sl_redis_ready(s);
     judge_room(t);
     pthread_mutex_lock(&t->th.lock);
-    if (t->outcome == SL_REDIS_TRYING && t->foreign[0] && t->r.common.required) {
+    if (t->outcome == SL_REDIS_TRYING && t->foreign[0] && t->o.required) {
         t->outcome = SL_REDIS_REJECTED;
         sl_fail(
             &t->first, SL_ERR_DENIED,

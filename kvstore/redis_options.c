@@ -31,10 +31,6 @@ static const sl_option rows[] = {
     SL_OPTION(
         sl_redis_options, ttl_s, SL_OPTION_INT, 0, "0", 0, 31536000,
         "Pages that were not used for this number of seconds disappear. 0: the server's policy alone decides."),
-    SL_TIER_REQUIRED(
-        sl_redis_options, "true",
-        "Whether a decode worker refuses to start when the server cannot be reached. false: it starts without, and "
-        "connects when it can. Wrong credentials are refused in any case."),
 };
 
 /* The first line of the file. */

@@ -68,7 +68,6 @@ typedef struct sl_tier {
 enum { SL_TIER_OPTIONS_BYTES = 6144 };
 typedef struct sl_tier_common {
     uint64_t bytes; /* capacity */
-    bool required;  /* a worker does not start when open fails */
 } sl_tier_common;
 
 /* Values of any tier's options. */
@@ -78,8 +77,6 @@ typedef struct sl_tier_values {
 
 #define SL_TIER_BYTES(type, doc)                                                                             \
     SL_OPTION_AT(type, "bytes", common.bytes, SL_OPTION_SIZE, 0, "0", 0, (int64_t)1 << 60, NULL, doc)
-#define SL_TIER_REQUIRED(type, def, doc)                                                                     \
-    SL_OPTION_AT(type, "required", common.required, SL_OPTION_BOOL, 0, def, 0, 0, NULL, doc)
 
 typedef struct sl_tier_opts {
     size_t page_bytes; /* of every page */
@@ -91,6 +88,7 @@ typedef struct sl_tier_opts {
     uint64_t segment_bytes; /* disk: unit of eviction; 0 chooses by capacity */
     int32_t queue_depth;    /* operations in flight on the device; 0 chooses by page size */
     uint32_t slow_ms;       /* an operation that takes longer makes the tier degraded; 0 means 5,000 */
+    bool required;          /* shared tiers: open fails when the store cannot be reached */
     bool second_use;        /* disk: store a page only when it is offered for the second time */
     /* Values of ops->options, borrowed for the call; mandatory where a tier has them, but for disk, for which NULL means
      * the fields of this struct. */

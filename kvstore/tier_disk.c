@@ -329,7 +329,6 @@ static sl_status prepare(sl_disk_tier *t, const sl_tier_opts *o, sl_err *err)
 typedef struct disk_options {
     sl_tier_common common;
     char path[1024];
-    uint64_t segment_bytes;
 } disk_options;
 
 static const sl_option rows[] = {
@@ -341,15 +340,6 @@ static const sl_option rows[] = {
     SL_TIER_BYTES(disk_options,
                   "Size of the disk store of each decode worker, allocated in full at start; it is never "
                   "exceeded. Mandatory with path."),
-    SL_OPTION(
-        disk_options, segment_bytes, SL_OPTION_SIZE, 0, "0", 0, (int64_t)64 << 30,
-        "Unit in which the disk store is emptied when it is full; fixed when the store is created. 0: 1/64 of bytes, "
-        "between 16 MiB and 256 MiB."),
-    SL_TIER_REQUIRED(
-        disk_options, "false",
-        "Whether a decode worker refuses to start when its disk store cannot be used: its file system is read-only, full or "
-        "not there, the store belongs to another model. false: it starts without (sluice_tier_state is 2). A file that is "
-        "damaged is renamed to pages.damaged in both cases, and a new store is begun."),
 };
 
 static sl_status finish(void *values, sl_err *err)
@@ -399,7 +389,6 @@ static sl_status d_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)
     SL_TRY(own_directory(d, o->instance, directory, sizeof directory, err));
     own.options = NULL;
     own.directory = directory;
-    own.segment_bytes = d->segment_bytes;
     sl_status st = open_with(&own, out, err);
     bool size = st == SL_ERR_EXHAUSTED || st == SL_ERR_INVALID;
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, size ? "kvstore.disk.bytes" : "kvstore.disk.path");

@@ -229,11 +229,6 @@ static const sl_option rows[] = {
         sl_nixl_options,
         "Plug-ins for files: size limit of the directory, whoever wrote the files; mandatory. 0 for objects, which "
         "NIXL cannot delete: a rule of the bucket has to limit it."),
-    SL_TIER_REQUIRED(
-        sl_nixl_options, "true",
-        "Whether a decode worker refuses to start when it cannot store and read an object: no answer, wrong "
-        "credentials, no such bucket, no such directory or library. false: it starts all the same; it uses a bucket as "
-        "soon as it can, and a directory or library after its next start."),
 };
 
 static sl_status finish(void *values, sl_err *err)
@@ -427,7 +422,7 @@ static sl_status prepare(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
     SL_TRY(open_backend(t, n, err));
     SL_TRY(open_place(t, o, err));
     SL_TRY(make_staging(t, o, err));
-    return t->objects ? probe(t, n->common.required, err) : SL_OK;
+    return t->objects ? probe(t, o->required, err) : SL_OK;
 }
 
 static sl_status n_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)

@@ -183,7 +183,7 @@ static sl_status meet(sl_redis_tier *t, sl_err *err)
         return sl_fail(err, room ? SL_ERR_INVALID : SL_ERR_DENIED, "%.400s", first.text);
     }
     case SL_REDIS_UNREACHED:
-        if (t->r.common.required)
+        if (t->o.required)
             return sl_fail(err, SL_ERR_IO, "kvstore.redis.address: %.400s", first.text);
         sl_log(SL_LOG_WARN, "tier", "redis_unreachable", "reason=\"%s\" effect=\"started without it\"",
                first.text);

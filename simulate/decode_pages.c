@@ -186,26 +186,12 @@ void sl_sim_pages_turn(sl_sim_worker *w)
 
 /* ---- life ---- */
 
-/* An option of the disk tier; its default where the configuration does not use it. */
-static double disk_number(const sl_sim *s, const char *name)
-{
-    _Alignas(16) unsigned char values[SL_TIER_OPTIONS_BYTES];
-    const sl_options *table = sl_tier_disk_ops.options;
-    const void *given = sl_config_part(s->o.cfg, table);
-    if (!given)
-        sl_options_default(table, values);
-    return sl_options_number(table, given ? given : values, name);
-}
-
 /* Segments as the disk tier makes them (kvstore/disk_file.c): 1/64 of the capacity, between 16 and 256 MiB, at most 1/8. */
 static uint32_t segment_pages(const sl_sim *s, double bytes)
 {
-    double segment = disk_number(s, "segment_bytes");
-    if (!(segment > 0)) {
-        segment = bytes / 64;
-        segment = segment < 16 << 20 ? 16 << 20 : segment > 256 << 20 ? 256 << 20 : segment;
-        segment = segment > bytes / 8 ? bytes / 8 : segment;
-    }
+    double segment = bytes / 64;
+    segment = segment < 16 << 20 ? 16 << 20 : segment > 256 << 20 ? 256 << 20 : segment;
+    segment = segment > bytes / 8 ? bytes / 8 : segment;
     double pages = segment / s->page_bytes;
     return pages < 1 ? 1 : (uint32_t)pages;
 }

@@ -24,7 +24,7 @@ typedef struct sl_worker_launch {
     const char *name; /* "decode/2": unique in the cluster */
     int rank;         /* of the process in the cluster: metrics port = metrics.port + rank */
     int index;        /* of the worker in its role, the same after a restart; -1: it has none */
-    int local_rank;   /* rank on this host: chooses the device when backend.device is -1; -1: unknown */
+    int local_rank;   /* rank on this host: chooses the device when backend.devices names none; -1: unknown */
     /* Of a rank of a group; ranks 0 or 1: the worker is no such rank. group: its number among those of the role. */
     int group, group_rank, group_ranks;
     const volatile int *stop; /* set by a signal; read while the group gets complete; may be NULL */

@@ -5,16 +5,15 @@
 #include "worker/setup_impl.h"
 
 /*
- * The device of backend.devices for this rank, else backend.device, else the one of the local rank. The router uses no
+ * The device of backend.devices for this rank, else the one of the local rank. The router uses no
  * device, so that on its host device 0 belongs to the next rank.
  */
 static int pick_device(const sl_setup *s)
 {
     const sl_config *c = s->cfg;
-    if (s->launch->rank >= 0 && s->launch->rank < c->backend.devices.n)
-        return c->backend.devices.v[s->launch->rank];
-    if (c->backend.device >= 0)
-        return c->backend.device;
+    const int listed = sl_config_device(c, s->launch->rank);
+    if (listed >= 0)
+        return listed;
     int local = s->launch->local_rank, first = s->launch->rank - local;
     if (local < 0)
         return 0;

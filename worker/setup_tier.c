@@ -12,11 +12,11 @@
 sl_status sl_setup_quota(sl_setup *s, sl_err *err)
 {
     const sl_config *c = s->cfg;
-    s->p->quota = (sl_quota_opts){.share = c->kvstore.quota.share, .limit = c->kvstore.quota.limit};
-    for (int i = 0; i < c->kvstore.quota.tenants.n; i++) {
-        sl_status st = sl_quota_add_rule(&s->p->quota, c->kvstore.quota.tenants.v[i], err);
+    s->p->quota = (sl_quota_opts){.limit = 1};
+    for (int i = 0; i < c->kvstore.quotas.n; i++) {
+        sl_status st = sl_quota_add_rule(&s->p->quota, c->kvstore.quotas.v[i], err);
         if (st != SL_OK)
-            return sl_fail_in(err, st, "kvstore.quota.tenants");
+            return sl_fail_in(err, st, "kvstore.quotas");
     }
     s->p->has_quota = sl_role_does(s->role, SL_ROLE_DECODE) &&
                       (s->p->quota.share > 0 || s->p->quota.limit < 1 || s->p->quota.n_rules);
@@ -56,6 +56,7 @@ static sl_status open_tier(sl_setup *s, const sl_tier_ops *ops, sl_tier_opts *o,
     o->options = common;
     o->instance = instance;
     o->capacity_bytes = common->bytes;
+    o->required = sl_config_requires(s->cfg, ops->name);
     o->prefix = s->cfg->kvstore.prefix;
     o->second_use = s->cfg->kvstore.write == SL_CFG_WRITE_SECOND;
     if (ops->persistent && !ops->shared) { /* of this worker alone */
@@ -73,16 +74,14 @@ static sl_status open_tier(sl_setup *s, const sl_tier_ops *ops, sl_tier_opts *o,
  * configuration can mend is refused in any case. */
 static sl_status or_without(const sl_setup *s, const sl_tier_ops *ops, sl_status st, sl_err *err)
 {
-    const sl_tier_common *common = sl_config_part(s->cfg, ops->options);
-    if (st == SL_OK || common->required || st == SL_ERR_INVALID || st == SL_ERR_DENIED ||
+    if (st == SL_OK || sl_config_requires(s->cfg, ops->name) || st == SL_ERR_INVALID || st == SL_ERR_DENIED ||
         st == SL_ERR_NO_MEMORY)
         return st;
     sl_gauge_set(sl_metrics_gauge(s->p->metrics, "sluice_tier_state", SL_LABELS(ops->name)), SL_TIER_FAILED);
-    sl_log(
-        SL_LOG_ERROR, "tier", "unusable",
-        "tier=%s status=%s reason=\"%s\" effect=\"the worker serves without it until its next start\" "
-        "advice=\"mend it and start the worker again; kvstore.%s.required: true refuses the start instead\"",
-        ops->name, sl_status_name(st), err ? err->text : "", ops->name);
+    sl_log(SL_LOG_ERROR, "tier", "unusable",
+           "tier=%s status=%s reason=\"%s\" effect=\"the worker serves without it until its next start\" "
+           "advice=\"mend it and start the worker again; kvstore.required: [%s] refuses the start instead\"",
+           ops->name, sl_status_name(st), err ? err->text : "", ops->name);
     if (err)
         err->text[0] = 0;
     return SL_OK;

@@ -266,8 +266,8 @@ static sl_status measure(const ttft_opts *o, sl_err *err)
     snprintf(tls, sizeof tls, "cluster.tls=%.64s", o->tls);
     snprintf(shipping, sizeof shipping, "cluster.shipping=%.32s", o->shipping);
     snprintf(backend, sizeof backend, "backend.name=%.16s", o->backend);
-    snprintf(devices[0], sizeof devices[0], "prefill:backend.device=%d", o->prefill_device);
-    snprintf(devices[1], sizeof devices[1], "decode:backend.device=%d", o->decode_device);
+    snprintf(devices[0], sizeof devices[0], "prefill:backend.devices=%d", o->prefill_device);
+    snprintf(devices[1], sizeof devices[1], "decode:backend.devices=%d", o->decode_device);
     snprintf(store, sizeof store, "kvstore.bytes=%.32s", o->store);
     snprintf(row, sizeof row, "model.row_format=%.24s", o->rows);
     snprintf(index, sizeof index, "model.indexer=%.24s", o->indexer);

@@ -1,6 +1,6 @@
 /*
  * Metrics of tenants in the host store and in the disk tier (kvstore/quota.h). The series of a tenant are made when it is
- * reported first; there are as many as kvstore.quota.tenants has entries, and two more. Engine thread.
+ * reported first; there are as many as kvstore.quotas has entries, and two more. Engine thread.
  */
 #ifndef SL_DECODE_REPORT_TENANTS_H
 #define SL_DECODE_REPORT_TENANTS_H

@@ -153,8 +153,8 @@ static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
     if (device < 0 || device >= count)
         return sl_fail(
             err, SL_ERR_INVALID,
-            "backend.device: %d, but this host has devices 0..%d; workers may share one: with backend.device: "
-            "0, or backend.devices for each rank, and with kvstore.bytes and decode.device_bytes that fit "
+            "backend.devices: %d, but this host has devices 0..%d; workers may share one: with backend.devices: "
+            "[0], or one for each rank, and with kvstore.bytes and decode.device_bytes that fit "
             "together",
             device, count - 1);
     e = cudaGetDeviceProperties(&prop, device);

@@ -55,7 +55,7 @@ def test_restart_and_damage(start, disk):
     want = real.reference(IDS, N)
     roles = ("router", "prefill", "decode")
     # Each page is a chunk of its own, and the prefill worker fetches it while others are read.
-    c = start(roles=roles, **keys(disk, **{"kvstore.load_chunk_bytes": "4KiB"}))
+    c = start(roles=roles, **keys(disk, **{"kvstore.bytes": "8MiB"}))
 
     def ahead(tokens):
         real.until(f"{tokens} tokens fetched while the disk was read",
@@ -207,7 +207,7 @@ def test_a_start_with_a_damaged_store(start, disk):
     with open(file, "r+b") as f:
         f.seek(20)
         f.write(b"\xff" * 8)
-    c = start(roles=("router", "prefill", "decode"), **keys(disk, **{"kvstore.disk.required": "true"}))
+    c = start(roles=("router", "prefill", "decode"), **keys(disk, **{"kvstore.required": "disk"}))
     c.logged(r"ev=set_aside .*pages\.damaged")
     assert c.tokens(IDS, N) == want
     stored(lambda: c.metrics(2), PAGES)
@@ -244,12 +244,12 @@ def test_refused_at_start(start, disk):
         own = disk / name  # they run concurrently, and a directory is used by one process at a time
         own.mkdir(mode=0o700)
         prefix = ("unshare", "--mount", "sh", "-c", f'{mounts[0]} && exec "$@"', str(own)) if mounts else ()
-        made[name] = start(real.Process, "decode", 0, "127.0.0.1:9", prefix=prefix, **keys(own, **{"kvstore.disk.required": "true", **more}))
+        made[name] = start(real.Process, "decode", 0, "127.0.0.1:9", prefix=prefix, **keys(own, **{"kvstore.required": "disk", **more}))
     for name, (_, why, *_) in refused.items():
         assert made[name].process.wait(60 * real.PATIENCE) != 0
         made[name].logged(why)
     (disk / "too-large" / "decode-0").chmod(0o770)
-    p = start(real.Process, "decode", 0, "127.0.0.1:9", **keys(disk / "too-large", **{"kvstore.disk.required": "true"}))
+    p = start(real.Process, "decode", 0, "127.0.0.1:9", **keys(disk / "too-large", **{"kvstore.required": "disk"}))
     assert p.process.wait(60 * real.PATIENCE) != 0
     p.logged(r"kvstore\.disk\.path: .* can be written by other users")
 
@@ -258,7 +258,6 @@ def test_pressure(start, disk):
     """A store that holds a few requests only, and a disk that evicts too: prompts with common beginnings come and go, and every token
     is right."""
     c = start(roles=("router", "prefill", "decode"), **keys(disk, **{"kvstore.bytes": "2MiB", "kvstore.disk.bytes": "8MiB",
-                                                                     "kvstore.disk.segment_bytes": "512KiB",
                                                                      "kvstore.write": "write_back"}))
     jobs = [(real.prompt(f"family{i % 5}", 64 * 4) + real.prompt(f"own{i}", 40 + 64 * (i % 2)), 12) for i in range(10)]
     want = [real.reference(ids, n) for ids, n in jobs]

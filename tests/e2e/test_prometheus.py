@@ -94,7 +94,7 @@ def scraped(tmp_path_factory, clean):
     c = Keyed(directory, roles=ROLES,
               **{"router.keys_file": directory / "keys", "sparse_attention.hot_rows": real.TOPK,
                  "sparse_attention.tail_rows": 1, "router.policy": "cache_aware", "kvstore.bytes": "4MiB",
-                 "kvstore.quota.tenants": "tests share=0.1 limit=0.6"})
+                 "kvstore.quotas": "tests share=0.1 limit=0.6"})
     p = None
     try:
         workers = [f"127.0.0.1:{c.metrics_port + rank}" for rank in range(1, len(ROLES))]

@@ -259,5 +259,5 @@ def test_a_bucket_that_cannot_be_used(start, bucket, monkeypatch):
     refused(start, bucket.keys(), r"kvstore\.nixl\.parameters: .*are the credentials right")
     bucket.stop()
     refused(start, bucket.keys(), r"kvstore\.nixl\.parameters: .*endpoint_override")
-    started = start(real.Process, "decode", 0, "127.0.0.1:9", **bucket.keys(), **{"kvstore.nixl.required": "false"})
+    started = start(real.Process, "decode", 0, "127.0.0.1:9", **bucket.keys(), **{"kvstore.required": "redis"})
     started.logged(r"ev=nixl_unreachable")

@@ -152,6 +152,8 @@ START_TEST(options_of_implementations)
     ck_assert(((const far_options *)sl_config_part(&cfg, &far_table))->reach == 50);
     ck_assert_ptr_null(sl_config_part(&cfg, NULL));
     rejects("sparse_attention:\n  reach: 101\n", "t.yaml:2: sparse_attention.reach", "out of bounds");
+    rejects("sparse_attention:\n  slope: nan\n", "t.yaml:2: sparse_attention.slope", "is not a number");
+    rejects("sparse_attention:\n  slope: 1.01\n", "t.yaml:2: sparse_attention.slope", "out of bounds");
     rejects("sparse_attention:\n  slop: 1\n", "t.yaml:2: sparse_attention.slop",
             "did you mean sparse_attention.slope?");
     /* What is not read is refused with file, line, key and reason. */
@@ -175,9 +177,15 @@ START_TEST(options_of_implementations)
                        "kvstore.tape.device: needs kvstore.prefix_cache");
     loads_and_finishes("kvstore: {share: none, tape: {device: /t, bytes: 1M}}\n", SL_ERR_INVALID,
                        "kvstore.tape.device: has no use with kvstore.share: none");
-    loads_and_finishes("kvstore.tape: {device: /t, bytes: 1.5M, label: hidden}\n", SL_OK, NULL);
+    loads_and_finishes("kvstore: {required: [tape], tape: {device: /t, bytes: 1.5M, label: hidden}}\n", SL_OK,
+                       NULL);
     const tape_options *tape = sl_config_part(&cfg, &tape_table);
     ck_assert(tape->bytes == 3 << 19);
+    ck_assert(sl_config_requires(&cfg, "tape") && !sl_config_requires(&cfg, "disk"));
+    loads_and_finishes("kvstore.required: [tape, disc]\n", SL_ERR_INVALID,
+                       "kvstore.required: \"disc\" is no storage tier");
+    loads_and_finishes("kvstore: {required: [tape], tape: {device: /t, bytes: 1.5M, label: hidden}}\n", SL_OK,
+                       NULL);
     /* The dump has what is used and nothing else, and loads again. */
     char *dump = sl_config_dump(&cfg);
     ck_assert(strstr(dump, "  tape:\n    device: \"/t\"\n") && !strstr(dump, "hidden") &&
@@ -355,8 +363,6 @@ START_TEST(yaml_errors)
     rejects("kvstore:\n  bytes: 99999999TiB\n", "t.yaml:2: kvstore.bytes", "out of bounds");
     rejects("kvstore:\n  bytes: -1\n", "t.yaml:2: kvstore.bytes", "is not a size");
     rejects("kvstore:\n  prefix_cache: maybe\n", "t.yaml:2: kvstore.prefix_cache", "true or false");
-    rejects("kvstore:\n  quota: {share: nan}\n", "t.yaml:2: kvstore.quota.share", "is not a number");
-    rejects("kvstore:\n  quota: {share: 1.01}\n", "t.yaml:2: kvstore.quota.share", "out of bounds");
     rejects("cluster:\n  roles: router\n", "t.yaml:2: cluster.roles", "list");
     rejects("cluster:\n  roles: [router, boss]\n", "t.yaml:2: cluster.roles", "\"boss\" is not known");
     rejects("cluster:\n  roles: [[router]]\n", "t.yaml:2: cluster.roles", "plain values");
@@ -567,8 +573,6 @@ START_TEST(rules_across_keys)
     finish_rejects("cluster.roles=router,router,prefill,decode", "cluster.routers=a:1",
                    "1 addresses for the 2 routers");
     finish_rejects("cluster.routers=a:1,b:2,a:1", NULL, "has a:1 twice");
-    finish_rejects("kvstore.quota.share=0.5", "kvstore.quota.limit=0.25",
-                   "kvstore.quota.share (0.5) is larger");
     finish_rejects("kvstore.load_timeout_ms=4000", "router.stage_timeout_ms=4000",
                    "kvstore.load_timeout_ms (4000) must be less than");
     finish_rejects("router.api_key_file=/nonexistent/key", NULL, "/nonexistent/key");
@@ -609,9 +613,9 @@ START_TEST(dump_round_trips)
                           "sparse_attention.dense_layers=1,2,5",
                           "cluster.roles=router,prefill,decode",
                           "cluster.routers=[::1]:7300",
-                          "kvstore.quota.share=0.1",
+                          "kvstore.quotas=* share=0.1, a limit=0.5",
                           "kvstore.bytes=1048577",
-                          "backend.device=-1",
+                          "backend.devices=3",
                           "log.json=true"};
     for (size_t i = 0; i < SL_COUNT(sets); i++)
         ck_assert_msg(sl_config_set(&cfg, sets[i], &err) == SL_OK, "%s", err.text);

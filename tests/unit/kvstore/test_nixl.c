@@ -68,6 +68,7 @@ static sl_status open_at(const char *directory, uint64_t records, const sl_tier_
     sl_tier_opts o = {.page_bytes = BYTES,
                       .capacity_bytes = records * RECORD,
                       .directory = directory,
+                      .required = !starts_without,
                       .options = n,
                       .prefix = directory ? "n" : "o",
                       .slow_ms = slow_ms,
@@ -422,7 +423,6 @@ static sl_status open_objects(const char *parameter, uint64_t records, sl_err *e
 {
     sl_tier_values n = opts_of(fake_nixl_path(), "OBJ");
     set(&n, "parameters", parameter);
-    set(&n, "required", starts_without ? "false" : "true");
     return open_at(NULL, records, &n, (sl_key){1, 2}, err);
 }
 

@@ -48,6 +48,8 @@ START_TEST(wrong_rules_are_refused)
                  {"a bytes=5", "bytes=5"},
                  {"a share=0.5 limit=0.25", "larger"},
                  {"old", "twice"},
+                 {"* share=0.1", "is the first one"},
+                 {"** share=0.1", "name"},
                  {"more share=0.6", "more than 1"}};
     sl_quota_opts o = {.limit = 1};
     ck_assert_int_eq(sl_quota_add_rule(&o, "old share=0.5", NULL), SL_OK);
@@ -63,6 +65,19 @@ START_TEST(wrong_rules_are_refused)
         ck_assert_int_eq(sl_quota_add_rule(&o, name, NULL), SL_OK);
     }
     ck_assert_int_eq(sl_quota_add_rule(&o, "one-more", NULL), SL_ERR_INVALID);
+}
+END_TEST
+
+/* The rule of every other tenant: what it leaves out, and what rules after it leave out. */
+START_TEST(the_first_rule_may_be_for_all)
+{
+    sl_quota_opts o = {.limit = 1};
+    ck_assert_int_eq(sl_quota_add_rule(&o, "* share=0.5 limit=0.25", NULL), SL_ERR_INVALID);
+    ck_assert_int_eq(sl_quota_add_rule(&o, "* share=0.125", NULL), SL_OK);
+    ck_assert(o.share == 0.125 && o.limit == 1 && o.n_rules == 0);
+    ck_assert_int_eq(sl_quota_add_rule(&o, "* limit=0.5", NULL), SL_ERR_INVALID);
+    ck_assert_int_eq(sl_quota_add_rule(&o, "a limit=0.25", NULL), SL_OK);
+    ck_assert(o.rules[0].share == 0.125 && o.rules[0].limit == 0.25 && o.limit == 1);
 }
 END_TEST
 
@@ -517,6 +532,7 @@ int main(void)
     tcase_set_timeout(c, 120);
     tcase_add_test(c, rules_are_read);
     tcase_add_test(c, wrong_rules_are_refused);
+    tcase_add_test(c, the_first_rule_may_be_for_all);
     tcase_add_test(c, made_up_tenants_share_an_entry);
     tcase_add_test(c, a_flood_leaves_what_a_share_protects);
     tcase_add_test(c, a_limit_holds_although_there_is_room);

@@ -158,10 +158,12 @@ static sl_status open_tier(const char *nodes, bool required, sl_err *err)
     sl_options_default(ops->options, v.bytes);
     ck_assert_int_eq(sl_options_set(ops->options, v.bytes, "address", address, err), SL_OK);
     ck_assert_int_eq(sl_options_set(ops->options, v.bytes, "nodes", nodes, err), SL_OK);
-    ck_assert_int_eq(sl_options_set(ops->options, v.bytes, "required", required ? "true" : "false", err),
-                     SL_OK);
-    sl_tier_opts o = {
-        .page_bytes = PAGE, .options = &v, .prefix = "nodes", .fingerprint = {1, 2}, .format = {3, 4}};
+    sl_tier_opts o = {.page_bytes = PAGE,
+                      .required = required,
+                      .options = &v,
+                      .prefix = "nodes",
+                      .fingerprint = {1, 2},
+                      .format = {3, 4}};
     return sl_tier_open(ops, &o, &tier, err);
 }
 
