@@ -44,8 +44,8 @@ typedef struct sl_metric_def {
     const char *help;
 } sl_metric_def;
 
-extern const sl_buckets sl_buckets_ttft, sl_buckets_itl, sl_buckets_e2e, sl_buckets_short, sl_buckets_batch,
-    sl_buckets_age;
+extern const sl_buckets sl_buckets_ttft, sl_buckets_itl, sl_buckets_e2e, sl_buckets_short, sl_buckets_wire,
+    sl_buckets_batch, sl_buckets_age;
 
 /* The whole table. */
 const sl_metric_def *sl_metrics_describe(size_t *n);

@@ -16,6 +16,8 @@ const sl_buckets sl_buckets_itl =
 const sl_buckets sl_buckets_e2e = BUCKETS(.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60);
 const sl_buckets sl_buckets_short =
     BUCKETS(1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5);
+const sl_buckets sl_buckets_wire = BUCKETS(5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7e-4, .001, .0015, .002, .0025, .003,
+                                           .004, .005, .0075, .01, .02, .05, .1, .5, 1);
 const sl_buckets sl_buckets_batch = BUCKETS(1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024);
 const sl_buckets sl_buckets_age =
     BUCKETS(1, 5, 15, 60, 300, 900, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400);
@@ -102,6 +104,10 @@ static const sl_metric_def table[] = {
     HIST(
         "sluice_router_loop_turn_cpu_seconds", R, "", short,
         "CPU time that one turn of the router's loop takes: the same without the time in which other processes had the CPU."),
+    HIST(
+        "sluice_router_tokens_written_seconds", R, "from=arrival|step", wire,
+        "Time until the tokens of a worker's message were given to the sockets of all their clients. arrival: since the message "
+        "arrived. step: since the step that made them ended, of workers on the router's host."),
     COUNTER(
         "sluice_placements_total", R, "reason=prefix|load|order",
         "Placements by what decided them: a cached prefix, the loads of the workers, or round-robin order."),
@@ -189,6 +195,8 @@ static const sl_metric_def table[] = {
         "sluice_decode_idle_seconds_total", D, "",
         "Time that the device idled between the end of a step and the beginning of the next one while requests "
         "were computed; on the cpu backend, time of the engine's thread between steps."),
+    HIST("sluice_decode_tokens_sent_seconds", D, "", wire,
+         "Time between the end of a step and its message to a router being given to the transport."),
     COUNTER("sluice_decode_tokens_total", D, "", "Tokens produced."),
     COUNTER(
         "sluice_decode_items_total", D, "",

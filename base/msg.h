@@ -41,7 +41,7 @@
 #include "base/status.h"
 #include "base/wire.h"
 
-#define SL_MSG_VERSION 9
+#define SL_MSG_VERSION 10
 #define SL_MSG_MAX_RANKS 64 /* of a group, as kernels/comm.h */
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)

@@ -20,4 +20,17 @@ double sl_bench_metric(const char *page, const char *sample);
 /* The sum of the samples of a name, whatever their labels are. -1 when the page has none. */
 double sl_bench_metric_sum(const char *page, const char *name);
 
+/* A histogram of a page, or of several: counts[i] observations up to bounds[i], the last of which has no bound. All zero: empty. */
+enum { SL_BENCH_BOUNDS = 40 };
+typedef struct sl_bench_histogram {
+    int n;
+    double bounds[SL_BENCH_BOUNDS], counts[SL_BENCH_BOUNDS];
+} sl_bench_histogram;
+
+/* Adds the series of a name that has this label (`from="step"`; NULL: any). A page without it adds nothing. */
+void sl_bench_histogram_add(sl_bench_histogram *h, const char *page, const char *name, const char *label);
+/* The quantile q of what was observed between two readings, between the bounds of its bucket as Prometheus estimates it; in
+ * the last bucket its lower bound. -1: nothing was. */
+double sl_bench_histogram_quantile(const sl_bench_histogram *from, const sl_bench_histogram *to, double q);
+
 #endif

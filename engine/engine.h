@@ -329,6 +329,10 @@ int32_t sl_engine_in_flight(const sl_engine *e);
 bool sl_engine_overlaps(const sl_engine *e);
 /* The time that the step which was collected last has taken, from its inputs to its tokens: the device's, where it has a clock. */
 uint64_t sl_engine_step_ns(const sl_engine *e);
+/* When that step had its tokens, on the clock of sl_now_ns(); 0: no step was collected. Where the device has a clock of its own its
+ * difference is estimated: the smallest, of a few hundred steps, between a step's end by that clock and the moment when the host
+ * knew. So the time of that notice itself, some microseconds, is not in it. */
+uint64_t sl_engine_ended_ns(const sl_engine *e);
 /* Nothing waits to be computed: the time until the next step is not counted as idle. With no step in flight. */
 void sl_engine_rest(sl_engine *e);
 

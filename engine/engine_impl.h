@@ -96,6 +96,15 @@ typedef struct sl_marks {
     bool registered;
 } sl_marks;
 
+/* The end of the step that was collected last, by two clocks. */
+typedef struct sl_step_end {
+    uint64_t ns;      /* by the device's; 0: no step was collected */
+    uint64_t done_ns; /* when the host knew */
+    int64_t gap,
+        before; /* the host's clock less the device's: the smallest value of this period and of the one before */
+    int32_t n; /* steps of this period; 0: none in any */
+} sl_step_end;
+
 struct sl_engine {
     sl_backend *be;
     sl_model *model;
@@ -124,8 +133,8 @@ struct sl_engine {
     uint64_t submitted;   /* steps so far */
     uint64_t *stamps_dev; /* [SL_STEPS_IN_FLIGHT][2] */
     uint64_t ended_ns;    /* when the last step ended, by its stamp; 0: no caller waits since then */
-    uint64_t done_ns;     /* when the host knew */
-    uint64_t step_ns;     /* what it took */
+    sl_step_end end;
+    uint64_t step_ns; /* what it took */
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */
     sl_choices choices;

@@ -39,16 +39,41 @@ void sl_engine_rest(sl_engine *e)
 
 /* ---- numbers ---- */
 
+enum { GAP_STEPS = 256 };
+
+/* The clocks drift, so what was seen long ago counts no more. */
+static void see_end(sl_step_end *x, uint64_t ns, uint64_t now)
+{
+    const int64_t gap = (int64_t)(now - ns);
+    if (x->n == 0)
+        x->gap = x->before = gap;
+    x->gap = gap < x->gap ? gap : x->gap;
+    if (++x->n > GAP_STEPS) {
+        x->before = x->gap;
+        x->gap = gap;
+        x->n = 1;
+    }
+    x->ns = ns;
+    x->done_ns = now;
+}
+
+uint64_t sl_engine_ended_ns(const sl_engine *e)
+{
+    const sl_step_end *x = &e->end;
+    const int64_t gap = x->gap < x->before ? x->gap : x->before;
+    return x->ns ? (uint64_t)((int64_t)x->ns + (e->sync ? 0 : gap)) : 0;
+}
+
 /* A step takes from when it was submitted, or from when the one before was known to have ended, if that is later. */
 static void count_step(sl_engine *e, const sl_flight *f, uint64_t now)
 {
-    uint64_t ns = now - (f->began_ns > e->done_ns ? f->began_ns : e->done_ns);
+    uint64_t ns = now - (f->began_ns > e->end.done_ns ? f->began_ns : e->end.done_ns);
     uint64_t host = ns > f->waited_ns ? ns - f->waited_ns : 0;
     if (e->ended_ns && f->stamps[0] > e->ended_ns)
         e->stats.idle_ns += f->stamps[0] - e->ended_ns;
     e->ended_ns = f->stamps[1];
     e->step_ns = f->stamps[1] > f->stamps[0] ? f->stamps[1] - f->stamps[0] : 0;
-    e->done_ns = now;
+    see_end(&e->end, f->stamps[1], now);
     if (f->n_items == 0)
         return;
     e->stats.steps++;

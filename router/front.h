@@ -33,6 +33,8 @@ struct sl_front_class {
     int (*port)(const sl_front *f);
     /* Does what became possible since the last call; true when anything was done. */
     bool (*flush)(sl_front *f);
+    /* The last flush has left what sockets may take, because the turn was long. */
+    bool (*behind)(const sl_front *f);
     void (*tick)(sl_front *f, uint64_t now_ns); /* every 20 ms */
     /* A drain begins: running calls go on, new ones are refused by the core. */
     void (*drain)(sl_front *f);

@@ -59,6 +59,15 @@ static bool flush_fronts(sl_router *r)
     return any;
 }
 
+static bool fronts_behind(const sl_router *r)
+{
+    for (size_t i = 0; i < SL_FRONTS; i++) {
+        if (r->fronts[i] && r->fronts[i]->c->behind(r->fronts[i]))
+            return true;
+    }
+    return false;
+}
+
 static void tick_fronts(sl_router *r, uint64_t now)
 {
     for (size_t i = 0; i < SL_FRONTS; i++) {
@@ -198,6 +207,8 @@ static void settle(sl_router *r)
         sl_router_work(r, EFFECTS);
         sl_effects_run(r);
         bool more = flush_fronts(r);
+        if (r->link.written.n && !fronts_behind(r))
+            sl_written_done(&r->link.written);
         sl_router_work(r, EFFECTS);
         sl_effects_run(r);
         sl_router_work(r, "groups that ended");

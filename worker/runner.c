@@ -92,6 +92,11 @@ static uint64_t e_step_ns(const void *impl)
     return sl_engine_step_ns(impl);
 }
 
+static uint64_t e_ended_ns(const void *impl)
+{
+    return sl_engine_ended_ns(impl);
+}
+
 static sl_status e_draft(void *impl, sl_draft_item *items, int32_t n, sl_err *err)
 {
     return sl_engine_draft(impl, items, n, err);
@@ -180,6 +185,7 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .collect = e_collect,
                        .can_follow = e_can_follow,
                        .step_ns = e_step_ns,
+                       .ended_ns = e_ended_ns,
                        .draft = cfg->n_draft ? e_draft : NULL,
                        .truncate = cfg->n_draft ? e_truncate : NULL,
                        .rest = e_rest,

@@ -39,6 +39,7 @@ typedef struct sl_runner {
     sl_status (*collect)(void *impl, sl_err *err);
     bool (*can_follow)(const void *impl, const sl_step_item *it);
     uint64_t (*step_ns)(const void *impl);
+    uint64_t (*ended_ns)(const void *impl); /* NULL: a step has ended when it is collected */
     /* Both, or NULL: it drafts nothing. items[i].seq as in step. */
     sl_status (*draft)(void *impl, sl_draft_item *items, int32_t n, sl_err *err);
     sl_status (*truncate)(void *impl, void *seq, int32_t len, sl_err *err);

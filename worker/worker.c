@@ -139,12 +139,15 @@ static void send_to_all_routers(sl_worker *w, sl_wsend *s)
 static void send_for_other_thread(sl_worker *w, sl_wsend *s)
 {
     sl_wep *ep = s->serial ? sl_wep_find(w, s->serial) : NULL;
-    if (ep)
+    if (ep) {
         sl_wep_send_bytes(ep, s->id, s->data, s->bytes);
-    else if (s->serial)
+        if (s->since_ns)
+            sl_histogram_observe(w->h_sent, (double)(sl_now_ns() - s->since_ns) / 1e9);
+    } else if (s->serial) {
         free(s->data);
-    else
+    } else {
         send_to_all_routers(w, s);
+    }
     free(s);
 }
 
@@ -233,6 +236,8 @@ destroy:
 
 static void counters(sl_worker *w, sl_metrics *m)
 {
+    if (w->hello.role != SL_ROLE_PREFILL)
+        w->h_sent = sl_metrics_histogram(m, "sluice_decode_tokens_sent_seconds", NULL);
     w->c_malformed = sl_metrics_counter(m, "sluice_messages_dropped_total", SL_LABELS("malformed"));
     w->c_unknown = sl_metrics_counter(m, "sluice_messages_dropped_total", SL_LABELS("unknown"));
     w->c_failed = sl_metrics_counter(m, "sluice_transport_peer_failures_total", NULL);
@@ -320,8 +325,12 @@ static void send_by_mail(sl_worker *w, uint32_t serial, sl_msg_bytes bytes)
                bytes.id == SL_MSG_BATCH ? "batch" : sl_msg_type_name((sl_msg_type)bytes.id));
         return;
     }
-    *s = (sl_wsend){
-        .mail.kind = SL_WMAIL_SEND, .serial = serial, .id = bytes.id, .data = bytes.data, .bytes = bytes.n};
+    *s = (sl_wsend){.mail.kind = SL_WMAIL_SEND,
+                    .serial = serial,
+                    .id = bytes.id,
+                    .data = bytes.data,
+                    .bytes = bytes.n,
+                    .since_ns = bytes.since_ns};
     sl_mailbox_post(w->inbox, &s->mail.link);
 }
 
@@ -332,7 +341,7 @@ static sl_msg_bytes encoded(const sl_msg *msg)
     sl_msg_encode(msg, &wr);
     if (wr.bad)
         sl_wr_free(&wr);
-    return (sl_msg_bytes){(uint16_t)msg->type, wr.data, wr.len};
+    return (sl_msg_bytes){(uint16_t)msg->type, wr.data, wr.len, 0};
 }
 
 void sl_worker_tell_peer(sl_worker *w, uint32_t serial, const sl_msg *msg)

@@ -38,6 +38,7 @@ typedef struct sl_wsend {
     uint16_t id;
     uint8_t *data;
     size_t bytes;
+    uint64_t since_ns; /* of sl_msg_bytes */
 } sl_wsend;
 
 /* Mail: join no router, or join them again. */
@@ -105,6 +106,7 @@ struct sl_worker {
     sl_wmail stop_mail;
     sl_counter *c_malformed, *c_unknown, *c_failed;
     sl_gauge *g_peers;
+    sl_histogram *h_sent;
 };
 
 /* endpoint.c */

@@ -229,6 +229,7 @@ sl_status sl_mock_create(const sl_mock_opts *o, sl_mock **out, sl_err *err)
     if (!m)
         return SL_ERR_NO_MEMORY;
     m->o = *o;
+    m->clock = o->clock ? o->clock : sl_host_clock();
     m->epoch = sl_random_u64();
     if (!m->o.instance)
         m->o.instance = sl_random_u64();

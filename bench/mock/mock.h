@@ -29,6 +29,7 @@ typedef struct sl_mock_opts {
     uint32_t version; /* 0: the version of this build */
     uint32_t vocab, max_context, max_batch, total_pages;
     uint32_t heartbeat_ms;
+    uint64_t clock; /* as whose clock it says when its steps end; 0: as that of this host */
     uint32_t reserve_us, prefill_us, step_us; /* duration of a reservation, a prefill, a decode step */
     int32_t token_lo, token_hi;               /* range of the computed tokens: lo <= id < hi */
     int32_t eos;                              /* end token; -1: none */

@@ -53,7 +53,8 @@ struct sl_mock {
     sl_core core; /* of the other roles */
     sl_msg_batch gathered;
     bool gathers;
-    bool stepping; /* a token comes from a step, not from COMMIT */
+    uint64_t clock; /* of the host */
+    bool stepping;  /* a token comes from a step, not from COMMIT */
     sl_keyset *prefix;
     outbuf *out;
     uint64_t beat_ns, epoch, kv_sequence;

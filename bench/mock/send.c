@@ -43,6 +43,8 @@ void sl_mock_send(sl_mock *m, sl_tp_ep *ep, const sl_msg *msg)
 void sl_mock_gather(sl_mock *m, bool on)
 {
     m->gathers = on;
+    if (on)
+        m->gathered.since = (sl_stamp){m->clock, sl_now_ns()};
     if (!m->gathered.n)
         return;
     if (m->router && m->router_up)

@@ -15,6 +15,7 @@
 #include "base/args.h"
 #include "base/log.h"
 #include "model/tokenizer.h"
+#include "bench/page.h"
 #include "bench/router/client.h"
 #include "bench/mock/mock.h"
 #include "router/router.h"
@@ -154,6 +155,31 @@ static double thread_seconds(pthread_t t)
     return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
+/* How long tokens take from their arrival at the router, and from the mock's step, to the sockets: until now. */
+typedef struct ways {
+    sl_bench_histogram written, whole;
+} ways;
+
+static sl_status read_ways(const cluster *c, ways *out, sl_err *err)
+{
+    static const char name[] = "sluice_router_tokens_written_seconds";
+    char *page = NULL;
+    *out = (ways){0};
+    SL_TRY(sl_bench_http("127.0.0.1", sl_router_http_port(c->r), "/metrics", NULL, &page, NULL, err));
+    sl_bench_histogram_add(&out->written, page, name, "from=\"arrival\"");
+    sl_bench_histogram_add(&out->whole, page, name, "from=\"step\"");
+    free(page);
+    return SL_OK;
+}
+
+static void print_way(FILE *csv, const sl_bench_histogram *from, const sl_bench_histogram *to)
+{
+    for (int i = 0; i < 2; i++) {
+        double s = sl_bench_histogram_quantile(from, to, i ? 0.99 : 0.5);
+        fprintf(csv, s < 0 ? "," : ",%.1f", 1e6 * s);
+    }
+}
+
 static sl_status measure(FILE *csv, cluster *c, const options *o, const char *name, sl_bench_load l,
                          uint32_t max_tokens, uint32_t step_us, sl_err *err)
 {
@@ -172,19 +198,27 @@ static sl_status measure(FILE *csv, cluster *c, const options *o, const char *na
     if (st)
         return st;
     fprintf(stderr, "bench router: %s over %s, %u requests…\n", name, l.grpc ? "grpc" : "http", l.requests);
+    ways before, after;
+    SL_TRY(read_ways(c, &before, err));
     double cpu = thread_seconds(c->router_thread);
     st = sl_bench_load_run(&l, &r, err);
     cpu = thread_seconds(c->router_thread) - cpu;
     double own = (double)step_us * (max_tokens - 1); /* the time that the mock workers need */
     if (!st)
-        fprintf(csv, "%s,%s,%u,%u,%u,%.0f,%.1f,%.1f,%.1f,%.1f,%.0f,%.1f,%.1f,%.1f,%.2f,%.2f\n", name,
+        fprintf(csv, "%s,%s,%u,%u,%u,%.0f,%.1f,%.1f,%.1f,%.1f,%.0f,%.1f,%.1f,%.1f,%.2f,%.2f", name,
                 l.grpc ? "grpc" : "http", l.concurrency, l.requests, max_tokens, l.requests / r.seconds,
                 sl_bench_quantile(&r.latency, 0.5) - own, sl_bench_quantile(&r.latency, 0.99) - own,
                 sl_bench_quantile(&r.first, 0.5), sl_bench_quantile(&r.first, 0.99),
                 (double)r.tokens / r.seconds, sl_bench_quantile(&r.gap, 0.5), sl_bench_quantile(&r.gap, 0.99),
                 cpu / l.requests * 1e6, 100.0 * cpu / r.seconds, cpu / (double)r.tokens * 1e6);
     sl_bench_load_result_free(&r);
-    return st;
+    SL_TRY(st);
+    SL_TRY(read_ways(c, &after, err));
+    print_way(csv, &before.written, &after.written);
+    print_way(csv, &before.whole, &after.whole);
+    fprintf(csv, "\n");
+    fflush(csv);
+    return SL_OK;
 }
 
 /* One request at a time, then 64 concurrent requests; one token each. */
@@ -243,7 +277,7 @@ static void machine_facts(FILE *csv, const options *o)
         csv,
         "case,api,concurrency,requests,tokens,requests_per_s,added_p50_us,added_p99_us,first_token_p50_us,"
         "first_token_p99_us,tokens_per_s,gap_p50_us,gap_p99_us,router_cpu_us_per_request,"
-        "router_cpu_percent,router_cpu_us_per_token\n");
+        "router_cpu_percent,router_cpu_us_per_token,written_p50_us,written_p99_us,whole_p50_us,whole_p99_us\n");
 }
 
 int sl_bench_router_main(int argc, char **argv)

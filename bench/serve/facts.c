@@ -21,6 +21,7 @@ static void add_decoder(serve_facts *f, const char *page)
     f->tokens += at_least_0(sl_bench_metric_sum(page, "sluice_decode_tokens_total"));
     f->steps += at_least_0(sl_bench_metric_sum(page, "sluice_decode_step_seconds_count"));
     f->step_s += at_least_0(sl_bench_metric_sum(page, "sluice_decode_step_seconds_sum"));
+    sl_bench_histogram_add(&f->sent, page, "sluice_decode_tokens_sent_seconds", NULL);
 }
 
 static sl_status add_worker(serve_facts *f, const json_t *w, sl_err *err)
@@ -74,6 +75,8 @@ sl_status serve_facts_get(const serve_target *t, serve_facts *out, sl_err *err)
     SL_TRY(st);
     SL_TRY(sl_bench_http(t->host, t->http_port, "/metrics", NULL, &page, NULL, err));
     out->router_cpu_s = at_least_0(sl_bench_metric_sum(page, "process_cpu_seconds_total"));
+    sl_bench_histogram_add(&out->written, page, "sluice_router_tokens_written_seconds", "from=\"arrival\"");
+    sl_bench_histogram_add(&out->whole, page, "sluice_router_tokens_written_seconds", "from=\"step\"");
     free(page);
     return SL_OK;
 }

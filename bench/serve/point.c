@@ -135,17 +135,30 @@ static double mean(const sl_bench_samples *s)
     return s->n ? sum / (double)s->n : 0;
 }
 
+/* p50 and p99 of each as text in ms, empty for what was not observed. */
+static void ways(const serve_row *r, char text[6][16])
+{
+    const sl_bench_histogram *from[] = {&r->from.sent, &r->from.written, &r->from.whole},
+                             *to[] = {&r->to.sent, &r->to.written, &r->to.whole};
+    for (int i = 0; i < 6; i++) {
+        double s = sl_bench_histogram_quantile(from[i / 2], to[i / 2], i % 2 ? 0.99 : 0.5);
+        snprintf(text[i], sizeof text[i], s < 0 ? "" : "%.3f", 1e3 * s);
+    }
+}
+
 void serve_print_head(FILE *out, bool csv)
 {
     if (csv)
         fprintf(
             out,
             "streams,prompt,mode,api,ttft_p50_ms,ttft_p99_ms,itl_mean_ms,itl_p50_ms,itl_p99_ms,tokens_per_s,"
-            "served_ms,engine_ms,ratio,idle_share,router_us,router_cores,worker_cores,steps,all_ran\n");
+            "served_ms,engine_ms,ratio,idle_share,router_us,router_cores,worker_cores,steps,all_ran,"
+            "sent_p50_ms,sent_p99_ms,written_p50_ms,written_p99_ms,whole_p50_ms,whole_p99_ms\n");
     else
-        fprintf(out, "%7s %7s %-11s %9s %9s %9s %9s %9s %10s %9s %9s %7s %6s %9s %7s %7s\n", "streams",
-                "prompt", "mode", "ttft p50", "p99 ms", "itl mean", "p50 ms", "p99 ms", "tokens/s",
-                "served ms", "engine ms", "ratio", "idle", "router us", "cores", "workers");
+        fprintf(out, "%7s %7s %-11s %9s %9s %9s %9s %9s %10s %9s %9s %7s %6s %9s %7s %7s %8s %8s %8s\n",
+                "streams", "prompt", "mode", "ttft p50", "p99 ms", "itl mean", "p50 ms", "p99 ms", "tokens/s",
+                "served ms", "engine ms", "ratio", "idle", "router us", "cores", "workers", "sent p99",
+                "written", "whole");
 }
 
 void serve_print_row(FILE *out, bool csv, const serve_row *r)
@@ -157,7 +170,8 @@ void serve_print_row(FILE *out, bool csv, const serve_row *r)
            engine = 1e3 * (r->to.step_s - r->from.step_s) / steps;
     double router = r->to.router_cpu_s - r->from.router_cpu_s,
            worker = r->to.worker_cpu_s - r->from.worker_cpu_s;
-    char idle[24] = "";
+    char idle[24] = "", way[6][16];
+    ways(r, way);
     if (r->from.idle_s >= 0 && r->to.idle_s >= 0)
         snprintf(idle, sizeof idle, "%.4f", (r->to.idle_s - r->from.idle_s) / (took * r->to.decoders));
     double ms[] = {sl_bench_quantile(&l->first, 0.5) / 1e3, sl_bench_quantile(&l->first, 0.99) / 1e3,
@@ -165,16 +179,18 @@ void serve_print_row(FILE *out, bool csv, const serve_row *r)
                    sl_bench_quantile(&l->gap, 0.99) / 1e3};
     double router_us = tokens > 0 ? 1e6 * router / tokens : 0;
     if (csv)
-        fprintf(out, "%d,%d,%s,%s,%.3f,%.3f,%.4f,%.4f,%.4f,%.1f,%.4f,%.4f,%.4f,%s,%.2f,%.3f,%.3f,%.0f,%d\n",
-                r->streams, r->prompt, r->mode, r->api, ms[0], ms[1], ms[2], ms[3], ms[4], tokens / took,
-                served, engine, served / engine, idle, router_us, router / took, worker / took, steps,
-                (int)r->all);
+        fprintf(
+            out,
+            "%d,%d,%s,%s,%.3f,%.3f,%.4f,%.4f,%.4f,%.1f,%.4f,%.4f,%.4f,%s,%.2f,%.3f,%.3f,%.0f,%d,%s,%s,%s,%s,%s,%s\n",
+            r->streams, r->prompt, r->mode, r->api, ms[0], ms[1], ms[2], ms[3], ms[4], tokens / took, served,
+            engine, served / engine, idle, router_us, router / took, worker / took, steps, (int)r->all,
+            way[0], way[1], way[2], way[3], way[4], way[5]);
     else
         fprintf(
             out,
-            "%7d %7d %-11s %9.1f %9.1f %9.3f %9.3f %9.3f %10.1f %9.3f %9.3f %7.3f %6s %9.2f %7.3f %7.3f%s\n",
+            "%7d %7d %-11s %9.1f %9.1f %9.3f %9.3f %9.3f %10.1f %9.3f %9.3f %7.3f %6s %9.2f %7.3f %7.3f %8s %8s %8s%s\n",
             r->streams, r->prompt, r->mode, ms[0], ms[1], ms[2], ms[3], ms[4], tokens / took, served, engine,
-            served / engine, idle[0] ? idle : "-", router_us, router / took, worker / took,
-            r->all ? "" : "  (a stream ended: raise --tokens)");
+            served / engine, idle[0] ? idle : "-", router_us, router / took, worker / took, way[1], way[3],
+            way[5], r->all ? "" : "  (a stream ended: raise --tokens)");
     fflush(out);
 }

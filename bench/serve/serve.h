@@ -12,6 +12,9 @@
  *   idle_share         of the device between steps (sluice_decode_idle_seconds_total); empty when the workers do not count it
  *   tokens_per_s       by the decode workers' counter
  *   router_us          processor time of the router for one token, in microseconds; *_cores: processor seconds a second
+ *   sent_*             from the end of a step to its tokens being given to the worker's transport, in ms, by
+ *                      sluice_decode_tokens_sent_seconds; written_*: from their arrival at the router to the sockets of all clients;
+ *                      whole_*: from the end of the step to those sockets, empty where the router and the workers do not share a host
  *
  * The measurement begins when every stream has a token, and ends after --seconds or when a stream ends.
  */
@@ -23,6 +26,7 @@
 #include "base/config.h"
 #include "bench/cluster.h"
 #include "bench/list.h"
+#include "bench/page.h"
 #include "bench/router/client.h"
 
 /* Returns a process exit code: 0, 1 (failed) or 2 (usage). Call it before a transport exists in this process: it forks. */
@@ -66,6 +70,7 @@ typedef struct serve_facts {
     double running, tokens, steps, step_s;
     double idle_s; /* < 0: not counted */
     double router_cpu_s, worker_cpu_s;
+    sl_bench_histogram sent, written, whole; /* of tokens */
 } serve_facts;
 
 /* Reads the pages of the router and of all its workers. */

@@ -345,6 +345,8 @@ static sl_status end(sl_run *r, sl_err *err)
     r->first_flight = (r->first_flight + 1) % SL_STEPS_IN_FLIGHT;
     r->n_flights--;
     measure(r, f);
+    const uint64_t ended = r->runner->ended_ns ? r->runner->ended_ns(r->runner->impl) : 0;
+    r->stepped.ns = ended ? ended : sl_now_ns();
     sl_prompts_save(r, f);
     sl_run_gather(r, true); /* the step is one message for each router */
     tell_stepped(r, f, true, SL_OK, NULL);

@@ -344,6 +344,7 @@ sl_status sl_run_create(const sl_run_opts *o, const sl_run_worker *w, sl_run **o
                                   .is_stop = is_stop,
                                   .ctx = r};
     r->core.world = sl_run_world(r);
+    r->stepped.clock = sl_host_clock();
     r->core.tickets.bytes = sizeof(sl_run_ticket);
     r->core.tickets.free = free_ticket;
     r->core.admission.o = (sl_admission_opts){o->max_batch, o->max_waiting};

@@ -113,7 +113,8 @@ struct sl_run {
     int64_t patrol_bytes; /* in one turn */
 
     sl_run_batch gathered[SL_WORKER_ROUTERS_MAX];
-    bool gathers; /* what routers are told is kept in `gathered` */
+    bool gathers;     /* what routers are told is kept in `gathered` */
+    sl_stamp stepped; /* when the step ended whose results are told */
 
     sl_run_stats st; /* what is counted since the beginning */
     struct {

@@ -33,8 +33,10 @@ static sl_run_batch *batch_of(sl_run *r, uint32_t router)
         if (!b->batch.n && !empty)
             empty = b;
     }
-    if (empty)
+    if (empty) {
         empty->router = router;
+        empty->batch.since = r->stepped;
+    }
     return empty;
 }
 

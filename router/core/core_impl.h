@@ -45,6 +45,7 @@
 #include "router/core/keyset.h"
 #include "router/core/request.h"
 #include "router/core/share.h"
+#include "router/core/written.h"
 #include "router/core/tenants.h"
 #include "router/core/text.h"
 #include "router/front.h"
@@ -121,6 +122,8 @@ typedef struct sl_router_link {
     char address[SL_TP_ADDRESS_MAX];
     sl_outmsg *in_flight;
     bool posted; /* a message was posted since the transport was armed */
+    bool tokens; /* the message that is being taken had some */
+    sl_written written;
 } sl_router_link;
 
 enum { SL_MEMBER_SLOTS = 4096 }; /* a power of two: ids of one router process differ in their low 12 bits */

@@ -34,17 +34,18 @@ static void take(sl_router *r, const sl_tp_ep *ep, const void *data, size_t byte
         malformed(r, w, err.text);
         return;
     }
+    r->link.tokens |= m.type == SL_MSG_TOKENS;
     sl_router_link_received(w, &m);
     sl_msg_free(&m);
 }
 
-static void take_batch(sl_router *r, const sl_tp_ep *ep, const void *data, size_t bytes)
+static void take_batch(sl_router *r, const sl_tp_ep *ep, const void *data, size_t bytes, sl_stamp *stepped)
 {
     sl_rd rd;
     sl_err err = {""};
     const uint8_t *msg;
     size_t n;
-    sl_status st = sl_msg_batch_open(data, bytes, &rd, &err);
+    sl_status st = sl_msg_batch_open(data, bytes, &rd, stepped, &err);
     while (!st && sl_msg_batch_next(&rd, &msg, &n))
         take(r, ep, msg, n);
     const sl_member *w = ep->user;
@@ -58,10 +59,15 @@ static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *header,
     (void)header;
     (void)header_bytes;
     sl_router *r = arg;
+    sl_stamp stepped = {0};
+    const uint64_t now = sl_now_ns();
+    r->link.tokens = false;
     if (id != SL_MSG_BATCH)
         take(r, ep, data, bytes);
     else
-        take_batch(r, ep, data, bytes);
+        take_batch(r, ep, data, bytes, &stepped);
+    if (r->link.tokens)
+        sl_written_note(&r->link.written, &stepped, now);
 }
 
 void sl_router_link_received(sl_member *w, const sl_msg *m)
@@ -202,6 +208,7 @@ static sl_status listen_for_workers(sl_router *r, sl_err *err)
 sl_status sl_router_link_open(sl_router *r, sl_err *err)
 {
     sl_tp_options o = sl_tp_options_default();
+    sl_written_open(&r->link.written, r->stats.m);
     o.events.arg = r;
     o.events.accepted = on_accepted;
     o.events.failed = on_failed;

@@ -92,6 +92,11 @@ static void grpc_drain(sl_front *f)
 }
 
 /* Calls that answer at once and subscriptions do not count. */
+static bool grpc_behind(const sl_front *f)
+{
+    return h2_server_behind(((const sl_grpc *)f)->h2);
+}
+
 static bool grpc_idle(const sl_front *f)
 {
     return !((const sl_grpc *)f)->generating;
@@ -110,6 +115,7 @@ const sl_front_class sl_front_grpc = {
     .create = grpc_create,
     .port = grpc_port,
     .flush = grpc_flush,
+    .behind = grpc_behind,
     .tick = grpc_tick,
     .drain = grpc_drain,
     .idle = grpc_idle,

@@ -62,6 +62,8 @@ sl_status h2_server_create(const h2_options *o, h2_server **out, sl_err *err);
 int h2_server_port(const h2_server *s);
 /* Sends what is waiting; true when there was anything. */
 bool h2_server_flush(h2_server *s);
+/* Connections wait for the next flush. */
+bool h2_server_behind(const h2_server *s);
 /* Ends what took too long; to be called several times per second. */
 void h2_server_tick(h2_server *s, uint64_t now_ns);
 /* GOAWAY on every connection; open streams continue. */

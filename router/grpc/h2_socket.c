@@ -396,6 +396,11 @@ bool h2_server_flush(h2_server *s)
     return any;
 }
 
+bool h2_server_behind(const h2_server *s)
+{
+    return s->dirty != NULL;
+}
+
 /* ---- what took too long ---- */
 
 /* Streams whose output waits without progress: their client does not read. */

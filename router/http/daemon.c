@@ -57,6 +57,11 @@ static bool http_flush(sl_front *f)
     return true;
 }
 
+static bool http_behind(const sl_front *f)
+{
+    return ((const sl_http *)f)->dirty;
+}
+
 static void log_mhd(void *cls, const char *fmt, va_list ap)
 {
     (void)cls;
@@ -260,6 +265,7 @@ const sl_front_class sl_front_http = {
     .create = http_create,
     .port = http_port,
     .flush = http_flush,
+    .behind = http_behind,
     .tick = http_tick,
     .drain = http_drain,
     .idle = http_idle,

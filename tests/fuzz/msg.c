@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     sl_rd r;
     const uint8_t *part;
     size_t n, sum = 0;
-    if (sl_msg_batch_open(data, size, &r, &err) == SL_OK) {
+    if (sl_msg_batch_open(data, size, &r, NULL, &err) == SL_OK) {
         for (; sl_msg_batch_next(&r, &part, &n); sum += n)
             if (sl_msg_decode(part, n, &m, &err) == SL_OK)
                 sl_msg_free(&m);

@@ -45,7 +45,7 @@ START_TEST(what_is_read_is_what_was_added)
         size_t len;
         uint64_t i = 0;
         ck_assert_uint_eq(bytes.id, SL_MSG_BATCH);
-        ck_assert_int_eq(sl_msg_batch_open(bytes.data, bytes.n, &r, NULL), SL_OK);
+        ck_assert_int_eq(sl_msg_batch_open(bytes.data, bytes.n, &r, NULL, NULL), SL_OK);
         for (; sl_msg_batch_next(&r, &data, &len); i++) {
             sl_msg m;
             sl_msg_token t;
@@ -59,6 +59,34 @@ START_TEST(what_is_read_is_what_was_added)
         }
         ck_assert_uint_eq(i, n);
         ck_assert_int_eq(sl_rd_done(&r), SL_OK);
+        free(bytes.data);
+    }
+}
+END_TEST
+
+/* A time is said with every batch, also with one message. */
+START_TEST(a_time_comes_with_the_messages)
+{
+    sl_msg_token t;
+    sl_msg m = tokens(4, &t);
+    const sl_stamp since = {77, 123456789012345};
+    sl_msg_batch b = {.since = since};
+    for (int round = 0; round < 3; round++) {
+        sl_rd r;
+        sl_stamp got = {0};
+        const uint8_t *data;
+        size_t len;
+        int n = 0;
+        for (int i = 0; i <= round; i++)
+            ck_assert(sl_msg_batch_add(&b, &m));
+        sl_msg_bytes bytes = sl_msg_batch_take(&b);
+        ck_assert_uint_eq(bytes.id, SL_MSG_BATCH);
+        ck_assert_uint_eq(bytes.since_ns, since.ns);
+        ck_assert_int_eq(sl_msg_batch_open(bytes.data, bytes.n, &r, &got, NULL), SL_OK);
+        ck_assert(got.clock == since.clock && got.ns == since.ns);
+        while (sl_msg_batch_next(&r, &data, &len))
+            n++;
+        ck_assert_int_eq(n, round + 1);
         free(bytes.data);
     }
 }
@@ -91,7 +119,7 @@ static void read_damaged(const uint8_t *bytes, size_t n)
     size_t len, left = n;
     uint8_t *exact = malloc(n + 1); /* a sanitizer sees a read after its end */
     memcpy(exact, bytes, n);
-    if (sl_msg_batch_open(exact, n, &r, NULL) == SL_OK) {
+    if (sl_msg_batch_open(exact, n, &r, NULL, NULL) == SL_OK) {
         while (sl_msg_batch_next(&r, &data, &len)) {
             sl_msg m;
             ck_assert_uint_lt(len, left);
@@ -111,7 +139,7 @@ START_TEST(damaged_batches_end)
     size_t len;
     for (size_t n = 0; n < b.n; n++) {
         read_damaged(b.data, n);
-        bool whole = sl_msg_batch_open(b.data, n, &r, NULL) == SL_OK;
+        bool whole = sl_msg_batch_open(b.data, n, &r, NULL, NULL) == SL_OK;
         while (whole && sl_msg_batch_next(&r, &data, &len))
             ;
         for (int bit = 0; bit < 8; bit++) {
@@ -132,6 +160,7 @@ int main(void)
     Suite *s = suite_create("msg_batch");
     TCase *t = tcase_create("batch");
     tcase_add_test(t, what_is_read_is_what_was_added);
+    tcase_add_test(t, a_time_comes_with_the_messages);
     tcase_add_test(t, one_message_is_sent_in_its_own_form);
     tcase_add_test(t, damaged_batches_end);
     suite_add_tcase(s, t);

@@ -153,13 +153,16 @@ END_TEST
 static void check_served(int streams, int prompt, const char *mode)
 {
     char head[64];
-    double ttft[2], itl[3], rate, served, engine, ratio;
+    double ttft[2], itl[3], rate, served, engine, ratio, sent, written, whole;
     snprintf(head, sizeof head, "\n%7d %7d %-11s", streams, prompt, mode);
     const char *row = strstr(output, head);
     ck_assert_msg(row != NULL, "no row%s in:\n%s", head, output);
-    ck_assert_int_eq(sscanf(row + strlen(head), "%lf %lf %lf %lf %lf %lf %lf %lf %lf", &ttft[0], &ttft[1],
-                            &itl[0], &itl[1], &itl[2], &rate, &served, &engine, &ratio),
-                     9);
+    ck_assert_int_eq(sscanf(row + strlen(head),
+                            "%lf %lf %lf %lf %lf %lf %lf %lf %lf %*s %*s %*s %*s %lf %lf %lf", &ttft[0],
+                            &ttft[1], &itl[0], &itl[1], &itl[2], &rate, &served, &engine, &ratio, &sent,
+                            &written, &whole),
+                     12);
+    ck_assert_msg(sent > 0 && written > 0 && whole > 0, "%s", row); /* all processes are on this host */
     ck_assert_msg(ttft[0] > 0 && ttft[1] >= ttft[0] && itl[0] > 0 && itl[1] >= 0 && itl[2] >= itl[1], "%s",
                   row);
     /* a step that began before the measurement counts whole, and may be long on a machine with other work */

@@ -86,7 +86,7 @@ void sl_worker_tell_router_bytes(sl_worker *w, uint32_t router, sl_msg_bytes byt
     ck_assert_uint_ne(router, 0);
     now->batches++;
     if (bytes.id == SL_MSG_BATCH)
-        ck_assert_int_eq(sl_msg_batch_open(bytes.data, bytes.n, &r, NULL), SL_OK);
+        ck_assert_int_eq(sl_msg_batch_open(bytes.data, bytes.n, &r, &now->since, NULL), SL_OK);
     else
         r = (sl_rd){0};
     for (bool one = bytes.id != SL_MSG_BATCH; one || sl_msg_batch_next(&r, &data, &n);) {

@@ -63,6 +63,7 @@ typedef struct decode_double {
     sl_runner runner;
     dd_said said[DD_SAID];
     int batches;      /* calls with messages that were gathered */
+    sl_stamp since;   /* of the last one that was sent as a batch */
     int n_said, seen; /* the test has not yet read said[seen..n_said) */
     int fences;
     sl_writer fenced; /* of the last fence */

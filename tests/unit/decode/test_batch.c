@@ -55,8 +55,11 @@ START_TEST(a_step_is_one_message)
     dd_verified(&x, 2, 70, 9, 2);
     step_says(2, (uint64_t[]){1, 2});
     int before = x.batches;
+    const uint64_t begins = sl_now_ns();
     step_says(2, (uint64_t[]){1, 2});
     ck_assert_int_eq(x.batches, before + 1);
+    ck_assert_uint_eq(x.since.clock, sl_host_clock()); /* and says when the step ended */
+    ck_assert(x.since.ns >= begins && x.since.ns <= sl_now_ns());
     end(1);
     step_says(1, (uint64_t[]){2});
     ck_assert_int_eq(x.batches, before + 2);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "fix.h"
 #include "kernels/backend_impl.h"
 #include "late.h"
@@ -89,6 +90,7 @@ typedef struct flight {
     asked masks[SLOTS];
     live *who[SLOTS];
     int n;
+    uint64_t began_ns;
 } flight;
 
 static fix f;
@@ -283,6 +285,7 @@ static void submit(void)
         put(t, &slots[i]);
     if (t->n == 0)
         return;
+    t->began_ns = sl_now_ns();
     ck_assert_msg(sl_engine_submit(f.engine, t->items, t->n, NULL, &err) == SL_OK, "%s", err.text);
     seen.steps++;
     n_flying++;
@@ -307,6 +310,9 @@ static void collect(void)
     flight *t = &flights[oldest];
     sl_err err = {0};
     ck_assert_msg(sl_engine_collect(f.engine, &err) == SL_OK, "%s", err.text);
+    const uint64_t ended =
+        sl_engine_ended_ns(f.engine); /* also by the clock of the late device, which is another one */
+    ck_assert(ended > t->began_ns && ended <= sl_now_ns());
     oldest = (oldest + 1) % SL_STEPS_IN_FLIGHT;
     n_flying--;
     for (int i = 0; i < t->n; i++)

@@ -323,7 +323,7 @@ static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *h, size
         take(arg, ep, data, n);
         return;
     }
-    ck_assert_int_eq(sl_msg_batch_open(data, n, &r, NULL), SL_OK);
+    ck_assert_int_eq(sl_msg_batch_open(data, n, &r, NULL, NULL), SL_OK);
     while (sl_msg_batch_next(&r, &msg, &len))
         take(arg, ep, msg, len);
     ck_assert_int_eq(sl_rd_done(&r), SL_OK);
