@@ -51,8 +51,10 @@ static inline int fuzz_front_connect(const sl_front *front)
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)front->c->port(front))};
     inet_pton(AF_INET, "127.0.0.1", &a.sin_addr);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a))
+    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a)) {
+        perror("connection to the front");
         abort();
+    }
     return fd;
 }
 

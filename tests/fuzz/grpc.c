@@ -120,7 +120,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     send_all(fd, b.data, b.len);
     fuzz_front_close(fd, b.len);
     sl_sb_free(&b);
-    if (!fuzz_front_wait(router, quiet))
-        abort(); /* an object has not been freed with its connection */
+    if (!fuzz_front_wait(router, quiet)) { /* an object has not been freed with its connection */
+        const sl_grpc *g = (const sl_grpc *)front;
+        fprintf(
+            stderr,
+            "left after the connection: idle %d, calls %d, generating %u, requests %u, groups %d, queue %u\n",
+            front->c->idle(front), g->calls != NULL, g->generating, router->requests.active,
+            router->requests.groups != NULL, router->queue.length);
+        abort();
+    }
     return 0;
 }

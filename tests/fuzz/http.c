@@ -59,7 +59,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (got >= 9 && memcmp(answer, "HTTP/1.1 ", 9))
         abort();
     fuzz_front_close(fd, n);
-    if (!fuzz_front_wait(router, quiet))
-        abort(); /* an object has not been freed with its connection */
+    if (!fuzz_front_wait(router, quiet)) {
+        fprintf(stderr, "an object has not been freed with its connection\n");
+        abort();
+    }
     return 0;
 }
