@@ -235,6 +235,19 @@ int sl_config_device(const sl_config *cfg, int rank)
     return rank >= 0 && rank < cfg->backend.devices.n ? cfg->backend.devices.v[rank] : -1;
 }
 
+bool sl_config_hot_by_layer(const sl_config *cfg)
+{
+    return cfg->sparse_attention.hot_rows.n > 1 ||
+           (cfg->sparse_attention.hot_rows.n == 1 && cfg->sparse_attention.hot_rows.v[0] < 0);
+}
+
+int sl_config_hot_rows(const sl_config *cfg)
+{
+    return cfg->sparse_attention.hot_rows.n && !sl_config_hot_by_layer(cfg)
+               ? cfg->sparse_attention.hot_rows.v[0]
+               : 0;
+}
+
 uint64_t sl_config_load_chunk_bytes(const sl_config *cfg)
 {
     uint64_t part = cfg->kvstore.bytes / 64;

@@ -97,12 +97,11 @@ typedef struct sl_config {
     struct {
         sl_cfg_choice algorithm;
         sl_cfg_mode mode;
-        int hot_rows; /* per request and layer; 0 = sl_plan_default_hot_rows() */
-        int tail_rows;
         struct {
             int n;
             int v[SL_CFG_MAX_LAYERS];
-        } hot_rows_layers; /* by layer: 0 = hot_rows, -1 = all rows on the device; empty: hot_rows for all */
+        } hot_rows; /* sl_config_hot_rows(), and with several by layer: 0 = the default, -1 = all rows on the device */
+        int tail_rows;
         int sink_tokens;
         int recent_tokens;
         struct {
@@ -116,7 +115,6 @@ typedef struct sl_config {
         uint64_t bytes;
         sl_cfg_choice layout;
         sl_cfg_tristate lock;
-        bool prefix_cache;
         sl_cfg_share share;
         sl_cfg_verify verify;
         uint64_t patrol_rate;
@@ -141,7 +139,6 @@ typedef struct sl_config {
             int n;
             sl_cfg_role v[SL_CFG_MAX_RANKS];
         } roles; /* by rank */
-        sl_cfg_choice transport;
         sl_cfg_choice shipping;
         char router_host[SL_CFG_NAME_BYTES];
         int router_port; /* 0 = any free port */
@@ -276,6 +273,9 @@ const char *sl_config_enum_name(const char *key, int value);
 
 /* The GPU that backend.devices gives to an MPI rank, or to a process without one (-1); -1: that of the local rank. */
 int sl_config_device(const sl_config *cfg, int rank);
+/* Hot rows of every layer; 0: sl_plan_default_hot_rows(), or sparse_attention.hot_rows is by layer. */
+int sl_config_hot_rows(const sl_config *cfg);
+bool sl_config_hot_by_layer(const sl_config *cfg);
 /* Whether kvstore.required has this tier. */
 bool sl_config_requires(const sl_config *cfg, const char *tier);
 /* kvstore.load_timeout_ms, or what its 0 stands for. */

@@ -258,11 +258,7 @@ void sl_config_forget_readers(sl_config *cfg, const char *section)
 static sl_status check_needs(const sl_config *cfg, const sl_options *part, sl_err *err)
 {
     const char *on = part->on ? part->on : "";
-    if ((part->needs_prefix_cache || part->needs_share_all) && !cfg->kvstore.prefix_cache)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "%s.%s: needs kvstore.prefix_cache, because pages are found by their prefix",
-                       part->section, on);
-    if (part->needs_prefix_cache && cfg->kvstore.share == SL_CFG_SHARE_NONE)
+    if (part->needs_reuse && cfg->kvstore.share == SL_CFG_SHARE_NONE)
         return sl_fail(
             err, SL_ERR_INVALID,
             "%s.%s: has no use with kvstore.share: none, where no request may reuse pages of an earlier one",

@@ -118,14 +118,12 @@ const sl_option sl_cfg_own[] = {
          "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
          "resident: the whole cache on the device. adaptive: requests are resident while the device has "
          "room and become hierarchical under pressure, the longest first. All give the same tokens."),
-    INT(sparse_attention, hot_rows, "0", 0, 1 << 20,
-        "Rows per request and layer in the hot buffer on the device; at least the longest list that the "
-        "algorithm makes (index_topk of the model; token_budget). 0: twice that, or the whole context for an algorithm "
-        "that reads every row."),
-    INTS(sparse_attention, hot_rows_layers, "", -1, MAX_HOT_ROWS,
-         "Hot-buffer rows of each layer, in order, instead of hot_rows. 0: hot_rows. -1: all rows of that "
-         "layer are on the device. `sluice plan --locality` makes the list from measured hits. Empty: "
-         "hot_rows for all."),
+    INTS(
+        sparse_attention, hot_rows, "", -1, MAX_HOT_ROWS,
+        "Rows per request and layer in the hot buffer on the device, one number for all layers or one for each, in order; at least "
+        "the longest list that the algorithm makes (index_topk of the model; token_budget). 0, or empty: twice that, or the whole "
+        "context for an algorithm that reads every row. -1: all rows are on the device. `sluice plan --locality` makes a list from "
+        "measured hits."),
     INT(sparse_attention, tail_rows, "64", 1, 65536,
         "Newest rows per request and layer that never leave the device, in addition to hot_rows."),
     INT(sparse_attention, sink_tokens, "0", 0, 65536,
@@ -147,13 +145,11 @@ const sl_option sl_cfg_own[] = {
            "where fetching rows of one layer is then faster; page_first on the cpu backend."),
     ENUM(kvstore, lock, "auto", tristates,
          "Lock the store in RAM. auto: try, and log when the system refuses."),
-    BOOL(kvstore, prefix_cache, "true",
-         "Keep finished pages and reuse them for prompts with the same beginning."),
     ENUM(
         kvstore, share, "all", shares,
         "Whose requests reuse each other's pages; read by the router. all: everybody's. tenant: those of one "
         "tenant of router.keys_file; callers that are no tenant are one tenant together. none: no request "
-        "reuses pages of another. Within this, only requests with the same cache_salt share pages."),
+        "reuses pages of another, so none is found again. Within this, only requests with the same cache_salt share pages."),
     ENUM(
         kvstore, verify, "always", verifies,
         "Compare pages of the store with their kept checksums before another request uses them. always: every "
@@ -211,8 +207,6 @@ const sl_option sl_cfg_own[] = {
     ENUMS(cluster, roles, "", roles,
           "Role of each MPI rank, in order: router, prefill, decode or both. Empty: each process is told its "
           "role on its command line."),
-    CHOICE(cluster, transport, "ucx", NULL,
-           "ucx: RDMA, shared memory or TCP. loopback: one process, for tests."),
     CHOICE(cluster, shipping, "auto", automatic,
            "How rows go from a prefill worker to the store of a decode worker. staging: through the prefill "
            "worker's pinned memory and the transport. gpu: from GPU memory by the transport, where UCX can. "

@@ -110,6 +110,11 @@ static sl_status set_row(walk *w, const sl_cfg_row *row, const yaml_node_t *at, 
         return sl_fail(w->err, SL_ERR_INVALID, "%s:%zu: %s: duplicate key, first set on line %zu", w->name,
                        line(at), row->key, *seen);
     *seen = line(at);
+    const bool one = value->type == YAML_SCALAR_NODE && row->o->type == SL_OPTION_INTS;
+    if (one && value->data.scalar.length) { /* a number is a list of one */
+        sl_cfg_clear(w->cfg, row, line(value));
+        return set_scalar(w, row, value, true);
+    }
     if (sl_option_is_list(row->o)) {
         if (value->type != YAML_SEQUENCE_NODE)
             return fail_at(w, value, row->key, "want a list ([a, b])");

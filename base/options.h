@@ -91,8 +91,8 @@ typedef struct sl_options {
     const char
         *seam;      /* the key whose value is this name when the implementation is used; NULL: `on` says it */
     const char *on; /* an option of type text: if it is empty, the implementation is not used */
-    bool needs_prefix_cache; /* it has no use when pages are not kept, or not shared */
-    bool needs_share_all;    /* pages that are kept apart must not reach it */
+    bool needs_reuse;     /* it has no use when no request may reuse pages of another */
+    bool needs_share_all; /* pages that are kept apart must not reach it */
     const sl_option *rows;
     size_t n, bytes; /* bytes: of the struct of values */
     /* Checks rules between the options, and may fill fields that are no options from them. NULL: there are none. Errors

@@ -109,7 +109,7 @@ static void check_transport(const sl_doctor_in *in, sl_findings *f)
     sl_tp_options o = sl_tp_options_default();
     sl_transport *tp = NULL;
     sl_err err = {0};
-    const char *name = in->cfg ? in->cfg->cluster.transport : "ucx";
+    static const char name[] = "ucx";
     if (in->cfg) {
         o.tls = in->cfg->cluster.tls;
         o.net_devices = in->cfg->cluster.devices;

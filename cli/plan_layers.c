@@ -51,7 +51,7 @@ static void print_table(const sl_plan_layers *o, const sl_locality *m, const int
         else
             printf("%d\n", rows[l]);
     }
-    printf("\nsparse_attention:\n  hot_rows_layers: [");
+    printf("\nsparse_attention:\n  hot_rows: [");
     print_list(rows, m->n_layers);
     printf("]\n");
 }
@@ -75,7 +75,7 @@ int sl_cli_plan_layers(const sl_plan_layers *o, const sl_plan *p, int32_t n_laye
         print_table(o, &m, rows, share);
         return SL_EXIT_OK;
     }
-    printf("{\"context\": %d, \"swap_share\": %.6f, \"hot_rows_layers\": [", o->context, share);
+    printf("{\"context\": %d, \"swap_share\": %.6f, \"hot_rows\": [", o->context, share);
     print_list(rows, n_layers);
     printf("]}\n");
     return SL_EXIT_OK;

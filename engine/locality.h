@@ -3,7 +3,7 @@
  * no more than the selection itself, and what the others get.
  *
  * Input is the /metrics text of a decode worker (sluice_swap_rows_total by layer, step and swap time); output is
- * the list for sparse_attention.hot_rows_layers. Pure functions, any thread.
+ * the list for sparse_attention.hot_rows. Pure functions, any thread.
  *
  * The rule. A decode worker that is full makes batch / step time tokens per second. Keeping all rows of a layer on
  * the device reduces the batch: a request's device bytes grow by (context - hot rows) x row bytes. It also reduces

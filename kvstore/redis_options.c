@@ -67,7 +67,7 @@ static sl_status finish(void *values, sl_err *err)
 const sl_options sl_redis_table = {.section = "kvstore.redis",
                                    .name = "redis",
                                    .on = "address",
-                                   .needs_prefix_cache = true,
+                                   .needs_reuse = true,
                                    .rows = rows,
                                    .n = SL_COUNT(rows),
                                    .bytes = sizeof(sl_redis_options),

@@ -354,7 +354,7 @@ static sl_status finish(void *values, sl_err *err)
 static const sl_options table = {.section = "kvstore.disk",
                                  .name = "disk",
                                  .on = "path",
-                                 .needs_prefix_cache = true,
+                                 .needs_reuse = true,
                                  .rows = rows,
                                  .n = SL_COUNT(rows),
                                  .bytes = sizeof(disk_options),

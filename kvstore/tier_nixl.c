@@ -255,7 +255,7 @@ static sl_status finish(void *values, sl_err *err)
 static const sl_options table = {.section = "kvstore.nixl",
                                  .name = "nixl",
                                  .on = "backend",
-                                 .needs_prefix_cache = true,
+                                 .needs_reuse = true,
                                  .rows = rows,
                                  .n = SL_COUNT(rows),
                                  .bytes = sizeof(sl_nixl_options),

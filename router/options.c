@@ -67,7 +67,6 @@ static void client_opts(const sl_config *c, sl_router_opts *o)
 void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
 {
     sl_router_opts_default(o);
-    o->transport = c->cluster.transport;
     o->tls = c->cluster.tls;
     o->devices = c->cluster.devices;
     o->worker_host = c->cluster.router_host;

@@ -288,7 +288,7 @@ sl_status sl_sim_pages_open(sl_sim_worker *w, sl_err *err)
     sl_sim *s = w->s;
     double pages = (double)s->o.host_bytes / s->page_bytes;
     sl_store_opts so = {.n_pages = pages < 1 << 29 ? (int32_t)pages : 1 << 29,
-                        .prefix_cache = s->o.cfg->kvstore.prefix_cache,
+                        .prefix_cache = s->o.cfg->kvstore.share != SL_CFG_SHARE_NONE,
                         .event = on_event,
                         .event_ctx = w};
     sl_arena_opts ao = {.no_memory = true, .numa_node = -1};

@@ -274,7 +274,7 @@ sl_status sl_sim_prefill_open(sl_sim_worker *w, sl_err *err)
     const sl_config *cfg = s->o.cfg;
     double pages = (double)cfg->kvstore.bytes / s->page_bytes;
     sl_store_opts so = {.n_pages = pages < 1 << 29 ? (int32_t)pages : 1 << 29,
-                        .prefix_cache = cfg->kvstore.prefix_cache};
+                        .prefix_cache = cfg->kvstore.share != SL_CFG_SHARE_NONE};
     sl_prompt_queue_opts q = sl_sim_prompt_opts(s);
     SL_TRY(sl_prompt_queue_open(&w->prefill.queue, &q, err));
     return sl_store_create(&so, &w->prefill.store, err);

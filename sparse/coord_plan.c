@@ -37,7 +37,7 @@ static sl_status check_algorithm(const sl_coord_opts *o, const sl_algo_desc *a, 
                        "sparse algorithm %s: selects per %s, but the lists of the %s kernel are per %s",
                        a->name, scope_name(s.scope), k->name, scope_name(k->scope));
     if ((o->use & SL_USE_PREFIX_REUSE) && !a->prefix_reuse)
-        return refuse(o, "cannot be combined with prefix reuse (kvstore.prefix_cache)", err);
+        return refuse(o, "cannot be combined with prefix reuse", err);
     if ((o->use & SL_USE_CHUNKED_PREFILL) && !a->chunked_prefill)
         return refuse(o, "cannot be combined with chunked prefill", err);
     if ((o->use & SL_USE_DISAGGREGATION) && !a->disaggregation)

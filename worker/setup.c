@@ -46,7 +46,7 @@ static void set_facts(sl_setup *s)
     sl_gauge_set(sl_metrics_gauge(p->metrics, "vllm:cache_config_info", SL_LABELS("64", pages)), 1);
 }
 
-static sl_status fill_role_opts(sl_setup *s, sl_err *err)
+static void fill_role_opts(sl_setup *s)
 {
     sl_parts *p = s->p;
     const sl_config *c = s->cfg;
@@ -62,13 +62,13 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
         .model_dir = c->model.path,
         .eos_ids = mc->eos_ids,
         .n_eos = mc->n_eos,
-        .prefix_cache = c->kvstore.prefix_cache,
+        .prefix_cache = true,
         .verify_checksums = c->kvstore.verify != SL_CFG_VERIFY_OFF,
         .verify = c->kvstore.verify,
         .patrol_rate = c->kvstore.patrol_rate,
         .quota = p->has_quota ? &p->quota : NULL,
     };
-    return sl_setup_core(s, &p->role.worker, err);
+    sl_setup_core(s, &p->role.worker);
 }
 
 static const char *const phases[SL_START_PHASES] = {"fingerprint", "weights", "pinning", "engine"};
@@ -109,7 +109,8 @@ static sl_status make_parts(sl_setup *s, sl_err *err)
            "fingerprint_s=%.2f weights_s=%.2f pinning_s=%.2f engine_s=%.2f total_s=%.2f",
            s->took_s[SL_START_FINGERPRINT], s->took_s[SL_START_WEIGHTS], s->took_s[SL_START_PINNING],
            s->took_s[SL_START_ENGINE], (double)(sl_now_ns() - began) / 1e9);
-    return fill_role_opts(s, err);
+    fill_role_opts(s);
+    return SL_OK;
 }
 
 sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, sl_role role, sl_parts *out,

@@ -97,28 +97,34 @@ static sl_status selection_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, 
     return SL_OK;
 }
 
+static sl_status check_layers(int n, const sl_model_config *mc, sl_err *err)
+{
+    if (n > 1 && n != mc->n_layers)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "sparse_attention.hot_rows has %d entries, but the model has %d layers", n,
+                       mc->n_layers);
+    return SL_OK;
+}
+
 /* Hot-buffer rows of each layer, when the configuration lists them. */
 static sl_status hot_layer_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, sl_err *err)
 {
-    int n = s->cfg->sparse_attention.hot_rows_layers.n;
-    if (n != s->mc.n_layers)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "sparse_attention.hot_rows_layers has %d entries, but the model has %d layers", n,
-                       s->mc.n_layers);
-    for (int l = 0; l < n; l++)
-        s->p->hot_rows_layer[l] = s->cfg->sparse_attention.hot_rows_layers.v[l];
+    const int n = s->cfg->sparse_attention.hot_rows.n, *rows = s->cfg->sparse_attention.hot_rows.v;
+    SL_TRY(check_layers(n, &s->mc, err));
+    for (int l = 0; l < s->mc.n_layers; l++)
+        s->p->hot_rows_layer[l] = rows[n == 1 ? 0 : l];
     in->hot_rows_layer = o->hot_rows_layer = s->p->hot_rows_layer;
     return SL_OK;
 }
 
-/* layer < 0: hot_rows. */
+/* layer < 0: one number for all. */
 static sl_status check_rows(int32_t hot, int32_t layer, const sl_plan *plan, sl_err *err)
 {
     char of[48] = "";
     if (hot <= 0 || (hot >= plan->width && hot <= SL_HOT_ROWS_MAX))
         return SL_OK;
     if (layer >= 0)
-        snprintf(of, sizeof of, "_layers is %d for layer %d", hot, layer);
+        snprintf(of, sizeof of, " is %d for layer %d", hot, layer);
     else
         snprintf(of, sizeof of, " is %d", hot);
     return sl_fail(err, SL_ERR_INVALID,
@@ -129,19 +135,15 @@ static sl_status check_rows(int32_t hot, int32_t layer, const sl_plan *plan, sl_
 sl_status sl_setup_check_hot(const sl_config *c, const sl_model_config *mc, const sl_plan_in *in, sl_err *err)
 {
     sl_plan plan;
-    int n = c->sparse_attention.hot_rows_layers.n;
-    if (n && n != mc->n_layers)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "sparse_attention.hot_rows_layers has %d entries, but the model has %d layers", n,
-                       mc->n_layers);
+    const int n = c->sparse_attention.hot_rows.n, *rows = c->sparse_attention.hot_rows.v;
+    SL_TRY(check_layers(n, mc, err));
     if (in->gates.n_dense_layers || in->gates.min_tokens || !in->algorithm->constant_k)
         return SL_OK;
     sl_plan_in selection = *in; /* the plan refuses the same rows, but knows no keys */
     selection.hot_rows_layer = NULL;
     SL_TRY(sl_plan_make(&selection, &plan, err));
-    SL_TRY(check_rows(c->sparse_attention.hot_rows, -1, &plan, err));
     for (int l = 0; l < n; l++)
-        SL_TRY(check_rows(c->sparse_attention.hot_rows_layers.v[l], l, &plan, err));
+        SL_TRY(check_rows(rows[l], n == 1 ? -1 : l, &plan, err));
     return SL_OK;
 }
 
@@ -159,7 +161,7 @@ static sl_status check_hot_rows(sl_setup *s, sl_err *err)
                      .max_step_tokens = s->mo.max_tokens,
                      .max_seqs = sl_setup_seqs(s)};
     SL_TRY(selection_opts(s, &in, o, err));
-    if (c->sparse_attention.hot_rows_layers.n)
+    if (sl_config_hot_by_layer(c))
         SL_TRY(hot_layer_opts(s, &in, o, err));
     return sl_setup_check_hot(c, &s->mc, &in, err);
 }
@@ -249,7 +251,7 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
     sl_plan plan;
     sl_plan_in in = {.cfg = &s->mc,
                      .cache = s->cache,
-                     .hot_rows = c->sparse_attention.hot_rows,
+                     .hot_rows = sl_config_hot_rows(c),
                      .tail_rows = c->sparse_attention.tail_rows,
                      .max_context = max_context(s),
                      .max_step_tokens = s->mo.max_tokens,
@@ -258,7 +260,7 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
                      .host_bytes = sl_arena_bytes(s->p->arena),
                      .row_sums = s->p->row_sums != NULL};
     SL_TRY(selection_opts(s, &in, o, err));
-    if (hot && c->sparse_attention.hot_rows_layers.n)
+    if (hot && sl_config_hot_by_layer(c))
         SL_TRY(hot_layer_opts(s, &in, o, err));
     SL_TRY(device_budget(s, &in.gpu_bytes, err));
     SL_TRY(sl_plan_make(&in, &plan, err));

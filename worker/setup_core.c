@@ -41,13 +41,10 @@ static sl_status use_device(void *arg, sl_err *err)
     return sl_be_use_thread(arg, err);
 }
 
-sl_status sl_setup_links(const sl_setup *s, sl_worker_opts *out, sl_err *err)
+void sl_setup_links(const sl_setup *s, sl_worker_opts *out)
 {
     const sl_config *c = s->cfg;
-    const sl_transport_ops *transport = sl_transport_find(c->cluster.transport);
-    if (!transport)
-        return sl_fail_unknown(err, "cluster.transport", c->cluster.transport, sl_transport_names());
-    *out = (sl_worker_opts){.transport = transport->name,
+    *out = (sl_worker_opts){.transport = "ucx",
                             .tls = c->cluster.tls,
                             .devices = s->p->devices,
                             .numa_node = s->p->numa_node,
@@ -57,15 +54,14 @@ sl_status sl_setup_links(const sl_setup *s, sl_worker_opts *out, sl_err *err)
                             .dead_after_ms = (uint32_t)c->cluster.dead_after_ms,
                             .connect_timeout_ms = (uint32_t)c->cluster.connect_timeout_ms,
                             .reconnect_ms = RECONNECT_MS};
-    return SL_OK;
 }
 
-sl_status sl_setup_core(sl_setup *s, sl_worker_opts *out, sl_err *err)
+void sl_setup_core(sl_setup *s, sl_worker_opts *out)
 {
     const sl_config *c = s->cfg;
     sl_parts *p = s->p;
-    SL_TRY(sl_setup_links(s, out, err));
-    if (!c->cluster.advertise_host[0] && sl_transport_find(out->transport)->caps.cross_process)
+    sl_setup_links(s, out);
+    if (!c->cluster.advertise_host[0])
         route_address(s->launch->routers[0], p->listen_host, sizeof p->listen_host);
     out->n_routers = s->launch->n_routers;
     out->listen_host = p->listen_host;
@@ -77,5 +73,4 @@ sl_status sl_setup_core(sl_setup *s, sl_worker_opts *out, sl_err *err)
         out->enter = use_device;
         out->enter_arg = p->backend;
     }
-    return SL_OK;
 }

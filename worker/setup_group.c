@@ -50,7 +50,7 @@ static sl_status start(sl_setup *s, const char *address, sl_err *err)
                         .host_free = sl_sysmem_available(),
                         .metrics = p->metrics,
                         .meet_ms = GROUP_MEET_MS};
-    SL_TRY(sl_setup_links(s, &o.link, err));
+    sl_setup_links(s, &o.link);
     return sl_wgroup_start(&o, &p->group, err);
 }
 

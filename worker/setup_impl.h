@@ -41,7 +41,7 @@ sl_status sl_setup_backend(sl_setup *s, sl_err *err);
 /* Of a rank of a group: waits until all ranks are there and agree; sets p->group. Else it does nothing. */
 sl_status sl_setup_group(sl_setup *s, sl_err *err);
 /* The options of the links of this process: transport, secret, times. */
-sl_status sl_setup_links(const sl_setup *s, sl_worker_opts *out, sl_err *err);
+void sl_setup_links(const sl_setup *s, sl_worker_opts *out);
 /* The model as the configuration wants it: with its MTP layer or without. Errors name model.path or model.draft_tokens. */
 sl_status sl_setup_config(const sl_config *cfg, sl_model_config *out, sl_err *err);
 /* Most tokens of a sequence in a decode step: 1, and its drafts. */
@@ -88,6 +88,6 @@ sl_status sl_setup_check_bench(const sl_setup *s, sl_err *err);
 /* bench.selection: sets p->drawn and the draw of p->engine_opts; does nothing when it is off. */
 sl_status sl_setup_draw(sl_setup *s, const sl_plan *plan, sl_err *err);
 /* Fills the options of the worker core; their strings point into s->p, the config and the launch. */
-sl_status sl_setup_core(sl_setup *s, sl_worker_opts *out, sl_err *err);
+void sl_setup_core(sl_setup *s, sl_worker_opts *out);
 
 #endif

@@ -27,13 +27,11 @@
 
 typedef struct sparsity_options {
     int token_budget, heavy_channels;
-    int list_scope, gqa_reduction, klabel_dtype;
+    int list_scope, gqa_reduction;
     double list_mass;
     char channel_config_path[256];
     const sl_channels *channels; /* no option: the contents of that file */
 } sparsity_options;
-
-static const char *const dtype_names[] = {"auto", "f32", "bf16", NULL};
 
 static const sl_option option_rows[] = {
     SL_ROW_TOKEN_BUDGET(sparsity_options,
@@ -48,9 +46,6 @@ static const sl_option option_rows[] = {
         "channels never match."),
     SL_ROW_INT(sparsity_options, heavy_channels, "32", 1, 1024,
                "Channels of each key that selection reads; at most as many as the file lists."),
-    SL_OPTION_NAMES(
-        sparsity_options, klabel_dtype, SL_OPTION_PAGES, "auto", dtype_names,
-        "How these channels are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their keys exactly."),
 };
 static const sl_options table = {.section = "sparse_attention",
                                  .name = "double_sparsity",
@@ -90,8 +85,7 @@ static int32_t channels_of(const sl_cache_dims *d)
 
 static sl_dtype label_type(const sl_cache_dims *d)
 {
-    const int type = options_of(d).klabel_dtype;
-    return type == 0 ? sl_exact_key_type(d) : type == 1 ? SL_F32 : SL_BF16;
+    return sl_exact_key_type(d);
 }
 
 /* Loads the table of channels. */

@@ -96,7 +96,7 @@ def test_adaptive_cluster(start):
 
 def test_hot_rows_by_layer(start):
     layers = [-1, real.TOPK, 0, 3 * real.TOPK, -1]
-    c = start(roles=("router", "prefill", "decode"), **{"sparse_attention.hot_rows_layers": str(layers), "sparse_attention.tail_rows": 2})
+    c = start(roles=("router", "prefill", "decode"), **{"sparse_attention.hot_rows": str(layers), "sparse_attention.tail_rows": 2})
     ids = real.prompt("by layer", 400)
     assert c.tokens(ids, 300) == real.reference(ids, 300)
     text = c.metrics(2)
@@ -253,16 +253,6 @@ def test_usage_reports_cached_tokens_over_http(cluster, client):
     ids = real.prompt("usage", 200)
     assert ask(cluster, client, ids, 4).usage.prompt_tokens_details.cached_tokens == 0
     assert ask(cluster, client, ids, 4).usage.prompt_tokens_details.cached_tokens >= 128
-
-
-def test_prefix_cache_off(start):
-    c = start(roles=("router", "prefill", "decode"), **{"kvstore.prefix_cache": "false"})
-    ids = real.prompt("off", 200)
-    want = real.reference(ids, 10)
-    for _ in range(2):
-        r = c.complete(ids, 10)
-        assert list(r.output_ids) == want and r.cached_tokens == 0
-    assert sum(w["cached_pages"] for w in c.workers()) == 0
 
 
 def test_prefix_made_by_another_prefill_worker(start):

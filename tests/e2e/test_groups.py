@@ -114,8 +114,8 @@ def test_two_groups_of_two(start, tmp_path):
 def test_a_prefill_rank_is_lost_while_prompts_are_computed(start):
     """Both ranks compute chunks of prompts: one is killed and replaced. Then one is stopped in the middle of them, and the other,
     which waits for it in an exchange of their step, is killed; the group forms again with the continued one and a new one."""
-    chunks = {"prefill.chunk_tokens": 32, "kvstore.prefix_cache": "false"}
-    c = start(real.Process, "router", **QUICK, **{"router.retries": 20})
+    chunks = {"prefill.chunk_tokens": 32}
+    c = start(real.Process, "router", **QUICK, **{"router.retries": 20, "kvstore.share": "none"})
     at = f"127.0.0.1:{real.free_ports(1)}"
     ranks = [rank_of(start, c, "prefill", k, at, **chunks) for k in (0, 1)]
     start(real.Process, "decode", 0, c.worker_address, **QUICK)

@@ -47,7 +47,7 @@ def test_a_taken_port_of_a_worker(taken, role):
 @pytest.mark.parametrize("settings,key", [
     ({"sparse_attention__hot_rows": real.TOPK - 1}, "sparse_attention.hot_rows"),
     ({"sparse_attention__hot_rows": 70000}, "sparse_attention.hot_rows"),
-    ({"sparse_attention__hot_rows_layers": [real.TOPK - 1] * 5}, "sparse_attention.hot_rows_layers"),
+    ({"sparse_attention__hot_rows": [real.TOPK - 1] * 5}, f"sparse_attention.hot_rows is {real.TOPK - 1} for layer 0"),
     ({"model__path": "/does/not/exist"}, "model.path"),
     ({"sparse_attention__token_budget": 0}, "sparse_attention.token_budget"),
     ({"sparse_attention__algorithm": "quest"}, "sparse algorithm quest: selects by the keys of KV heads"),

@@ -124,7 +124,7 @@ static const sl_options far_table = {.section = "sparse_attention",
 static const sl_options tape_table = {.section = "kvstore.tape",
                                       .name = "tape",
                                       .on = "device",
-                                      .needs_prefix_cache = true,
+                                      .needs_reuse = true,
                                       .rows = tape_rows,
                                       .n = SL_COUNT(tape_rows),
                                       .bytes = sizeof(tape_options),
@@ -173,8 +173,6 @@ START_TEST(options_of_implementations)
     ck_assert_msg(!strncmp(err.text, "--set sparse_attention.width: is not read", 41), "%s", err.text);
     /* Rules of the implementation, and those that concern other keys. */
     loads_and_finishes("kvstore.tape.device: /t\n", SL_ERR_INVALID, "kvstore.tape.bytes: is mandatory");
-    loads_and_finishes("kvstore: {prefix_cache: false, tape: {device: /t, bytes: 1M}}\n", SL_ERR_INVALID,
-                       "kvstore.tape.device: needs kvstore.prefix_cache");
     loads_and_finishes("kvstore: {share: none, tape: {device: /t, bytes: 1M}}\n", SL_ERR_INVALID,
                        "kvstore.tape.device: has no use with kvstore.share: none");
     loads_and_finishes("kvstore: {required: [tape], tape: {device: /t, bytes: 1.5M, label: hidden}}\n", SL_OK,
@@ -295,7 +293,7 @@ START_TEST(defaults)
     ck_assert_uint_eq(cfg.router.max_body_bytes, 8u << 20);
     ck_assert_str_eq(cfg.router.http_host, "127.0.0.1");
     ck_assert_int_eq(cfg.log.level, SL_LOG_INFO);
-    ck_assert(cfg.kvstore.prefix_cache);
+    ck_assert(!cfg.router.parse_special);
     ck_assert_str_eq(cfg.kvstore.layout, "auto");
     ck_assert_int_eq(sl_config_finish(&cfg, &err), SL_OK);
 }
@@ -317,7 +315,7 @@ END_TEST
 START_TEST(yaml_all_types)
 {
     ck_assert_msg(load("model: {path: /m/tiny, served_name: \"a \\\"b\\\"\"}\n"
-                       "kvstore:\n  bytes: 3GiB\n  layout: page_head\n  prefix_cache: false\n"
+                       "kvstore:\n  bytes: 3GiB\n  layout: page_head\n  workers: {enabled: false}\n"
                        "sparse_attention:\n  dense_layers: [0, 3]\n"
                        "cluster:\n  roles:\n    - router\n    - prefill\n    - decode\n    - decode\n"
                        "kvstore.patrol_rate: 1.5MiB\n"
@@ -327,12 +325,17 @@ START_TEST(yaml_all_types)
     ck_assert_str_eq(cfg.model.served_name, "a \"b\"");
     ck_assert_uint_eq(cfg.kvstore.bytes, 3ull << 30);
     ck_assert_str_eq(cfg.kvstore.layout, "page_head");
-    ck_assert(!cfg.kvstore.prefix_cache);
+    ck_assert(!cfg.kvstore.workers.enabled);
     ck_assert_int_eq(cfg.sparse_attention.dense_layers.n, 2);
     ck_assert_int_eq(cfg.sparse_attention.dense_layers.v[1], 3);
     ck_assert_int_eq(cfg.cluster.roles.n, 4);
     ck_assert_int_eq(cfg.cluster.roles.v[3], SL_ROLE_DECODE);
     ck_assert_uint_eq(cfg.kvstore.patrol_rate, 3u << 19);
+    ck_assert(load("sparse_attention: {hot_rows: 512}\n") == SL_OK && cfg.sparse_attention.hot_rows.n == 1);
+    ck_assert(sl_config_hot_rows(&cfg) == 512 && !sl_config_hot_by_layer(&cfg));
+    ck_assert(load("sparse_attention: {hot_rows: -1}\n") == SL_OK && sl_config_hot_by_layer(&cfg));
+    ck_assert(load("sparse_attention: {hot_rows: [512, 0]}\n") == SL_OK && sl_config_hot_by_layer(&cfg));
+    ck_assert_int_eq(sl_config_hot_rows(&cfg), 0);
     ck_assert_int_eq(load(""), SL_OK);
     ck_assert_int_eq(load("# only a comment\n"), SL_OK);
 }
@@ -362,8 +365,10 @@ START_TEST(yaml_errors)
     rejects("kvstore:\n  bytes: 12MB\n", "t.yaml:2: kvstore.bytes", "is not a size");
     rejects("kvstore:\n  bytes: 99999999TiB\n", "t.yaml:2: kvstore.bytes", "out of bounds");
     rejects("kvstore:\n  bytes: -1\n", "t.yaml:2: kvstore.bytes", "is not a size");
-    rejects("kvstore:\n  prefix_cache: maybe\n", "t.yaml:2: kvstore.prefix_cache", "true or false");
+    rejects("log:\n  json: maybe\n", "t.yaml:2: log.json", "true or false");
     rejects("cluster:\n  roles: router\n", "t.yaml:2: cluster.roles", "list");
+    rejects("sparse_attention:\n  hot_rows: lots\n", "t.yaml:2: sparse_attention.hot_rows", "not an integer");
+    rejects("sparse_attention:\n  hot_rows:\n", "t.yaml:2: sparse_attention.hot_rows", "list");
     rejects("cluster:\n  roles: [router, boss]\n", "t.yaml:2: cluster.roles", "\"boss\" is not known");
     rejects("cluster:\n  roles: [[router]]\n", "t.yaml:2: cluster.roles", "plain values");
     rejects("model:\n  path: \"a\\nb\"\n", "t.yaml:2: model.path", "control character");

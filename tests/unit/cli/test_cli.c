@@ -346,7 +346,7 @@ START_TEST(plan_by_locality)
     fclose(f);
     snprintf(args, sizeof args, "plan --model " YARN " --hot-rows 24 --context 4096 --locality %s --json",
              path);
-    json_t *p = run_json(args), *rows = json_object_get(p, "hot_rows_layers");
+    json_t *p = run_json(args), *rows = json_object_get(p, "hot_rows");
     ck_assert_uint_eq(json_array_size(rows), 4);
     ck_assert_int_lt(json_integer_value(json_array_get(rows, 0)), 24);
     ck_assert_int_ge(json_integer_value(json_array_get(rows, 1)), 24);

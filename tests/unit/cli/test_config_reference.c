@@ -57,9 +57,9 @@ START_TEST(hot_rows_end_where_the_kernels_do)
 {
     char set[64];
     fresh();
-    snprintf(set, sizeof set, "sparse_attention.hot_rows_layers=%d", SL_HOT_ROWS_MAX);
+    snprintf(set, sizeof set, "sparse_attention.hot_rows=%d", SL_HOT_ROWS_MAX);
     ck_assert_msg(sl_config_set(&cfg, set, &err) == SL_OK, "%s", err.text);
-    snprintf(set, sizeof set, "sparse_attention.hot_rows_layers=%d", SL_HOT_ROWS_MAX + 1);
+    snprintf(set, sizeof set, "sparse_attention.hot_rows=%d", SL_HOT_ROWS_MAX + 1);
     ck_assert_int_eq(sl_config_set(&cfg, set, &err), SL_ERR_INVALID);
 }
 END_TEST
@@ -78,7 +78,6 @@ START_TEST(unknown_names_are_refused)
     rejects("backend: {name: tpu}\n", "t.yaml:1: backend.name", "cpu, cuda");
     rejects("model:\n  row_format: f8\n", "t.yaml:2: model.row_format",
             "auto, mla_f32, mla_bf16, mla_fp8, gqa_f32, gqa_bf16, gqa_fp8");
-    rejects("cluster: {transport: tcp}\n", "t.yaml:1: cluster.transport", "ucx, loopback");
     rejects("router: {policy: random}\n", "t.yaml:1: router.policy",
             "round_robin, least_load, longest_prefix, cache_aware");
 }
@@ -133,10 +132,6 @@ START_TEST(rules_of_implementations)
     finish_rejects("kvstore.disk.path=/d", NULL, "kvstore.disk.bytes: is mandatory");
     finish_rejects("kvstore.disk.bytes=1GiB", NULL, "kvstore.disk.bytes: has no effect");
     fresh();
-    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.prefix_cache=false", &err), SL_OK);
-    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
-    finish_rejects_now("kvstore.disk.path=/d", "kvstore.disk.path: needs kvstore.prefix_cache");
-    fresh();
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.share=none", &err), SL_OK);
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
     finish_rejects_now("kvstore.disk.path=/d", "kvstore.share: none");
@@ -145,7 +140,6 @@ START_TEST(rules_of_implementations)
     finish_rejects("kvstore.redis.address=h:1", "kvstore.redis.user=u", "needs kvstore.redis.password_file");
     finish_rejects("kvstore.redis.address=h:1", "kvstore.redis.password_file=/nonexistent/p",
                    "kvstore.redis.password_file: /nonexistent/p");
-    finish_rejects("kvstore.redis.address=h:1", "kvstore.prefix_cache=false", "needs kvstore.prefix_cache");
     finish_rejects("kvstore.redis.address=h:1", "kvstore.share=none", "kvstore.redis.address: has no use");
     finish_rejects("kvstore.nixl.path=/d", NULL, "kvstore.nixl.path: has no effect");
     finish_rejects("kvstore.nixl.backend=POSIX", "kvstore.nixl.path=/d", "files need both");

@@ -196,7 +196,6 @@ START_TEST(stamps_contain_the_channels)
     static const char *const more[] = {"heavy_channels=2",
                                        "heavy_channels=2",
                                        "heavy_channels=3",
-                                       "heavy_channels=2:klabel_dtype=bf16",
                                        "heavy_channels=2:token_budget=65",
                                        "heavy_channels=2:gqa_reduction=mean",
                                        "heavy_channels=2:list_scope=request"};
@@ -267,7 +266,8 @@ START_TEST(impossible_parameters_are_refused)
         {&sl_algo_quest, "list_mass=1.5:gqa_reduction=softmax", "list_mass"},
         {&sl_algo_quest, "gqa_reduction=sum", "(want one of: max, mean, softmax, union)"},
         {&sl_algo_quest, "bounds_dtype=f16", "(want one of: auto, f32, bf16, int8)"},
-        {&sl_algo_double_sparsity, "klabel_dtype=int8", "(want one of: auto, f32, bf16)"},
+        {&sl_algo_double_sparsity, "klabel_dtype=bf16",
+         "klabel_dtype: double_sparsity does not have this option"},
         {&sl_algo_quest, "topk=3", "topk: quest does not have this option"},
         {&sl_algo_dense, "topk=3", "topk=3: dense has no options"},
         {&sl_algo_quest, "token_budget", "\"token_budget\": want name=value"},

@@ -29,7 +29,6 @@ static const select_params variants[] = {
     {.token_budget = BUDGET + 7, .heavy_channels = 4, .reduce = SL_GROUP_SOFTMAX},
     {.token_budget = BUDGET, .heavy_channels = 4, .reduce = SL_GROUP_UNION},
     {.token_budget = BUDGET, .heavy_channels = 4, .reduce = SL_GROUP_SOFTMAX, .list_mass = 0.4f},
-    {.token_budget = BUDGET, .heavy_channels = 4, .labels_typed = true, .labels = SL_BF16},
 };
 
 enum { MODELS = SL_COUNT(models), VARIANTS = SL_COUNT(variants) };
@@ -91,15 +90,6 @@ static fix_opts opts_of(int i)
 
 /* ---- the definition ---- */
 
-/* The label that a bf16 plane has for the value. */
-static double stored(const witness *w, double v)
-{
-    const select_params *p = &w->f->o.select;
-    if (!p->labels_typed || p->labels == SL_F32)
-        return v;                 /* keys of bf16 and e4m3 rows are bf16 values */
-    return witness_bf16(v, rint); /* to nearest, ties to even */
-}
-
 static double product(const witness *c, const seen_list *l, const double *q, int32_t head, int32_t pos)
 {
     const sl_channels *t = c->f->o.select.channels;
@@ -108,7 +98,7 @@ static double product(const witness *c, const seen_list *l, const double *q, int
     witness_key(c, l->layer, pos, head, k);
     for (int32_t i = 0; i < c->f->o.select.heavy_channels; i++) {
         int32_t ch = t->of[((int64_t)l->layer * t->kv_heads + head) * t->count + i];
-        sum += q[ch] * stored(c, (double)k[ch]);
+        sum += q[ch] * (double)k[ch] /* the labels hold keys exactly */;
     }
     return sum;
 }
@@ -177,7 +167,7 @@ static void check_labels(const witness *c)
                         bits = (uint32_t)unit[2 * i] << 16 | (uint32_t)unit[2 * i + 1] << 24;
                         memcpy(&label, &bits, 4);
                     }
-                    MUST((double)label == stored(c, (double)k[ch]));
+                    MUST((double)label == (double)k[ch]);
                 }
             }
 }

@@ -19,8 +19,6 @@ typedef struct select_params {
     bool bounds_typed;
     sl_dtype bounds;
     int32_t heavy_channels;
-    bool labels_typed;
-    sl_dtype labels;
     float skip_factor;
     const struct sl_channels *channels;
     int32_t prompt_budget, window, kernel;
@@ -98,8 +96,6 @@ static inline sl_select_options select_options(const sl_algo_desc *a, const sele
         select_text(a, &s, "pooling", sl_pooling_names()[p->pooling]);
     if (p->bounds_typed)
         select_text(a, &s, "bounds_dtype", select_dtype(p->bounds));
-    if (p->labels_typed)
-        select_text(a, &s, "klabel_dtype", select_dtype(p->labels));
     if (a->options == sl_algo_double_sparsity.options) /* a witness is a copy of the descriptor */
         sl_select_channels(&s, p->channels);
     return s;
