@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/clusters.h"
 #include "kernels/codes.h"
+#include "kernels/entries.h"
 #include "kernels/ep.h"
 #include "kernels/gqa.h"
 #include "kernels/labels.h"

@@ -68,6 +68,11 @@
     X(OPEN_UNITS,      open_units,      SEQS,   seqs,            "The open unit of each token, at the end of its list.") \
     X(NGRAM,           ngram,           SEQS,   seqs,            "Rows of a table in host memory by hashes of the last tokens.") \
     X(NGRAM_MIX,       ngram_mix,       COUNT,  tokens,          "What an n-gram embedding adds to each stream, and its norm.") \
+    X(HEAD_ROTATE,     head_rotate,     COUNT,  tokens,          "Norm of heads, and rotation of their last values, forth or back.") \
+    X(ENTRIES_APPEND,  entries_append,  SEQS,   seqs,            "New compressed entries, and what is open of the next ones.") \
+    X(ENTRY_SCORES,    entry_scores,    COUNT,  token_count,     "Scores of all compressed index keys of a sequence.") \
+    X(RING_ATTN,       ring_attn,       COUNT,  tokens,          "Attention over a window and compressed entries.") \
+    X(RING_STORE,      ring_store,      SEQS,   seqs,            "New rows of a window.") \
     X(MOE_ROUTE,       moe_route,       COUNT,  tokens,          "The experts of each token and their weights.") \
     X(MOE,             moe,             COUNT,  tokens,          "Routed experts on this device.") \
     X(EP_SEND,         ep_send,         ALWAYS, tokens,          "Rows of tokens to the ranks of their experts.") \

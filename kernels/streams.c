@@ -54,6 +54,10 @@ void sl_chk_streams_out(sl_chk *c, const void *params)
     sl_chk_ptr(c, "base", p->base, 4);
     sl_chk_ptr(c, "scale", p->scale, 4);
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_need(c, p->iters >= 0 && p->iters <= 1000, "iters", "must be within 0..1000");
+    sl_chk_need(c, !c->pointers || (p->iters > 0) == (p->comb != NULL), "comb",
+                "and iters do not go together");
+    sl_chk_need(c, !c->pointers || p->post || !p->comb, "post", "is NULL, and comb is not");
 }
 
 void sl_chk_streams_add(sl_chk *c, const void *params)
@@ -63,6 +67,7 @@ void sl_chk_streams_add(sl_chk *c, const void *params)
     chk_streams(c, p->tokens, p->dim, p->count, p->act);
     sl_chk_ptr(c, "streams", p->streams, sl_dtype_size(p->act));
     sl_chk_ptr(c, "y", p->y, sl_dtype_size(p->act));
+    sl_chk_need(c, !c->pointers || p->post || !p->comb, "post", "is NULL, and comb is not");
 }
 
 void sl_chk_streams_mix(sl_chk *c, const void *params)

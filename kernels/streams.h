@@ -24,21 +24,27 @@ typedef struct sl_join_params {
 } sl_join_params;
 
 /*
- * Hyper-connections without mixing: the residual is C = count parallel streams X of dim values. mix holds the product of
+ * Hyper-connections: the residual is C = count parallel streams X of dim values. mix holds the product of
  * all C * dim values with the weights of the gates, before normalisation. With m = mix / sqrt(mean of the squares of all
  * values + eps):
  *   out = sum over c of (sigmoid(m[c] * scale[0] + base[c]) + hc_eps) * X[c], rounded to act
  *   post[c] = magnitude * sigmoid(m[C + c] * scale[1] + base[C + c]) + hc_eps
  * The mean square is summed in double, everything else is float32.
+ *
+ * With comb the streams are mixed too, by a matrix of a row i of C weights for each stream, and post is without hc_eps:
+ *   M[i] = softmax over j of m[2C + i * C + j] * scale[2] + base[2C + i * C + j], each + hc_eps
+ *   `iters` times: (from the second time on every M[i][j] by the sum of row i + hc_eps, then) by the sum of column j + hc_eps
  */
 typedef struct sl_streams_out_params {
     const void *streams; /* [T][C][dim] act */
-    const float *mix;    /* [T][2 C], or [T][C] without post */
+    const float *mix;    /* [T][2 C], [T][C] without post, or [T][(2 + C) * C] with comb */
     const float *base;   /* as a row of mix */
-    const float *scale;  /* [2], or [1] without post */
+    const float *scale;  /* [2], [1] without post, or [3] with comb */
     void *out;           /* [T][dim] act */
     float *post;         /* [T][C] or NULL */
+    float *comb;         /* [T][C][C] M, or NULL; with it there is post */
     int32_t tokens, dim, count;
+    int32_t iters; /* with comb, at least 1; else 0 */
     float eps, hc_eps, magnitude;
     sl_dtype act;
 } sl_streams_out_params;
@@ -72,11 +78,13 @@ typedef struct sl_unary_params {
     sl_dtype out_dtype;
 } sl_unary_params;
 
-/* X[c] += post[c] * y in float32, rounded to act. post NULL: X[c] = y, the beginning. */
+/* X[c] += post[c] * y in float32, rounded to act; with comb X[c] = post[c] * y + sum over j of comb[j][c] * X[j]. post NULL:
+ * X[c] = y, the beginning. */
 typedef struct sl_streams_add_params {
     void *streams;     /* [T][C][dim] act */
     const void *y;     /* [T][dim] act */
     const float *post; /* [T][C] or NULL */
+    const float *comb; /* [T][C][C] or NULL; needs post */
     int32_t tokens, dim, count;
     sl_dtype act;
 } sl_streams_add_params;

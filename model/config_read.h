@@ -81,6 +81,9 @@ sl_status sl_cfg_rope(sl_config_reader *x);
  */
 sl_status sl_cfg_rope_part(sl_config_reader *x, int32_t head_dim, int32_t rotated);
 
+/* The same from one object of a type and its keys (NULL: plain), whatever partial_rotary_factor it has. */
+sl_status sl_cfg_rope_of(sl_config_reader *x, const json_t *rope, const json_t *theta);
+
 /* config_quant.c: quantization_config. */
 sl_status sl_cfg_quantization(sl_config_reader *x);
 /* The document is hf_quant_config.json, which some checkpoints have instead. */

@@ -95,6 +95,20 @@ static const json_t *rope_object(const sl_config_reader *x)
     return rope ? rope : sl_cfg_get(x->root, "rope_scaling");
 }
 
+sl_status sl_cfg_rope_of(sl_config_reader *x, const json_t *rope, const json_t *theta)
+{
+    sl_model_config *c = x->c;
+    SL_TRY(sl_cfg_real(x, theta, "rope_theta", 1.001, 1e12, &c->rope_theta));
+    c->rope_factor = c->rope_attention_factor = 1;
+    c->rope_type = SL_ROPE_PLAIN;
+    if (rope) {
+        SL_TRY(find_type(x, rope, &c->rope_type));
+        SL_TRY(types[c->rope_type].read(x, rope));
+    }
+    sl_rope_finish_config(c);
+    return SL_OK;
+}
+
 static sl_status read_rope(sl_config_reader *x, bool part)
 {
     const json_t *rope = sl_cfg_get(x->root, "rope_parameters"), *old = sl_cfg_get(x->root, "rope_scaling");
@@ -105,18 +119,9 @@ static sl_status read_rope(sl_config_reader *x, bool part)
     if (!rope)
         rope = old;
     const json_t *theta = rope ? sl_cfg_get(rope, "rope_theta") : NULL;
-    sl_model_config *c = x->c;
-    SL_TRY(sl_cfg_real(x, theta ? theta : sl_cfg_get(x->root, "rope_theta"), "rope_theta", 1.001, 1e12,
-                       &c->rope_theta));
-    c->rope_factor = c->rope_attention_factor = 1;
-    if (rope) {
-        SL_TRY(find_type(x, rope, &c->rope_type));
-        if (!part)
-            SL_TRY(no_partial(x, rope));
-        SL_TRY(types[c->rope_type].read(x, rope));
-    }
-    sl_rope_finish_config(c);
-    return SL_OK;
+    if (rope && !part)
+        SL_TRY(no_partial(x, rope));
+    return sl_cfg_rope_of(x, rope, theta ? theta : sl_cfg_get(x->root, "rope_theta"));
 }
 
 sl_status sl_cfg_rope(sl_config_reader *x)

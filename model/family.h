@@ -31,7 +31,8 @@ enum {
     SL_T_DOWN,
     SL_T_ROUTER,
     SL_T_ROUTER_BIAS,
-    SL_T_TOKEN_NORM, /* MTP layers: of the token's embedding, and of the hidden state before it */
+    SL_T_ROUTER_TABLE, /* the experts of each token of the vocabulary, instead of a choice */
+    SL_T_TOKEN_NORM,   /* MTP layers: of the token's embedding, and of the hidden state before it */
     SL_T_STATE_NORM,
     SL_T_JOIN, /* from both to the layer's input */
     SL_T_HEAD_NORM,

@@ -98,12 +98,31 @@ static void put_config(sl_wr *w, const sl_model_config *c)
     }
 }
 
+static void put_entries(sl_wr *w, const sl_model_config *c)
+{
+    const sl_entries_config *e = &c->entries;
+    const int32_t ints[] = {e->window,        e->rate_chosen,  e->rate_pooled,       e->topk,
+                            e->o_groups,      e->o_rank,       e->rope.original_max, (int32_t)e->rope.type,
+                            e->rope.truncate, c->streams.iters};
+    const double reals[] = {e->rope.theta,    e->rope.factor,    e->rope.beta_fast,       e->rope.beta_slow,
+                            e->rope.low_freq, e->rope.high_freq, e->rope.attention_factor};
+    sl_wr_i32s(w, ints, SL_COUNT(ints));
+    for (size_t i = 0; i < SL_COUNT(reals); i++)
+        put_f64(w, reals[i]);
+    for (int32_t i = 0; i < c->n_layers; i++)
+        sl_wr_u8(w, e->hashed[i]);
+}
+
 /* What only some families have: prints of others do not mention it. */
 static void put_more(sl_wr *w, const sl_model_config *c)
 {
     const sl_glu *g[] = {&c->mlp_glu, &c->expert_glu};
     if (c->shared_intermediate_size)
         sl_wr_u32(w, (uint32_t)c->shared_intermediate_size);
+    if (c->route_score != SL_ROUTE_SIGMOID)
+        sl_wr_u32(w, (uint32_t)c->route_score);
+    if (c->entries.window)
+        put_entries(w, c);
     if (c->rope_halves)
         sl_wr_str(w, "rope halves");
     if (c->streams.count) {

@@ -92,12 +92,11 @@ static sl_status check_opts(const sl_model_opts *o, sl_err *err)
     return check_rank(o, err);
 }
 
-static sl_status load_rope(sl_model *m, sl_err *err)
+static sl_status load_table(sl_model *m, const sl_model_config *c, float **out, sl_err *err)
 {
-    const sl_model_config *c = &m->config;
     size_t row = (size_t)c->qk_rope_head_dim * sizeof(float);
     int32_t piece = c->max_context < ROPE_PIECE ? c->max_context : ROPE_PIECE;
-    sl_status rc = sl_be_alloc(m->be, SL_MEM_DEVICE, row * (size_t)c->max_context, (void **)&m->cos_sin, err);
+    sl_status rc = sl_be_alloc(m->be, SL_MEM_DEVICE, row * (size_t)c->max_context, (void **)out, err);
     if (rc != SL_OK)
         return sl_fail_in(err, rc, "rope table for max_context %d", c->max_context);
     float *tmp = malloc(row * (size_t)piece);
@@ -106,11 +105,27 @@ static sl_status load_rope(sl_model *m, sl_err *err)
     for (int32_t at = 0; rc == SL_OK && at < c->max_context; at += piece) {
         int32_t n = c->max_context - at < piece ? c->max_context - at : piece;
         sl_rope_table(c, at, n, tmp);
-        rc = sl_be_copy(m->be, (uint8_t *)m->cos_sin + row * (size_t)at, tmp, row * (size_t)n, err);
+        rc = sl_be_copy(m->be, (uint8_t *)*out + row * (size_t)at, tmp, row * (size_t)n, err);
         if (rc == SL_OK)
             rc = sl_be_sync(m->be, err);
     }
     free(tmp);
+    return rc;
+}
+
+/* The tables of rotary embeddings: one, or two. */
+static sl_status load_rope(sl_model *m, sl_err *err)
+{
+    SL_TRY(load_table(m, &m->config, &m->cos_sin, err));
+    if (!m->config.entries.window)
+        return SL_OK;
+    sl_model_config *second = malloc(sizeof *second);
+    if (!second)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "no memory for a rope table");
+    *second = m->config;
+    sl_rope_set(second, &m->config.entries.rope);
+    sl_status rc = load_table(m, second, &m->cos_sin_2, err);
+    free(second);
     return rc;
 }
 
@@ -281,6 +296,8 @@ void sl_model_destroy(sl_model *m)
     sl_workspace_free(m->be, &m->ws);
     if (m->cos_sin)
         sl_be_free(m->be, SL_MEM_DEVICE, m->cos_sin);
+    if (m->cos_sin_2)
+        sl_be_free(m->be, SL_MEM_DEVICE, m->cos_sin_2);
     sl_weights_free(&m->weights);
     sl_checkpoint_close(m->ck);
     free(m);

@@ -31,8 +31,28 @@ const char *sl_rope_type_name(sl_rope_type type);
 /* Parallel residual streams (hyper-connections), SL_OP_STREAMS_OUT. count 0: one stream, the usual residual. */
 typedef struct sl_streams_config {
     int32_t count;
+    int32_t
+        iters; /* the streams are mixed by a matrix that is balanced this number of times; 0: they are not mixed */
     float eps, magnitude;
 } sl_streams_config;
+
+/* A rotary embedding besides that of sl_model_config. */
+typedef struct sl_rope_config {
+    double theta, factor, beta_fast, beta_slow, low_freq, high_freq, attention_factor;
+    int32_t original_max;
+    sl_rope_type type;
+    bool truncate;
+} sl_rope_config;
+
+/* Attention over a window and compressed entries (DeepSeek-V4). window 0: the model has none. */
+typedef struct sl_entries_config {
+    int32_t window, rate_chosen,
+        rate_pooled;            /* tokens of an entry, in layers that choose entries and that read all */
+    int32_t topk;               /* entries that are chosen */
+    int32_t o_groups, o_rank;   /* of the output projection */
+    sl_rope_config rope;        /* of layers with entries */
+    bool hashed[SL_MAX_LAYERS]; /* experts by a table */
+} sl_entries_config;
 
 /* What config.json says, checked and completed. Dimensions as in the Hugging Face keys of the same name. */
 #define SL_MAX_FORMS 4
@@ -84,6 +104,8 @@ typedef struct sl_model_config {
     bool
         rope_halves; /* latent attention: the checkpoint pairs the rotated values i and i + half; the loader reorders rows */
     sl_streams_config streams;
+    sl_entries_config entries;
+    sl_route_score route_score;
     sl_glu mlp_glu, expert_glu; /* of dense MLPs and shared experts; of routed experts */
     float rms_eps;              /* residual norms */
     float lora_eps;             /* q_a, kv_a layer norms */

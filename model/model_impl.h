@@ -15,7 +15,8 @@ struct sl_model {
     sl_checkpoint *ck;
     sl_weights weights;
     sl_workspace ws;
-    float *cos_sin; /* device [max_context][rope / 2][2] */
+    float *cos_sin;   /* device [max_context][rope / 2][2] */
+    float *cos_sin_2; /* the same of sl_entries_config.rope, or NULL */
     sl_key fingerprint;
     /* Synthetic models: the number of experts that this rank has; tokens choose among them at random. 0: all experts,
      * chosen by the router. */

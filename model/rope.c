@@ -124,3 +124,26 @@ void sl_rope_table(const sl_model_config *c, int32_t first, int32_t count, float
         }
     }
 }
+
+sl_rope_config sl_rope_of(const sl_model_config *c)
+{
+    return (sl_rope_config){.theta = c->rope_theta,
+                            .factor = c->rope_factor,
+                            .beta_fast = c->rope_beta_fast,
+                            .beta_slow = c->rope_beta_slow,
+                            .low_freq = c->rope_low_freq,
+                            .high_freq = c->rope_high_freq,
+                            .attention_factor = c->rope_attention_factor,
+                            .original_max = c->rope_original_max,
+                            .type = c->rope_type,
+                            .truncate = c->rope_truncate};
+}
+
+void sl_rope_set(sl_model_config *c, const sl_rope_config *r)
+{
+    c->rope_theta = r->theta, c->rope_factor = r->factor;
+    c->rope_beta_fast = r->beta_fast, c->rope_beta_slow = r->beta_slow;
+    c->rope_low_freq = r->low_freq, c->rope_high_freq = r->high_freq;
+    c->rope_attention_factor = r->attention_factor;
+    c->rope_original_max = r->original_max, c->rope_type = r->type, c->rope_truncate = r->truncate;
+}

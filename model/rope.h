@@ -16,4 +16,8 @@ void sl_rope_frequencies(const sl_model_config *c, float *out);
 /* out[count][rope/2][2]: cos and sin of positions first.. , times the attention factor. */
 void sl_rope_table(const sl_model_config *c, int32_t first, int32_t count, float *out);
 
+/* The embedding of the config as a value by itself, and the other way round; the softmax scale is not in that value. */
+sl_rope_config sl_rope_of(const sl_model_config *c);
+void sl_rope_set(sl_model_config *c, const sl_rope_config *r);
+
 #endif

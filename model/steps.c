@@ -152,7 +152,11 @@ sl_status sl_step_experts(sl_pass *p)
                              .top_k = c->num_experts_per_tok,
                              .normalise = c->norm_topk_prob,
                              .zero_refused = c->refused_groups_zero,
-                             .scale = c->routed_scaling_factor};
+                             .scale = c->routed_scaling_factor,
+                             .score = c->route_score,
+                             .table = lw->w[SL_T_ROUTER_TABLE].data,
+                             .ids = p->f->ids,
+                             .vocab = lw->w[SL_T_ROUTER_TABLE].out};
     SL_TRY(sl_pass_run(p, SL_OP_MOE_ROUTE, &r));
     p->pending = true;
     bool simulated = p->m->local_experts > 0 && p->m->local_experts < c->n_routed_experts;

@@ -22,15 +22,60 @@ static float sigmoid(float v)
 
 /* ---- streams_out ---- */
 
+/* m[C][C] from its logits: a softmax of each row, then rows and columns are divided by their sums in turn. */
+static void balance(const sl_streams_out_params *p, float *m)
+{
+    const int32_t n = p->count;
+
+    for (int32_t i = 0; i < n; i++) {
+        float top = m[i * n], sum = 0;
+
+        for (int32_t j = 1; j < n; j++)
+            top = m[i * n + j] > top ? m[i * n + j] : top;
+        for (int32_t j = 0; j < n; j++)
+            sum += m[i * n + j] = expf(m[i * n + j] - top);
+        for (int32_t j = 0; j < n; j++)
+            m[i * n + j] = m[i * n + j] / sum + p->hc_eps;
+    }
+    for (int32_t k = 0; k < 2 * p->iters - 1; k++) {
+        const int32_t line = k % 2 ? n : 1, step = k % 2 ? 1 : n; /* a row, or a column */
+
+        for (int32_t i = 0; i < n; i++) {
+            float sum = 0;
+
+            for (int32_t j = 0; j < n; j++)
+                sum += m[i * line + j * step];
+            for (int32_t j = 0; j < n; j++)
+                m[i * line + j * step] /= sum + p->hc_eps;
+        }
+    }
+}
+
+/* What will be added to the streams: the gates of the second kind, and the matrix. m: the mix of the token, normalised. */
+static void out_gates(const sl_streams_out_params *p, int64_t t, const float *m)
+{
+    const int32_t n = p->count;
+    float *comb = p->comb ? p->comb + t * n * n : NULL;
+
+    for (int32_t k = n; p->post && k < 2 * n; k++)
+        p->post[t * n + k - n] =
+            p->magnitude * sigmoid(m[k] * p->scale[1] + p->base[k]) + (comb ? 0.0f : p->hc_eps);
+    for (int32_t k = 0; comb && k < n * n; k++)
+        comb[k] = m[2 * n + k] * p->scale[2] + p->base[2 * n + k];
+    if (comb)
+        balance(p, comb);
+}
+
 static void out_tokens(void *arg, int64_t first, int64_t count, int worker)
 {
     const ctx *c = arg;
     const sl_streams_out_params *p = c->p;
-    int32_t all = p->count * p->dim, gates = p->post ? 2 * p->count : p->count;
-    float *x = sl_cpu_own(c->cpu, worker), *out = x + all;
+    int32_t all = p->count * p->dim, gates = p->comb   ? (2 + p->count) * p->count
+                                             : p->post ? 2 * p->count
+                                                       : p->count;
+    float *x = sl_cpu_own(c->cpu, worker), *out = x + all, m[(2 + SL_STREAMS_MAX) * SL_STREAMS_MAX];
 
     for (int64_t t = first; t < first + count; t++) {
-        const float *mix = p->mix + t * gates;
         double sum = 0;
 
         sl_load_f32(p->act, p->streams, t * all, all, x);
@@ -38,17 +83,17 @@ static void out_tokens(void *arg, int64_t first, int64_t count, int worker)
             sum += (double)x[i] * (double)x[i];
         float inv = (float)(1.0 / sqrt(sum / all + (double)p->eps));
 
+        for (int32_t k = 0; k < gates; k++)
+            m[k] = p->mix[t * gates + k] * inv;
         memset(out, 0, sizeof(float) * (size_t)p->dim);
         for (int32_t k = 0; k < p->count; k++) {
-            float pre = sigmoid(mix[k] * inv * p->scale[0] + p->base[k]) + p->hc_eps;
+            float pre = sigmoid(m[k] * p->scale[0] + p->base[k]) + p->hc_eps;
 
             for (int32_t i = 0; i < p->dim; i++)
                 out[i] += pre * x[k * p->dim + i];
         }
         sl_store_f32(p->act, out, p->dim, p->out, t * p->dim);
-        for (int32_t k = p->count; k < gates; k++)
-            p->post[t * p->count + k - p->count] =
-                p->magnitude * sigmoid(mix[k] * inv * p->scale[1] + p->base[k]) + p->hc_eps;
+        out_gates(p, t, m);
     }
 }
 
@@ -66,24 +111,34 @@ const sl_op_impl sl_cpu_streams_out = {.run = run_streams_out};
 
 /* ---- streams_add ---- */
 
+/* Stream k with the addition of y, from the streams `all` as they were. */
+static void add_to(const sl_streams_add_params *p, int64_t t, int32_t k, const float *all, const float *y,
+                   float *x)
+{
+    const float post = p->post[t * p->count + k], *comb = p->comb ? p->comb + t * p->count * p->count : NULL;
+
+    for (int32_t i = 0; i < p->dim; i++)
+        x[i] = comb ? post * y[i] : all[k * p->dim + i] + post * y[i];
+    for (int32_t j = 0; comb && j < p->count; j++)
+        for (int32_t i = 0; i < p->dim; i++)
+            x[i] += comb[j * p->count + k] * all[j * p->dim + i];
+}
+
 static void add_tokens(void *arg, int64_t first, int64_t count, int worker)
 {
     const ctx *c = arg;
     const sl_streams_add_params *p = c->p;
-    float *x = sl_cpu_own(c->cpu, worker), *y = x + p->dim;
+    float *x = sl_cpu_own(c->cpu, worker), *y = x + p->dim, *all = y + p->dim;
+    const int64_t n = (int64_t)p->count * p->dim;
 
     for (int64_t t = first; t < first + count; t++) {
         sl_load_f32(p->act, p->y, t * p->dim, p->dim, y);
+        if (p->post)
+            sl_load_f32(p->act, p->streams, t * n, n, all);
         for (int32_t k = 0; k < p->count; k++) {
-            int64_t at = (t * p->count + k) * p->dim;
-
-            if (p->post) {
-                float post = p->post[t * p->count + k];
-                sl_load_f32(p->act, p->streams, at, p->dim, x);
-                for (int32_t i = 0; i < p->dim; i++)
-                    x[i] += post * y[i];
-            }
-            sl_store_f32(p->act, p->post ? x : y, p->dim, p->streams, at);
+            if (p->post)
+                add_to(p, t, k, all, y, x);
+            sl_store_f32(p->act, p->post ? x : y, p->dim, p->streams, t * n + (int64_t)k * p->dim);
         }
     }
 }
@@ -92,7 +147,7 @@ static sl_status run_streams_add(sl_backend *be, const void *params, sl_err *err
 {
     const sl_streams_add_params *p = params;
     ctx c = {(sl_cpu *)be, p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)p->dim, err));
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(float) * (size_t)p->dim * (2 + (size_t)p->count), err));
     sl_cpu_for(c.cpu, p->tokens, 2 * (int64_t)p->count * p->dim, add_tokens, &c);
     return SL_OK;
 }

@@ -13,7 +13,7 @@ static cf_kind kind_of(sl_dtype act)
     return act == SL_BF16 ? CF_BF16 : CF_F32;
 }
 
-/* T, dim, count, act, post */
+/* T, dim, count, act, post, times that a matrix is balanced */
 static void streams_out(cf_run *r, const int64_t *a)
 {
     sl_streams_out_params p = {.tokens = (int32_t)r->n,
@@ -22,24 +22,29 @@ static void streams_out(cf_run *r, const int64_t *a)
                                .act = (sl_dtype)a[3],
                                .eps = 1e-5f,
                                .hc_eps = 1e-3f,
-                               .magnitude = 1.75f};
-    int64_t gates = a[4] ? 2 * a[2] : a[2];
+                               .magnitude = 1.75f,
+                               .iters = (int32_t)a[5]};
+    int64_t gates = a[5] ? (2 + a[2]) * a[2] : a[4] ? 2 * a[2] : a[2], scales = a[5] ? 3 : a[4] ? 2 : 1;
 
     p.streams = cf_matrix(r, 1, r->first, r->n, a[1] * a[2], a[1] * a[2], p.act, 3);
     p.mix = cf_matrix(r, 2, r->first, r->n, gates, gates, SL_F32, 8);
     p.base = cf_matrix(r, 3, 0, 1, gates, gates, SL_F32, 1);
-    p.scale = cf_matrix(r, 4, 0, 1, a[4] ? 2 : 1, a[4] ? 2 : 1, SL_F32, 2);
+    p.scale = cf_matrix(r, 4, 0, 1, scales, scales, SL_F32, 2);
     p.out = cf_mem(r, NULL, (size_t)(r->n * a[1]) * e(p.act));
     if (a[4])
         p.post = cf_mem(r, NULL, 4 * (size_t)(r->n * a[2]));
+    if (a[5])
+        p.comb = cf_mem(r, NULL, 4 * (size_t)(r->n * a[2] * a[2]));
     cf_op(r, SL_OP_STREAMS_OUT, &p);
     cf_work(r, (double)r->n * (double)(a[1] * (a[2] + 1)) * (double)e(p.act), 0, SL_F32, 0);
     cf_out_tokens(r, "out", p.out, (size_t)a[1] * e(p.act), kind_of(p.act), 2e-6);
     if (a[4])
         cf_out_tokens(r, "post", p.post, 4 * (size_t)a[2], CF_F32, 2e-6);
+    if (a[5])
+        cf_out_tokens(r, "comb", p.comb, 4 * (size_t)(a[2] * a[2]), CF_F32, 1e-5);
 }
 
-/* T, dim, count, act, post */
+/* T, dim, count, act, post, mixed */
 static void streams_add(cf_run *r, const int64_t *a)
 {
     sl_streams_add_params p = {
@@ -51,6 +56,8 @@ static void streams_add(cf_run *r, const int64_t *a)
     p.y = cf_matrix(r, 2, r->first, r->n, a[1], a[1], p.act, 2);
     if (a[4])
         p.post = cf_matrix(r, 3, r->first, r->n, a[2], a[2], SL_F32, 2);
+    if (a[5])
+        p.comb = cf_matrix(r, 4, r->first, r->n, a[2] * a[2], a[2] * a[2], SL_F32, 1);
     cf_op(r, SL_OP_STREAMS_ADD, &p);
     cf_work(r, (double)r->n * (double)(a[1] * (2 * a[2] + 1)) * (double)e(p.act), 0, SL_F32, 0);
     cf_out_tokens(r, "streams", p.streams, row, kind_of(p.act), 1e-6);
@@ -130,10 +137,19 @@ static const cf_case cases[] = {
     {SL_OP_STREAMS_OUT, "T=3 dim=64 C=16 f32", streams_out, {3, 64, 16, F, 1}, CF_SPLIT},
     {SL_OP_STREAMS_OUT, "T=3 dim=129 C=1 f32 head", streams_out, {3, 129, 1, F, 0}, CF_SPLIT},
     {SL_OP_STREAMS_OUT, "T=3 dim=260 C=4 bf16 head", streams_out, {3, 260, 4, B, 0}, CF_SPLIT},
+    {SL_OP_STREAMS_OUT, "T=5 dim=37 C=3 f32 mixed once", streams_out, {5, 37, 3, F, 1, 1}, CF_SPLIT},
+    {SL_OP_STREAMS_OUT, "T=4 dim=300 C=4 bf16 mixed", streams_out, {4, 300, 4, B, 1, 20}, CF_SPLIT},
+    {SL_OP_STREAMS_OUT, "T=3 dim=65 C=16 f32 mixed", streams_out, {3, 65, 16, F, 1, 5}, CF_SPLIT},
+    {SL_OP_STREAMS_OUT, "T=3 dim=64 C=1 f32 mixed", streams_out, {3, 64, 1, F, 1, 2}, CF_SPLIT},
+    {SL_OP_STREAMS_OUT, "T=64 dim=4096 C=4 bf16 mixed", streams_out, {64, 4096, 4, B, 1, 20}, CF_PERF_ONLY},
     {SL_OP_STREAMS_OUT, "T=64 dim=4096 C=4 bf16", streams_out, {64, 4096, 4, B, 1}, CF_PERF_ONLY},
     {SL_OP_STREAMS_ADD, "T=5 dim=37 C=3 f32", streams_add, {5, 37, 3, F, 1}, CF_SPLIT},
     {SL_OP_STREAMS_ADD, "T=4 dim=300 C=4 bf16", streams_add, {4, 300, 4, B, 1}, CF_SPLIT},
     {SL_OP_STREAMS_ADD, "T=4 dim=130 C=4 f32 copies", streams_add, {4, 130, 4, F, 0}, CF_SPLIT},
+    {SL_OP_STREAMS_ADD, "T=5 dim=37 C=3 f32 mixed", streams_add, {5, 37, 3, F, 1, 1}, CF_SPLIT},
+    {SL_OP_STREAMS_ADD, "T=4 dim=300 C=4 bf16 mixed", streams_add, {4, 300, 4, B, 1, 1}, CF_SPLIT},
+    {SL_OP_STREAMS_ADD, "T=3 dim=65 C=16 f32 mixed", streams_add, {3, 65, 16, F, 1, 1}, CF_SPLIT},
+    {SL_OP_STREAMS_ADD, "T=64 dim=4096 C=4 bf16 mixed", streams_add, {64, 4096, 4, B, 1, 1}, CF_PERF_ONLY},
     {SL_OP_STREAMS_ADD, "T=64 dim=4096 C=4 bf16", streams_add, {64, 4096, 4, B, 1}, CF_PERF_ONLY},
     {SL_OP_STREAMS_ADD, "streams and gates refused", refused, {1}, 0},
     {SL_OP_SIGMOID_MUL, "T=5 dim=37 f32", sigmoid_mul, {5, 37, 40, 44, F, 0}, CF_SPLIT},

@@ -68,6 +68,12 @@ void ref_labels_scores(const void *params);
 /* and those of kernels/blocks.h, in ref_blocks.c. */
 void ref_block_scores(const void *params);
 void ref_block_lists(const void *params);
+/* ref_entries.c: the ops of kernels/entries.h. */
+void ref_head_rotate(const void *params);
+void ref_entries_append(const void *params);
+void ref_entry_scores(const void *params);
+void ref_ring_attn(const void *params);
+void ref_ring_store(const void *params);
 /* and those of kernels/window.h. */
 void ref_window_votes(const void *params);
 void ref_kept_lists(const void *params);

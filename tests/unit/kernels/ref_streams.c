@@ -52,10 +52,48 @@ void ref_join(const void *params)
                                  : ref_at(p->b, p->act, t * p->dim_b + i - p->dim_a));
 }
 
+/* The matrix of a token from its normalised mix m: column j of row i is M[i * n + j]. */
+static void balance(const sl_streams_out_params *p, const double *m, float *out)
+{
+    const int64_t n = p->count;
+    double M[SL_STREAMS_MAX][SL_STREAMS_MAX];
+
+    for (int64_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < n; j++)
+            sum += M[i][j] =
+                exp(m[2 * n + i * n + j] * (double)p->scale[2] + (double)p->base[2 * n + i * n + j]);
+        for (int64_t j = 0; j < n; j++)
+            M[i][j] = M[i][j] / sum + (double)p->hc_eps;
+    }
+    for (int32_t k = 0; k < p->iters; k++) {
+        for (int64_t i = 0; k > 0 && i < n; i++) {
+            double sum = 0;
+            for (int64_t j = 0; j < n; j++)
+                sum += M[i][j];
+            for (int64_t j = 0; j < n; j++)
+                M[i][j] /= sum + (double)p->hc_eps;
+        }
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int64_t i = 0; i < n; i++)
+                sum += M[i][j];
+            for (int64_t i = 0; i < n; i++)
+                M[i][j] /= sum + (double)p->hc_eps;
+        }
+    }
+    for (int64_t i = 0; i < n * n; i++)
+        out[i] = (float)M[i / n][i % n];
+}
+
 void ref_streams_out(const void *params)
 {
     const sl_streams_out_params *p = params;
-    int64_t count = p->count, dim = p->dim, gates = p->post ? 2 * count : count;
+    int64_t count = p->count, dim = p->dim,
+            gates = p->comb   ? (2 + count) * count
+                    : p->post ? 2 * count
+                              : count;
+    double m[(2 + SL_STREAMS_MAX) * SL_STREAMS_MAX];
 
     for (int64_t t = 0; t < p->tokens; t++) {
         double square = 0;
@@ -79,7 +117,11 @@ void ref_streams_out(const void *params)
                 (float)((double)p->magnitude *
                             sigmoid((double)p->mix[t * gates + count + c] * by * (double)p->scale[1] +
                                     (double)p->base[count + c]) +
-                        (double)p->hc_eps);
+                        (p->comb ? 0 : (double)p->hc_eps));
+        for (int64_t i = 0; i < gates; i++)
+            m[i] = (double)p->mix[t * gates + i] * by;
+        if (p->comb)
+            balance(p, m, p->comb + t * count * count);
     }
 }
 
@@ -88,12 +130,16 @@ void ref_streams_add(const void *params)
     const sl_streams_add_params *p = params;
 
     for (int64_t t = 0; t < p->tokens; t++)
-        for (int64_t c = 0; c < p->count; c++)
-            for (int64_t i = 0; i < p->dim; i++) {
-                int64_t at = (t * p->count + c) * p->dim + i;
-                double y = ref_at(p->y, p->act, t * p->dim + i);
+        for (int64_t i = 0; i < p->dim; i++) {
+            double x[SL_STREAMS_MAX], y = ref_at(p->y, p->act, t * p->dim + i);
 
-                ref_put(p->streams, p->act, at,
-                        p->post ? ref_at(p->streams, p->act, at) + (double)p->post[t * p->count + c] * y : y);
+            for (int64_t c = 0; c < p->count; c++)
+                x[c] = p->post ? ref_at(p->streams, p->act, (t * p->count + c) * p->dim + i) : 0;
+            for (int64_t c = 0; c < p->count; c++) {
+                double v = p->post ? (double)p->post[t * p->count + c] * y + (p->comb ? 0 : x[c]) : y;
+                for (int64_t j = 0; p->comb && j < p->count; j++)
+                    v += (double)p->comb[(t * p->count + j) * p->count + c] * x[j];
+                ref_put(p->streams, p->act, (t * p->count + c) * p->dim + i, v);
             }
+        }
 }

