@@ -44,6 +44,8 @@ static const cost_key keys[] = {
     {"decode", "device_bytes", COST_REAL, AT(decode.device_bytes), 0, 1e15, false},
     {"decode", "bytes_per_request", COST_REAL, AT(decode.bytes_per_request), 0, 1e12, false},
     {"decode", "bytes_per_token", COST_REAL, AT(decode.bytes_per_token), 0, 1e9, false},
+    {"decode", "join_us", COST_REAL, AT(decode.join_us), 0, 1e9, false},
+    {"decode", "join_ns_per_token", COST_REAL, AT(decode.join_ns_per_token), 0, 1e9, false},
     {"link", "gb_per_s", COST_REAL, AT(link.gb_per_s), 1e-6, 1e6, true},
     {"link", "us", COST_REAL, AT(link.us), 0, 1e9, false},
     {"disk", "read_gb_per_s", COST_REAL, AT(disk.read_gb_per_s), 0, 1e6, false},

@@ -38,6 +38,7 @@ typedef struct sl_sim_costs {
         double ms_per_million_tokens; /* more, by the sum of their contexts */
         double device_bytes; /* of the device for the cache; 0: only decode.max_batch bounds the batch */
         double bytes_per_request, bytes_per_token;
+        double join_us, join_ns_per_token; /* of a request that joins the batch, added to its first step */
     } decode;
     struct {
         double gb_per_s, us;

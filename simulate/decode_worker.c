@@ -249,9 +249,9 @@ double sl_sim_decode_step(sl_sim_worker *w)
 {
     sl_sim *s = w->s;
     sl_sim_decode *d = &w->decode;
-    double tokens = 0, ns = 0;
+    double tokens = 0, ns = 0, joining = 0;
     for (sl_ticket *t; (t = sl_admission_next(&d->core)) && joins(w, t);)
-        ;
+        joining += s->c->decode.join_us * 1e3 + t->n_tokens * s->per_token * s->c->decode.join_ns_per_token;
     if (w->role == SL_ROLE_BOTH)
         sl_sim_prompts_admit(w);
     grow(w);
@@ -263,7 +263,7 @@ double sl_sim_decode_step(sl_sim_worker *w)
     }
     if (d->decoding) {
         /* a simulated token stands for per_token tokens, one after another */
-        ns = s->per_token * sl_sim_decode_ns(s->c, d->decoding, tokens * s->per_token);
+        ns = joining + s->per_token * sl_sim_decode_ns(s->c, d->decoding, tokens * s->per_token);
         s->out.steps++;
         s->out.step_requests += (uint64_t)d->decoding;
         s->out.decode_ns += ns;

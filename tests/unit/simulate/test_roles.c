@@ -37,7 +37,6 @@ static void setup(void)
     cfg.prefill.chunk_tokens = 640;
     cfg.both.max_stall_ms = 0;
     cfg.decode.max_batch = 64;
-    cfg.decode.max_waiting = 64;
     cfg.router.max_queue = 4096;
     ck_assert_msg(sl_sim_costs_parse(simple, strlen(simple), "simple", &costs, &err) == SL_OK, "%s",
                   err.text);
@@ -124,6 +123,18 @@ START_TEST(ranks_of_a_group_step_together)
     ck_assert_double_eq_tol(group.itl_ms.max, 32, 0.1); /* and 2 ms of exchange */
     ck_assert_double_eq_tol(group.itl_ms.p50, 12, 0.1);
     ck_assert_double_eq_tol(alone.tokens_computed, group.tokens_computed, 0.01);
+}
+END_TEST
+
+/* The first step of a request has what it takes to join the batch; the others have not. */
+START_TEST(joining_is_part_of_the_first_step)
+{
+    costs.decode.join_us = 5000;
+    costs.decode.join_ns_per_token = 1000;
+    sl_sim_result r = simulate_text(one, 1, 1);
+    ck_assert_double_eq_tol(r.itl_ms.max, 15.64, 0.1);
+    ck_assert_double_eq_tol(r.itl_ms.p50, 10, 0.1);
+    ck_assert_double_eq_tol(r.tpot_ms.p50, 10 + 5.64 / 9, 0.01);
 }
 END_TEST
 
@@ -221,6 +232,7 @@ int main(void)
     tcase_add_test(t, a_prompt_holds_a_stream_back_as_far_as_it_may);
     tcase_add_test(t, a_cached_prefix_is_not_computed_again);
     tcase_add_test(t, ranks_of_a_group_step_together);
+    tcase_add_test(t, joining_is_part_of_the_first_step);
     tcase_add_loop_test(t, nothing_is_lost, 0, SL_COUNT(shapes));
     tcase_add_loop_test(t, impossible_workers_are_refused, 0, SL_COUNT(impossible));
     tcase_add_test(t, a_search_keeps_groups_whole);
