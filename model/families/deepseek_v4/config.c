@@ -192,18 +192,14 @@ static sl_status read_ropes(sl_config_reader *x)
 
 static sl_status read_score(sl_config_reader *x)
 {
-    static const char *const names[] = {[SL_ROUTE_SIGMOID] = "sigmoid",
-                                        [SL_ROUTE_SOFTMAX] = "softmax",
-                                        [SL_ROUTE_SQRT_SOFTPLUS] = "sqrtsoftplus"};
     const char *name = NULL;
     SL_TRY(sl_cfg_string(x, x->root, "scoring_func", &name));
-    for (size_t i = 0; i < SL_COUNT(names); i++)
-        if (name && strcmp(name, names[i]) == 0) {
-            x->c->route_score = (sl_route_score)i;
-            return SL_OK;
-        }
-    return sl_cfg_cannot(x, "scoring_func: \"%.32s\" is none of sqrtsoftplus, sigmoid and softmax",
-                         name ? name : "");
+    if (!name || (strcmp(name, "sqrtsoftplus") != 0 && strcmp(name, "sigmoid") != 0))
+        return sl_cfg_cannot(x,
+                             "scoring_func: \"%.32s\" is not supported, \"sqrtsoftplus\" and \"sigmoid\" are",
+                             name ? name : "");
+    x->c->route_score = strcmp(name, "sigmoid") == 0 ? SL_ROUTE_SIGMOID : SL_ROUTE_SQRT_SOFTPLUS;
+    return SL_OK;
 }
 
 static sl_status read_reals(sl_config_reader *x)

@@ -1,7 +1,7 @@
 /*
  * DeepSeek-V4 against Hugging Face transformers, through the engine: logits within 1e-4 and the same greedy tokens; and bits that
- * do not depend on chunks, on residency, on the threads, on what a page held before, or on a restart from a snapshot. The goldens
- * are made by tests/golden/model/make_families.py; run from the repository's root.
+ * do not depend on chunks, on residency, on the threads, on what pages and states held before. The
+ * goldens are made by tests/golden/model/make_v4.py; run from the repository's root. tests/e2e/test_v4.py has the clusters.
  */
 #include <check.h>
 #include <math.h>
@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "fix.h"
-#include "kvstore/snapshot.h"
 #include "model/safetensors.h"
 #include "tests/unit/run_suite.h"
 
@@ -64,7 +63,7 @@ static void read_text(const sl_safetensors *g, int i, fix_text *t)
 }
 
 /* The longest prompt. */
-static inline void read_last(const sl_safetensors *g, fix_text *t)
+static void read_last(const sl_safetensors *g, fix_text *t)
 {
     int last = 0;
     while (part(g, last + 1, "ids"))
@@ -113,12 +112,68 @@ START_TEST(equals_transformers)
 }
 END_TEST
 
+/* The hash of the logits after every token from the prompt's last one on. spill: the sequence becomes hierarchical after the
+ * prompt. used: the pages and the state belonged to another text before. */
+static void hashes(fix *f, const fix_text *want, int32_t chunk, bool spill, bool used, sl_key *out)
+{
+    fix_run r = {0};
+    fix_text t = *want, other = {.n = want->n};
+    sl_err err = {0};
+    for (int32_t i = 0; used && i < other.n; i++)
+        other.ids[i] = want->ids[other.n - 1 - i];
+    if (used) {
+        fix_seq_open(f, &r, SL_RESIDENT, 0, want->n + GREEDY);
+        fix_feed(f, &r, &other, other.n, CONTEXT);
+        fix_seq_close(f, &r, false);
+        r = (fix_run){0};
+    }
+    fix_seq_open(f, &r, SL_RESIDENT, 0, want->n + GREEDY);
+    out[0] = fix_hash(f, fix_feed(f, &r, &t, want->n, chunk));
+    if (spill)
+        ck_assert_msg(sl_engine_seq_spill(f->engine, r.seq, &err) == SL_OK, "%s", err.text);
+    for (int32_t k = 1; k <= GREEDY; k++) {
+        t.n = want->n + k;
+        out[k] = fix_hash(f, fix_feed(f, &r, &t, t.n, 1));
+    }
+    fix_seq_close(f, &r, false);
+}
+
+START_TEST(bits_do_not_depend_on_the_way)
+{
+    static const struct {
+        int32_t chunk;
+        bool spill, used;
+        int threads;
+    } ways[] = {{CONTEXT, false, false, 1},
+                {1, false, true, 1},
+                {7, false, false, 2},
+                {64, true, true, 1},
+                {23, true, false, 2}};
+    const sl_dtype act = _i % 2 ? SL_BF16 : SL_F32;
+    sl_safetensors *g = open_golden(cases[_i / 2]);
+    sl_key first[GREEDY + 1], now[GREEDY + 1];
+    fix_text t;
+    read_last(g, &t);
+    for (size_t w = 0; w < SL_COUNT(ways); w++) {
+        fix f;
+        open_case(&f, cases[_i / 2], act, ways[w].threads);
+        hashes(&f, &t, ways[w].chunk, ways[w].spill, ways[w].used, w ? now : first);
+        for (int32_t k = 0; w && k <= GREEDY; k++)
+            ck_assert_msg(memcmp(&now[k], &first[k], sizeof now[k]) == 0,
+                          "%s: way %zu differs after token %d", cases[_i / 2], w, k);
+        fix_close(&f);
+    }
+    sl_st_close(g);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("engine/v4");
     TCase *t = tcase_create("v4");
     tcase_set_timeout(t, 240);
     tcase_add_loop_test(t, equals_transformers, 0, SL_COUNT(cases));
+    add_variants(t, bits_do_not_depend_on_the_way, 2 * SL_COUNT(cases));
     suite_add_tcase(s, t);
     return run_suite(s);
 }
