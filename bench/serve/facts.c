@@ -41,6 +41,9 @@ static sl_status add_worker(serve_facts *f, const json_t *w, sl_err *err)
     snprintf(host, sizeof host, "%.*s", (int)(colon - address), address);
     SL_TRY(sl_bench_http(host, (int)strtol(colon + 1, NULL, 10), "/metrics", NULL, &page, NULL, err));
     f->worker_cpu_s += at_least_0(sl_bench_metric_sum(page, "process_cpu_seconds_total"));
+    f->prompt_tokens += at_least_0(sl_bench_metric_sum(page, "sluice_prefill_tokens_total"));
+    f->chunks += at_least_0(sl_bench_metric_sum(page, "sluice_prefill_chunk_seconds_count"));
+    f->chunk_s += at_least_0(sl_bench_metric_sum(page, "sluice_prefill_chunk_seconds_sum"));
     if (strcmp(role, "prefill") != 0)
         add_decoder(f, page);
     free(page);

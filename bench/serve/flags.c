@@ -93,8 +93,8 @@ static bool parse(serve_flags *f, own_sampling *s, sl_arg_list *sets, int argc, 
         {"selection", SL_ARG_CHOICE, &f->selection, "NAME",
          "With --cached: draw what attention reads, of which this share stays from step to step, as `sluice bench decode --profiles` (bench.selection).",
          0, 0, sl_profile_names()},
-        {"tokens", SL_ARG_INT, &f->tokens, "N", "Tokens of a stream at most. Default 2000.", 2, 1 << 24,
-         NULL},
+        {"tokens", SL_ARG_INT, &f->tokens, "N",
+         "Tokens of a stream at most; 1: prompts alone are measured. Default 2000.", 1, 1 << 24, NULL},
         {"seconds", SL_ARG_REAL, &f->seconds, "S", "Length of a measurement. Default 4.", 0.01, 3600, NULL},
         {"whole", SL_ARG_FLAG, &f->whole, NULL,
          "Let every stream run to its end and check that it has all its tokens; without it streams are ended after the measurement.",
@@ -125,6 +125,8 @@ static bool check(const serve_flags *f)
 {
     if (f->selection && !f->cached)
         return wrong("--selection needs --cached, from whose tokens it draws");
+    if (f->tokens == 1 && (f->cached || f->modes.n > 1))
+        return wrong("--tokens 1 measures prompts: --cached and several --modes are for streams");
     if (f->url && (f->cached || f->config || f->n_sets))
         return wrong(
             "--url: the cluster runs; --config, --set, --cached and --selection are for one that is started");

@@ -156,23 +156,40 @@ static sl_status start(const serve_flags *f, const sl_config *cfg, sl_bench_clus
 
 /* ---- the table ---- */
 
+static void print_head(const serve_flags *f, FILE *out, bool csv)
+{
+    (f->tokens == 1 ? serve_print_prompts_head : serve_print_head)(out, csv);
+}
+
+static void print_row(const serve_flags *f, FILE *out, bool csv, const serve_row *r)
+{
+    (f->tokens == 1 ? serve_print_prompts : serve_print_row)(out, csv, r);
+}
+
+static sl_status point(const serve_flags *f, const serve_target *t, const prompts *p, int32_t n, int mode,
+                       serve_row *row, sl_err *err)
+{
+    return f->tokens == 1 ? serve_prompts(f, t, p->ids, p->lengths, n, row, err)
+                          : serve_point(f, t, p->ids, p->lengths, n, mode, row, err);
+}
+
 /* A point that fails is reported, and the others follow while the cluster answers. */
 static sl_status run_points(const serve_flags *f, const serve_target *t, const prompts *p, FILE *csv,
                             sl_err *err)
 {
     sl_status worst = SL_OK;
-    serve_print_head(stdout, false);
+    print_head(f, stdout, false);
     if (csv)
-        serve_print_head(csv, true);
+        print_head(f, csv, true);
     for (int i = 0; i < f->streams.n; i++)
         for (int k = 0; k < f->modes.n; k++) {
             serve_row row = {0};
             sl_err why = {0};
-            sl_status st = serve_point(f, t, p->ids, p->lengths, f->streams.v[i], f->modes.v[k], &row, &why);
+            sl_status st = point(f, t, p, f->streams.v[i], f->modes.v[k], &row, &why);
             if (st == SL_OK) {
-                serve_print_row(stdout, false, &row);
+                print_row(f, stdout, false, &row);
                 if (csv)
-                    serve_print_row(csv, true, &row);
+                    print_row(f, csv, true, &row);
             } else {
                 fprintf(stderr, "sluice bench serve: %d streams, %s: %s\n", f->streams.v[i],
                         serve_mode_names[f->modes.v[k]], why.text);

@@ -16,6 +16,10 @@
  *                      sluice_decode_tokens_sent_seconds; written_*: from their arrival at the router to the sockets of all clients;
  *                      whole_*: from the end of the step to those sockets, empty where the router and the workers do not share a host
  *
+ * With --tokens 1 prompts alone are measured, from the first request to the last answer, and the columns are others: tokens_per_s is
+ * what is served, by the workers' counters; chunk_tokens_per_s divides by the time of the steps alone
+ * (sluice_prefill_chunk_seconds), of one worker; ratio: the share of the time in which such a step ran.
+ *
  * The measurement begins when every stream has a token, and ends after --seconds or when a stream ends.
  */
 #ifndef SL_BENCH_SERVE_SERVE_H
@@ -68,7 +72,8 @@ typedef struct serve_facts {
         after_ns; /* around the reading: a measurement counts both, so a ratio is never too small */
     int decoders;
     double running, tokens, steps, step_s;
-    double idle_s; /* < 0: not counted */
+    double prompt_tokens, chunks, chunk_s; /* of prompts: computed, steps with some, their time */
+    double idle_s;                         /* < 0: not counted */
     double router_cpu_s, worker_cpu_s;
     sl_bench_histogram sent, written, whole; /* of tokens */
 } serve_facts;
@@ -89,6 +94,11 @@ typedef struct serve_row {
 /* Drives n streams: prompts[i] is that of stream i. The caller frees row->load, also after a failure. */
 sl_status serve_point(const serve_flags *f, const serve_target *t, int32_t *const *prompts,
                       const int32_t *lengths, int32_t n, int mode, serve_row *row, sl_err *err);
+/* The same for prompts alone; prompts that are in the cache already are an error. */
+sl_status serve_prompts(const serve_flags *f, const serve_target *t, int32_t *const *prompts,
+                        const int32_t *lengths, int32_t n, serve_row *row, sl_err *err);
+void serve_print_prompts_head(FILE *out, bool csv);
+void serve_print_prompts(FILE *out, bool csv, const serve_row *r);
 /* A head, and a row: as CSV, or (csv false) for people. */
 void serve_print_head(FILE *out, bool csv);
 void serve_print_row(FILE *out, bool csv, const serve_row *r);

@@ -180,6 +180,7 @@ static void check_served(int streams, int prompt, const char *mode)
 START_TEST(bench_serve)
 {
     fails("bench serve --selection keep85", 2, "--selection needs --cached");
+    fails("bench serve --tokens 1 --cached", 2, "--tokens 1 measures prompts");
     fails("bench serve --url x", 2, "name --grpc-port");
     fails("bench serve --url http://nowhere:1x --api http", 1, "want http://HOST:PORT");
     fails("bench serve --set model.path=models/tiny-v32 --cached", 1, "needs model.load_format dummy");
@@ -210,6 +211,22 @@ START_TEST(bench_serve)
 }
 END_TEST
 
+/* Prompts alone: all of their tokens are computed, in chunks whose time is part of the whole. */
+START_TEST(bench_serve_prompts)
+{
+    int status = run(SERVED "--streams 5 --prompt 300 --tokens 1 --set prefill.chunk_tokens=128", true);
+    ck_assert_msg(status == 0, "status %d: %s", status, output);
+    const char *row = strstr(output, "\n      5     300 ");
+    double ttft[2], rate, chunks, each, own, ratio;
+    ck_assert_msg(row != NULL, "%s", output);
+    ck_assert_int_eq(sscanf(row, "%*d %*d %lf %lf %lf %lf %lf %lf %lf", &ttft[0], &ttft[1], &rate, &chunks,
+                            &each, &own, &ratio),
+                     7);
+    ck_assert_msg(ttft[0] > 0 && ttft[1] >= ttft[0] && ratio > 0 && ratio <= 1 && own >= rate, "%s", row);
+    ck_assert_msg(chunks >= 12 && chunks * each > 1495 && chunks * each < 1505, "%s", row);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     Suite *s = suite_create("bench");
@@ -222,8 +239,9 @@ int main(int argc, char **argv)
     !defined __SANITIZE_THREAD__ /* clusters under sanitizers: end-to-end tests */
     tcase_add_test(c, bench_ttft);
     tcase_add_test(c, bench_serve);
+    tcase_add_test(c, bench_serve_prompts);
 #else
-    (void)bench_ttft, (void)bench_serve;
+    (void)bench_ttft, (void)bench_serve, (void)bench_serve_prompts;
 #endif
     suite_add_tcase(s, c);
     return program_main(argc, argv, s);
