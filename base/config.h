@@ -201,6 +201,7 @@ typedef struct sl_config {
         int client_timeout_ms;
         sl_cfg_choice chat_template;
         bool parse_special;
+        char traces[SL_CFG_PATH_BYTES];
     } router;
     struct {
         sl_log_level level;

@@ -341,6 +341,10 @@ const sl_option sl_cfg_own[] = {
         "Whether text of clients that spells a special token becomes that token, where a request does not say "
         "it (field parse_special). false: prompts and messages are ordinary text, so what a user writes cannot "
         "end a turn or begin another one; the chat template's own tokens stay special."),
+    STR(router, traces, "",
+        "OpenTelemetry collector that gets traces of requests over OTLP/HTTP, as http://HOST[:PORT][/PATH] [sample=X]. The port is 4318 "
+        "and the path /v1/traces unless given. sample: the share of the requests whose traces it gets, 1 unless given; a client that "
+        "sends a traceparent decides itself. Empty: none. `sluice trace` shows the last requests in any case."),
 
     ENUM(
         log, level, "info", levels,

@@ -82,6 +82,10 @@ static const sl_metric_def table[] = {
             "Requests started again after a worker failed or refused, by the stage that was lost."),
     COUNTER("sluice_stream_resumes_total", R, "",
             "Streams that another worker continued after tokens had been sent."),
+    COUNTER(
+        "sluice_trace_spans_total", R, "result=exported|dropped|failed",
+        "Spans of traces by what became of them: the collector has them; there was no room to keep them for it; it did not take "
+        "them."),
     COUNTER("sluice_client_disconnects_total", R, "",
             "Requests cancelled because their client closed the connection."),
     COUNTER("sluice_http_responses_total", R, "path,code", "HTTP responses."),

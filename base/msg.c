@@ -4,9 +4,8 @@
  * always what the other side reads; for this reason the descriptions are not divided. Names for logs are in msg_names.c.
  *
  * The decoder must be safe for any input: every count is compared with the bytes that are present before anything is
- * allocated (base/wire.h), enumerations and bounds between fields are checked after each field, and the name of the
- * first field that is wrong becomes part of the error. The receiver checks what the fields mean: whether the rid is
- * known, or whether the page is its own.
+ * allocated (base/wire.h), enumerations and bounds between fields are checked after each field, and the first wrong field is
+ * named in the error. The receiver checks what the fields mean: whether the rid is known, whether the page is its own.
  */
 #include "base/msg.h"
 
@@ -295,6 +294,15 @@ static void fields_of_prefilled(codec *c, sl_msg_prefilled *m)
     f_u64(c, "compute_us", &m->compute_us);
     f_u64(c, "ship_us", &m->ship_us);
     f_u64(c, "bytes", &m->bytes);
+    f_u64(c, "overlap_us", &m->overlap_us);
+}
+
+static void fields_of_joined(codec *c, sl_msg_joined *m)
+{
+    f_request(c, &m->rid, &m->attempt);
+    f_u64(c, "load_us", &m->load_us);
+    f_u64(c, "check_us", &m->check_us);
+    f_u64(c, "wait_us", &m->wait_us);
 }
 
 static void fields_of_failed(codec *c, sl_msg_failed *m)
@@ -585,6 +593,8 @@ static bool fields(codec *c, sl_msg *m)
     case SL_MSG_TOKENS:
     case SL_MSG_SCORES:
         return fields_of_tokens(c, &m->tokens), true;
+    case SL_MSG_JOINED:
+        return fields_of_joined(c, &m->joined), true;
     case SL_MSG_DONE:
         return fields_of_done(c, &m->done), true;
     case SL_MSG_RETRACTED:
@@ -708,14 +718,4 @@ void sl_msg_free(sl_msg *msg)
     default:
         break;
     }
-}
-
-const char *sl_load_hangs(const sl_msg_load *l, uint32_t dead_after_ms)
-{
-    uint64_t most = (uint64_t)SL_ENGINE_PATIENCE * dead_after_ms;
-    if (l->engine_age_ms > most)
-        return "its engine makes no progress";
-    if (l->checker_age_ms > most)
-        return "its checker thread makes no progress";
-    return l->copier_age_ms > most ? "its copier thread makes no progress" : NULL;
 }

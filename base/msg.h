@@ -27,6 +27,7 @@
  *   rank     rank     GROUP                none: what the ranks of one group tell each other (worker/group.h)
  *   prefill  decode   SCORES...            none; before COMMIT, if the request asks for them; passed on to the router
  *   decode   router   SCORES..., TOKENS..., then DONE | RETRACTED | FAILED
+ *   decode   router   JOINED               none; for traces: the request has joined the batch
  *   worker   router   BATCH (base/msg_batch.h)   none: several of its messages as one
  *   worker   router   DRAIN                LEAVE, when no request of the router needs the worker any more
  *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
@@ -89,6 +90,7 @@ typedef enum {
     SL_MSG_LOADING,
     SL_MSG_LEAVE,
     SL_MSG_SCORES,
+    SL_MSG_JOINED,
     SL_MSG_TYPE_COUNT,
 } sl_msg_type;
 
@@ -245,6 +247,8 @@ typedef struct sl_msg_prefilled {
     uint32_t attempt;
     uint32_t cached_tokens; /* tokens that were not computed: from its own cache, or pulled */
     uint64_t queue_us, compute_us, ship_us, bytes;
+    uint64_t
+        overlap_us; /* while the prompt was computed, rows were shipped for this time; ship_us comes after it */
 } sl_msg_prefilled;
 
 /* worker -> router: this attempt has ended and is drained; retryable: another worker may succeed. */
@@ -304,6 +308,15 @@ typedef struct sl_msg_tokens {
     sl_msg_token *tokens;
     size_t n_tokens;
 } sl_msg_tokens;
+
+/* decode -> router: the request computes now. What it waited for at this worker, each 0 when it did not: */
+typedef struct sl_msg_joined {
+    uint64_t rid;
+    uint32_t attempt;
+    uint64_t load_us;  /* before RESERVED: pages of its prefix */
+    uint64_t check_us; /* after COMMIT: the checksums */
+    uint64_t wait_us;  /* after the first token: room in a step */
+} sl_msg_joined;
 
 typedef struct sl_msg_done {
     uint64_t rid;
@@ -515,6 +528,7 @@ typedef struct sl_msg {
         sl_msg_peer_welcome peer_welcome;
         sl_msg_commit commit;
         sl_msg_tokens tokens;
+        sl_msg_joined joined;
         sl_msg_done done;
         sl_msg_retracted retracted;
         sl_msg_id id; /* DRAINED */

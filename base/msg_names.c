@@ -42,6 +42,7 @@ const char *sl_msg_type_name(sl_msg_type type)
         [SL_MSG_LOADING] = "loading",
         [SL_MSG_LEAVE] = "leave",
         [SL_MSG_SCORES] = "scores",
+        [SL_MSG_JOINED] = "joined",
     };
     return (unsigned)type < SL_MSG_TYPE_COUNT && names[type] ? names[type] : "unknown";
 }
@@ -89,4 +90,14 @@ const char *sl_cache_state_name(sl_cache_state state)
                                                        [SL_CACHE_DONE] = "done",
                                                        [SL_CACHE_CANCELLED] = "cancelled"};
     return (unsigned)state < SL_CACHE_STATES ? names[state] : "unknown";
+}
+
+const char *sl_load_hangs(const sl_msg_load *l, uint32_t dead_after_ms)
+{
+    uint64_t most = (uint64_t)SL_ENGINE_PATIENCE * dead_after_ms;
+    if (l->engine_age_ms > most)
+        return "its engine makes no progress";
+    if (l->checker_age_ms > most)
+        return "its checker thread makes no progress";
+    return l->copier_age_ms > most ? "its copier thread makes no progress" : NULL;
 }

@@ -34,6 +34,7 @@ int sl_cmd_plan(int argc, char **argv);
 int sl_cmd_cache(int argc, char **argv);
 int sl_cmd_simulate(int argc, char **argv);
 int sl_cmd_top(int argc, char **argv);
+int sl_cmd_trace(int argc, char **argv);
 int sl_cmd_config(int argc, char **argv);
 int sl_cmd_inspect(int argc, char **argv);
 int sl_cmd_verify(int argc, char **argv);

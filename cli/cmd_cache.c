@@ -14,17 +14,6 @@ typedef struct options {
     sl_cache_selection pages;
 } options;
 
-static sl_status read_key(const char *path, char *key, size_t cap, sl_err *err)
-{
-    FILE *f = fopen(path, "r");
-    if (!f)
-        return sl_fail(err, SL_ERR_IO, "--key-file %s: %m", path);
-    bool got = fgets(key, (int)cap, f) != NULL;
-    fclose(f);
-    key[got ? strcspn(key, "\r\n") : 0] = 0;
-    return key[0] ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--key-file %s: the first line is empty", path);
-}
-
 static int on_directory(const char *command, const char *action, const options *o)
 {
     if (o->pages.worker || o->pages.tier || o->pages.prefix || o->pages.status || o->pages.cancel) {
@@ -51,7 +40,7 @@ static int on_router(const char *command, const char *action, const options *o)
     char key[256] = "";
     sl_status st = sl_http_server_parse(o->router, &router, &err);
     if (st == SL_OK && o->key_file)
-        st = read_key(o->key_file, key, sizeof key, &err);
+        st = sl_http_read_key(o->key_file, key, sizeof key, &err);
     if (st != SL_OK)
         return sl_args_fail(command, st, &err);
     router.key = key;

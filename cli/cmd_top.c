@@ -165,17 +165,6 @@ static sl_status ask(const sl_http_server *s, json_t **out, sl_err *err)
     return SL_ERR_REFUSED;
 }
 
-static sl_status read_key(const char *path, char *key, size_t cap, sl_err *err)
-{
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return sl_fail(err, SL_ERR_IO, "--key-file %s: %m", path);
-    bool got = fgets(key, (int)cap, f) != NULL;
-    fclose(f);
-    key[got ? strcspn(key, "\r\n") : 0] = 0;
-    return key[0] ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--key-file %s: the first line is empty", path);
-}
-
 /* Until a signal, or once. */
 static sl_status watch(const sl_http_server *s, int every, bool once, sl_err *err)
 {
@@ -219,7 +208,7 @@ int sl_cmd_top(int argc, char **argv)
         return exit_code;
     sl_status st = sl_http_server_parse(router, &server, &err);
     if (st == SL_OK && key_file)
-        st = read_key(key_file, key, sizeof key, &err);
+        st = sl_http_read_key(key_file, key, sizeof key, &err);
     server.key = key;
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);

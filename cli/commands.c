@@ -49,6 +49,8 @@ const sl_command sl_commands[] = {
      "sluice cache stat --router http://127.0.0.1:8080", sl_cmd_cache},
     {"top", "what the router's live page shows, in a terminal", "sluice top --router http://127.0.0.1:8080",
      sl_cmd_top},
+    {"trace", "where the time of one of the last requests went, for chrome://tracing",
+     "sluice trace chatcmpl-0123456789abcdef01234567 --output trace.json", sl_cmd_trace},
     {"bench", "benchmarks of single parts", "sluice bench transport --help", sl_cmd_bench},
     {"version", "the version", "sluice version", sl_cmd_version},
     {NULL, NULL, NULL, NULL},

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -139,4 +140,15 @@ sl_status sl_http_ask(const sl_http_server *s, const char *method, const char *p
     }
     sl_sb_free(&a);
     return st;
+}
+
+sl_status sl_http_read_key(const char *path, char *key, size_t cap, sl_err *err)
+{
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return sl_fail(err, SL_ERR_IO, "--key-file %s: %m", path);
+    bool got = fgets(key, (int)cap, f) != NULL;
+    fclose(f);
+    key[got ? strcspn(key, "\r\n") : 0] = 0;
+    return key[0] ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--key-file %s: the first line is empty", path);
 }

@@ -27,5 +27,7 @@ sl_status sl_http_answer_read(char *text, size_t len, sl_http_answer *out, sl_er
  * SL_ERR_DEADLINE: nothing came for timeout_s seconds. */
 sl_status sl_http_ask(const sl_http_server *s, const char *method, const char *path, const char *body,
                       int timeout_s, sl_http_answer *out, sl_err *err);
+/* The first line of the file of --key-file, which must not be empty. SL_ERR_IO, SL_ERR_INVALID. */
+sl_status sl_http_read_key(const char *path, char *key, size_t cap, sl_err *err);
 
 #endif

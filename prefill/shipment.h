@@ -107,6 +107,7 @@ typedef struct sl_shipment {
         *sums;     /* [pull_end - own_matched][layers]: the checksums that the decode worker keeps for them */
     bool answered; /* PAGES_CRC has come; sums is NULL if it had none */
     uint64_t lease;     /* of a prefetch, asked for or held; 0: none */
+    uint64_t first_ns;  /* when the first row was posted; 0: none */
     uint64_t finish_ns; /* time of FINISH, after which no piece is added; 0: not yet */
     uint64_t drain_deadline_ns;
 } sl_shipment;

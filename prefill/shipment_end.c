@@ -78,6 +78,11 @@ static void send_scores(sl_prefill_job *j)
     }
 }
 
+static uint64_t overlap_us(const sl_shipment *s)
+{
+    return s->first_ns && s->first_ns < s->finish_ns ? (s->finish_ns - s->first_ns) / 1000 : 0;
+}
+
 static void send_prefilled(sl_prefill *p, sl_prefill_job *j, uint64_t exposed_ns)
 {
     sl_msg m = {.type = SL_MSG_PREFILLED};
@@ -87,7 +92,8 @@ static void send_prefilled(sl_prefill *p, sl_prefill_job *j, uint64_t exposed_ns
                                      .queue_us = j->queue_us,
                                      .compute_us = j->compute_us,
                                      .ship_us = exposed_ns / 1000,
-                                     .bytes = j->ship.bytes};
+                                     .bytes = j->ship.bytes,
+                                     .overlap_us = overlap_us(&j->ship)};
     sl_worker_send_router(p->worker, j->router, &m);
 }
 

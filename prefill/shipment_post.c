@@ -64,6 +64,8 @@ static sl_status post_next(sl_prefill *p, sl_prefill_job *j)
     for (;;) {
         sl_status st =
             j->ship.cursor.walking || j->ship.cursor.held.bytes ? d->path->post(p, j) : SL_INPROGRESS;
+        if (st == SL_OK && !j->ship.first_ns)
+            j->ship.first_ns = sl_now_ns();
         if (st != SL_INPROGRESS)
             return st;
         if (!open_layer(p, j))

@@ -24,6 +24,7 @@
 #include "model/tokenizer.h"
 #include "router/router.h"
 #include "router/stats.h"
+#include "router/trace/context.h"
 
 #define SL_MS 1000000ull /* nanoseconds */
 #define SL_CLIENT_MAX 64
@@ -60,6 +61,7 @@ typedef struct sl_request_spec {
     bool no_text;        /* the client takes token ids only and has no stop strings: no text is made */
     uint32_t timeout_ms; /* 0 = the router's */
     uint64_t arrival_ns; /* when the client's bytes were complete; 0 = now */
+    sl_trace_context trace;
 } sl_request_spec;
 
 void sl_request_spec_init(sl_request_spec *s);
@@ -236,6 +238,10 @@ typedef struct sl_error_info {
 
 /* The last errors, at most cap, the newest first; returns their number. */
 size_t sl_cluster_errors(const sl_router *r, sl_error_info *list, size_t cap);
+
+/* The trace of a call that has ended, as a file for chrome://tracing (trace/trace.h); id: of the client or the answer, the rid of logs,
+ * or that of the trace. malloc'ed. SL_ERR_NOT_FOUND: it is not among the last ones; SL_ERR_NO_MEMORY. */
+sl_status sl_cluster_trace(const sl_router *r, const char *id, char **out);
 
 /* ---- questions about the cache of one worker ---- */
 

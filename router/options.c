@@ -62,6 +62,7 @@ static void client_opts(const sl_config *c, sl_router_opts *o)
     o->handshake_timeout_ms = (uint32_t)c->router.client_timeout_ms / 3;
     o->receive_timeout_ms = (uint32_t)c->router.client_timeout_ms;
     o->idle_timeout_ms = 4 * (uint32_t)c->router.client_timeout_ms;
+    o->traces = c->router.traces;
 }
 
 void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)

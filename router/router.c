@@ -230,9 +230,7 @@ static void on_prepare(uv_prepare_t *h)
 
 static void on_transport(uv_poll_t *h, int status, int events)
 {
-    (void)h;
-    (void)status;
-    (void)events; /* waking was the purpose: prepare progresses */
+    (void)h, (void)status, (void)events; /* waking was the purpose: prepare progresses */
 }
 
 static void begin_drain(sl_router *r)
@@ -456,6 +454,7 @@ static sl_status open_router(sl_router *r, sl_err *err)
     r->life.started_ns = r->cluster.last_tick_ns = r->cluster.last_ping_ns = sl_now_ns();
     r->life.started_unix = (int64_t)time(NULL);
     SL_TRY(sl_router_stats_init(&r->stats, r->o.served_name));
+    SL_TRY(sl_traced_open(r, err));
     SL_TRY(sl_served_model_load(&r->model, &r->o, &r->own_tok, err));
     SL_TRY(choose_names(r, err));
     if (r->o.keys_file && *r->o.keys_file)
@@ -595,6 +594,7 @@ void sl_router_destroy(sl_router *r)
     free_tables(r);
     sl_grammars_close(r->model.grammars);
     sl_tokenizer_destroy(r->own_tok);
+    sl_traces_close(r->traces);
     sl_router_stats_free(&r->stats);
     free(r);
 }

@@ -60,7 +60,8 @@ typedef struct sl_router_opts {
     uint64_t max_unread_bytes;  /* of one stream whose client does not read */
     uint32_t max_connections;   /* of each protocol; lowered to what the descriptors allow */
     uint32_t handshake_timeout_ms, receive_timeout_ms, idle_timeout_ms;
-    bool signals; /* SIGTERM and SIGINT drain, a second one stops at once */
+    const char *traces; /* where traces go (trace/traces.h); NULL or "": nowhere */
+    bool signals;       /* SIGTERM and SIGINT drain, a second one stops at once */
     /* What workers must be: fingerprint and page geometry (of which the layout does not count). NULL: what the first
      * worker is. Borrowed while the router is created. */
     const sl_identity *identity;

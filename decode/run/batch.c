@@ -29,6 +29,24 @@ enum { PAGE = SL_PAGE_TOKENS };
 
 /* ---- admission ---- */
 
+static uint64_t us_between(uint64_t from, uint64_t to)
+{
+    return from && to > from ? (to - from) / 1000 : 0;
+}
+
+/* For the router's traces. */
+static void tell_joined(sl_run *r, const sl_ticket *t, uint64_t now)
+{
+    const sl_run_ticket *x = sl_run_of(t);
+    sl_msg m = {.type = SL_MSG_JOINED};
+    m.joined = (sl_msg_joined){.rid = t->rid,
+                               .attempt = t->attempt,
+                               .load_us = us_between(x->at.asked, t->granted_ns),
+                               .check_us = us_between(x->at.committed, x->at.waiting),
+                               .wait_us = us_between(x->at.waiting, now)};
+    sl_run_tell(r, t->router, &m);
+}
+
 /* False: there is no device memory now; t continues to wait. The host pages have the rows of all tokens except the last. */
 static bool join(sl_run *r, sl_ticket *t)
 {
@@ -38,7 +56,9 @@ static bool join(sl_run *r, sl_ticket *t)
     if (st == SL_OK) {
         x->seq_pages = sl_lease_n_pages(x->lease);
         sl_run_states_release(t);
-        sl_core_signal(&r->core, t, SL_ON_JOINED, sl_now_ns());
+        uint64_t now = sl_now_ns();
+        sl_core_signal(&r->core, t, SL_ON_JOINED, now);
+        tell_joined(r, t, now);
         return true;
     }
     if (st == SL_ERR_EXHAUSTED && sl_residency_held(r))

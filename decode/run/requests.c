@@ -66,6 +66,7 @@ static sl_ticket *new_ticket(sl_run *r, const sl_sampling *sampling, sl_constrai
     t->sampling = *sampling;
     t->deadline_ns = m->deadline_ms ? now + m->deadline_ms * MS : UINT64_MAX;
     sl_run_of(t)->m = r->m;
+    sl_run_of(t)->at.asked = now;
     sl_run_of(t)->constraint = constraint;
     r->m = NULL;
     sl_tickets_enter(&r->core.tickets, t);
@@ -135,6 +136,8 @@ static void on_commit(sl_run *r)
     sl_ticket *t = sl_tickets_find(&r->core.tickets, m->router, c->rid, c->attempt);
     sl_ticket_event ev = {.kind = SL_ON_COMMIT, .now_ns = sl_now_ns(), .commit = c};
     bool late = t && t->state == SL_TICKET_QUARANTINE;
+    if (t)
+        sl_run_of(t)->at.committed = ev.now_ns;
     if (!t || m->worker_id != c->worker_id || !sl_core_event(&r->core, t, &ev) || late)
         sl_run_stale(r, "commit", c->rid, c->attempt);
     else if (t->state == SL_TICKET_CHECKING || t->arrived)

@@ -34,6 +34,9 @@ typedef struct sl_run_ticket {
     sl_constraint *constraint; /* NULL: none */
     bool resident;             /* residency.c has decided that all its rows are on the device */
     sl_draft_seen drafts;
+    struct {
+        uint64_t asked, committed, waiting; /* ns; 0: it was not */
+    } at;                                   /* for JOINED */
     /* PROMPT */
     sl_queued_prompt prompt;
     uint64_t started_ns;

@@ -294,6 +294,7 @@ static void accepted(void *ctx, const sl_ticket *t)
 {
     sl_run *r = ctx;
     r->st.committed++;
+    sl_run_of(t)->at.waiting = sl_now_ns();
     sl_log(SL_LOG_DEBUG, "decode", "committed",
            "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d cached=%u wait_us=%" PRIu64, t->rid,
            t->attempt, t->number, t->n_tokens, t->cached_tokens, (sl_now_ns() - t->granted_ns) / 1000);

@@ -26,6 +26,7 @@
  *   kv_events.c       changes of prefix caches, for the index and for subscribers    sl_kv_log
  *   facts.c           the queries of core.h for the fronts
  *   glance.c          those for people who look at the cluster          sl_error_ring
+ *   traced.c          spans of requests for traces                      sl_traced
  *
  * In one iteration of the loop, messages of workers and calls of fronts become events; a step turns an event into
  * effects; sl_effects_run() performs the effects in order. No effect is performed while a step or another effect runs.
@@ -50,6 +51,7 @@
 #include "router/core/text.h"
 #include "router/front.h"
 #include "router/policies/policy.h"
+#include "router/trace/traces.h"
 #include "router/work.h"
 #include "transport/transport.h"
 
@@ -64,6 +66,7 @@ typedef struct sl_outmsg {
 } sl_outmsg;
 
 typedef struct sl_lane sl_lane;
+typedef struct sl_traced sl_traced;
 
 /* ---- state, by owner ---- */
 
@@ -168,6 +171,7 @@ struct sl_group {
     void *arg;
     bool released;
     uint64_t start_ns;
+    sl_traced *traced; /* NULL: it has ended, or is not traced */
 };
 
 typedef struct sl_request_table {
@@ -268,6 +272,7 @@ struct sl_router {
     sl_share_cache shares;
     sl_router_stats stats;
     sl_error_ring errors;
+    sl_traces *traces;
     sl_front *fronts[SL_FRONTS]; /* NULL where off; in the registry's order */
     sl_front_shared shared;      /* of the fronts */
     sl_tls *tls;                 /* for connections that begin now; NULL = plain */
@@ -338,6 +343,17 @@ void sl_cache_free(sl_router *r);
 
 /* outcome: static. */
 void sl_errors_add(sl_error_ring *ring, const char *id, const char *outcome, const char *reason);
+
+/* ---- traced.c ---- */
+
+/* By the options. INVALID: those of traces. */
+sl_status sl_traced_open(sl_router *r, sl_err *err);
+/* The requests of the group are in the queue. Without memory it is not traced. */
+void sl_traced_begin(sl_router *r, sl_group *g, const sl_trace_context *context);
+/* q has made a step for this event; before: its state until then. The last step of the last request ends the trace. */
+void sl_traced_step(sl_router *r, sl_request *q, sl_request_state before, const sl_request_event *ev);
+void sl_traced_joined(sl_router *r, const sl_member *w, const sl_msg_joined *m);
+void sl_traced_free(sl_group *g);
 
 /* ---- messages.c ---- */
 

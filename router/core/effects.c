@@ -346,8 +346,10 @@ bool sl_request_apply(sl_router *r, sl_request *q, const sl_request_event *ev)
                                 .text = &fx->text,
                                 .piece = fx->piece};
     sl_step step;
+    sl_request_state before = q->state;
     if (!sl_request_step(&env, q, ev, &step))
         return false;
+    sl_traced_step(r, q, before, ev);
     for (size_t i = 0; i < step.n; i++) {
         const sl_effect *e = &step.list[i];
         if (kinds[e->kind].book)

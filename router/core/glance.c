@@ -83,3 +83,12 @@ size_t sl_cluster_errors(const sl_router *r, sl_error_info *list, size_t cap)
         list[n++] = ring->at[(i - 1) % SL_COUNT(ring->at)];
     return n;
 }
+
+sl_status sl_cluster_trace(const sl_router *r, const char *id, char **out)
+{
+    const sl_trace *t = sl_traces_find(r->traces, id);
+    if (!t)
+        return SL_ERR_NOT_FOUND;
+    *out = sl_trace_chrome(t);
+    return *out ? SL_OK : SL_ERR_NO_MEMORY;
+}

@@ -54,6 +54,7 @@ static void request_free(sl_request *q)
 
 static void group_free(sl_group *g)
 {
+    sl_traced_free(g);
     if (g->lane)
         g->lane->groups--;
     for (uint32_t i = 0; i < g->n_requests; i++)
@@ -227,6 +228,7 @@ sl_status sl_group_submit(sl_router *r, sl_request_spec *s, sl_output_sink *sink
     g->sink = sink;
     g->arg = arg;
     enter(r, g);
+    sl_traced_begin(r, g, &s->trace);
     sl_queue_place(r);
     sl_log(SL_LOG_INFO, "router", "request_accepted",
            "rid=%016lx id=%s api=%s prompts=%zu n=%u tokens=%zu max_tokens=%d", g->requests[0]->rid, g->id,

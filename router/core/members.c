@@ -182,6 +182,9 @@ void sl_member_message(sl_member *w, const sl_msg *m)
     case SL_MSG_DRAIN: /* the worker leaves by its own decision */
         sl_ranks_drain(w);
         break;
+    case SL_MSG_JOINED:
+        sl_traced_joined(w->r, w, &m->joined);
+        break;
     case SL_MSG_RESERVED:
     case SL_MSG_PREFILLED:
     case SL_MSG_FAILED:

@@ -147,6 +147,8 @@ static void submit(generation *g, parse_job *j)
         return;
     }
     set_deadline(c, s);
+    const h2_headers *h = h2_stream_headers(c->s);
+    sl_trace_context_read(h->traceparent, h->tracestate, &s->trace);
     memcpy(s->client, c->caller.client, sizeof s->client);
     s->tenant = c->caller.tenant;
     sl_status st = sl_front_hold_spec(c->r, &c->held, RPC_CALL_BYTES, s, &j->job.guard, &j->err);

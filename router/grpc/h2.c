@@ -237,7 +237,9 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *f, const uin
                   {"content-type", h->content_type, sizeof h->content_type},
                   {"grpc-timeout", h->timeout, sizeof h->timeout},
                   {"grpc-encoding", h->encoding, sizeof h->encoding},
-                  {"authorization", h->authorization, sizeof h->authorization}};
+                  {"authorization", h->authorization, sizeof h->authorization},
+                  {"traceparent", h->traceparent, sizeof h->traceparent},
+                  {"tracestate", h->tracestate, sizeof h->tracestate}};
     for (size_t i = 0; i < SL_COUNT(wanted); i++) {
         if (strlen(wanted[i].name) == nn && !memcmp(wanted[i].name, name, nn))
             keep(wanted[i].out, wanted[i].cap, value, vn);

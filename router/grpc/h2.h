@@ -27,6 +27,7 @@ typedef struct h2_stream h2_stream;
 typedef struct h2_headers {
     char method[16], path[256], content_type[64], timeout[16], encoding[32];
     char authorization[320];
+    char traceparent[64], tracestate[520];
 } h2_headers;
 
 typedef struct h2_callbacks {
@@ -74,6 +75,8 @@ void h2_server_destroy(h2_server *s);
 void *h2_stream_user(const h2_stream *s);
 /* The peer's address, as it was when it connected. Valid as long as the stream. */
 const struct sockaddr *h2_stream_peer(const h2_stream *s);
+/* As in begin(). */
+const h2_headers *h2_stream_headers(const h2_stream *s);
 void h2_stream_set_user(h2_stream *s, void *user);
 /* The call has no key: one of the few that the connection may have at once, and of those in a second. False: it has too
  * many, and the connection ends. */

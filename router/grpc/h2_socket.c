@@ -468,6 +468,11 @@ void h2_server_destroy(h2_server *s)
     uv_close((uv_handle_t *)s->listener, free_listener);
 }
 
+const h2_headers *h2_stream_headers(const h2_stream *s)
+{
+    return &s->h;
+}
+
 const struct sockaddr *h2_stream_peer(const h2_stream *s)
 {
     return (const struct sockaddr *)&s->conn->peer;

@@ -158,6 +158,11 @@ typedef struct http_job {
     uint64_t begin_ns;
 } http_job;
 
+static const char *header(const http_req *q, const char *name)
+{
+    return MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, name);
+}
+
 static void submit(http_req *q, http_job *j)
 {
     static const char *const prefixes[] = {[OAI_COMPLETIONS] = "cmpl",
@@ -171,6 +176,7 @@ static void submit(http_req *q, http_job *j)
              sl_random_u64() & 0xffffffffu);
     snprintf(p->spec.id, sizeof p->spec.id, "%s", q->given_id[0] ? q->given_id : q->id);
     p->spec.arrival_ns = q->arrival_ns;
+    sl_trace_context_read(header(q, "traceparent"), header(q, "tracestate"), &p->spec.trace);
     memcpy(p->spec.client, q->caller.client, sizeof p->spec.client);
     p->spec.tenant = q->caller.tenant;
     uint32_t n = p->spec.n, choices = (uint32_t)(p->spec.n_prompts * n);

@@ -121,6 +121,7 @@ void http_page_metrics(http_req *q);
 void http_page_models(http_req *q);
 void http_page_model(http_req *q);
 void http_page_workers(http_req *q);
+void http_page_trace(http_req *q);
 void http_page_flush(http_req *q);
 void http_page_version(http_req *q);
 void http_page_model_info(http_req *q);

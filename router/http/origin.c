@@ -63,7 +63,7 @@ void http_add_origin(const http_req *q, struct MHD_Response *res)
     MHD_add_response_header(res, "Access-Control-Max-Age", "600");
     MHD_add_response_header(
         res, "Access-Control-Allow-Headers",
-        "Authorization, Content-Type, Content-Encoding, X-Api-Key, X-Request-Id, Anthropic-Version, Anthropic-Beta, "
+        "Authorization, Content-Type, Content-Encoding, X-Api-Key, X-Request-Id, Traceparent, Tracestate, Anthropic-Version, Anthropic-Beta, "
         "Anthropic-Dangerous-Direct-Browser-Access, X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, "
         "X-Stainless-Package-Version, X-Stainless-Retry-Count, X-Stainless-Runtime, "
         "X-Stainless-Runtime-Version, X-Stainless-Timeout, X-Stainless-Helper-Method");

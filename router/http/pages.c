@@ -99,6 +99,20 @@ void http_page_model(http_req *q)
         http_reply_status(q, SL_ERR_NOT_FOUND, "model: does not exist");
 }
 
+void http_page_trace(http_req *q)
+{
+    char *text = NULL;
+    sl_status st = sl_cluster_trace(q->h->r, q->path + strlen("/trace/"), &text);
+    if (st == SL_ERR_NOT_FOUND)
+        http_reply_error(
+            q, 404,
+            "no finished request with this id is among the last ones of this router; ids are those of answers or of "
+            "X-Request-Id, the rid of logs, or a trace's",
+            "invalid_request_error", "not_found");
+    else
+        http_reply(q, 200, JSON_TYPE, text);
+}
+
 static json_t *worker_json(const sl_member_info *w)
 {
     const struct {

@@ -33,6 +33,7 @@ static const http_route routes[] = {
     {"/get_server_info", "GET", true, http_page_server_info, false, true, false},
     {"/metrics", "GET", false, http_page_metrics, false, true, false},
     {"/workers", "GET", true, http_page_workers, true, true, false},
+    {"/trace/", "GET", true, http_page_trace, true, false, false},
     {"/flush_cache", "POST", true, http_page_flush, true, false, false},
     {"/cache/pages", "POST", true, http_cache_pages, true, false, false},
     {"/cache/verify", "POST", true, http_cache_verify, true, false, false},

@@ -96,7 +96,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                      .seed = {0x1122334455667788u, 0x99aabbccddeeff01u}};
         break;
     case SL_MSG_PREFILLED:
-        m.prefilled = (sl_msg_prefilled){99, 2, 64, 1, 2, 3, 4};
+        m.prefilled = (sl_msg_prefilled){99, 2, 64, 1, 2, 3, 4, 6};
         break;
     case SL_MSG_FAILED:
         m.failed = (sl_msg_failed){99, 2, SL_ERR_EXHAUSTED, 1, "no pages"};
@@ -129,6 +129,9 @@ static inline sl_msg msg_sample(sl_msg_type type)
     case SL_MSG_TOKENS:
     case SL_MSG_SCORES:
         m.tokens = (sl_msg_tokens){99, 2, 17, produced, 2};
+        break;
+    case SL_MSG_JOINED:
+        m.joined = (sl_msg_joined){99, 2, 10, 20, 30};
         break;
     case SL_MSG_DONE:
         m.done = (sl_msg_done){99, 2, SL_FINISH_LENGTH, 11, 128, 64, 1, 2, 3};
