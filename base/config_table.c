@@ -103,14 +103,14 @@ const sl_option sl_cfg_own[] = {
 
     CHOICE(
         sparse_attention, algorithm, "auto", automatic,
-        "dsa: the checkpoint's own indexer selects rows. dense: every row. quest: blocks of rows, chosen by bounds of "
+        "dsa: the checkpoint's own indexer selects rows. msa: the same of blocks of rows, for each KV head. dense: every row. quest: blocks of rows, chosen by bounds of "
         "their keys, for models with KV heads. double_sparsity: rows, chosen by a few channels of their keys, likewise. "
         "skip_softmax: every row, but the attention kernel leaves out tiles that cannot matter. "
         "snapkv: what the end of the prompt attends to, the end, and what was generated, likewise. "
         "streaming_llm: the first sink_tokens and the newest recent_tokens rows. "
         "cluster_kv: rows whose keys are in clusters near the query, for models with KV heads. "
         "pq_cache: rows, chosen by products with their quantised keys, likewise. "
-        "auto: dsa for a model with an indexer, dense for every other model."),
+        "auto: dsa or msa for a model with an indexer, dense for every other model."),
     STR(sparse_attention, plugin, "",
         "A shared object with algorithms from outside of this program (docs/sparse-algorithms.md); it is read before all other keys, "
         "so `algorithm` can name them and their options are keys. It is code that runs with all rights of the process."),

@@ -137,12 +137,12 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f, sl_local_sele
          "Order of the rows in host memory. auto, the default, decides by the backend.", 0, 0,
          sl_layout_names()},
         {"algorithm", SL_ARG_TEXT, &o->algorithm, "NAME",
-         "Sparse algorithm: dsa selects rows with the checkpoint's indexer; dense reads all rows; quest selects blocks "
+         "Sparse algorithm: dsa selects rows with the checkpoint's indexer, msa blocks of rows; dense reads all rows; quest selects blocks "
          "of rows by bounds of their keys, for models with KV heads; double_sparsity selects rows by a few channels of "
          "their keys, likewise; snapkv keeps what the end of the prompt attends to; rocket_kv selects among that; skip_softmax reads all rows but leaves "
          "out tiles of attention; streaming_llm reads the first --sinks and the "
          "newest --recent rows; cluster_kv selects rows by clusters of their keys; pq_cache selects rows by their quantised "
-         "keys. auto, the default, is dsa for a model with an indexer and dense for every other "
+         "keys. auto, the default, is dsa or msa for a model with an indexer and dense for every other "
          "model.",
          0, 0, NULL},
         {"plugin", SL_ARG_TEXT, &f->plugin, "FILE",

@@ -9,6 +9,7 @@
 
 #include "cli/inspect_kernels.h"
 #include "cli/model_args.h"
+#include "engine/choose.h"
 #include "engine/engine.h"
 #include "model/checkpoint.h"
 
@@ -25,13 +26,14 @@ static tally tally_of(sl_checkpoint *ck, const sl_model_config *c)
     char mtp[48];
     const size_t n = (size_t)snprintf(mtp, sizeof mtp, "model.layers.%d.", c->n_layers);
     for (size_t i = 0; i < sl_checkpoint_count(ck); i++) {
-        const sl_st_tensor *x = sl_checkpoint_at(ck, i)->t;
+        const sl_ck_tensor *of = sl_checkpoint_at(ck, i);
+        const sl_st_tensor *x = of->t;
         t.count++;
         t.bytes += x->bytes;
         t.params += x->bytes / sl_st_dtype_bytes(x->dtype);
         t.count_of[x->dtype]++;
         t.bytes_of[x->dtype] += x->bytes;
-        if (strncmp(x->name, mtp, n) == 0)
+        if (strncmp(of->name, mtp, n) == 0)
             t.mtp++, t.mtp_bytes += x->bytes;
     }
     return t;
@@ -75,6 +77,9 @@ static void print_config(const sl_model_config *c)
            (double)c->softmax_scale);
     printf("indexer        %d heads of %d, top %d, RoPE %s\n", c->index_n_heads, c->index_head_dim,
            c->index_topk, c->index_rope_interleaved ? "interleaved" : "half-split");
+    if (c->index_blocks.tokens)
+        printf("blocks         of %d tokens, %d for each KV head, the newest %d always\n",
+               c->index_blocks.tokens, c->index_topk / c->index_blocks.tokens, c->index_blocks.local);
     printf("experts        %d routed (%d per token, %d of %d groups), %d shared\n", c->n_routed_experts,
            c->num_experts_per_tok, c->topk_group, c->n_group, c->n_shared_experts);
     bool plain = c->rope_type == SL_ROPE_PLAIN;
@@ -159,8 +164,10 @@ static int inspect(const char *dir, const sl_local_checkpoint *m, bool tensors, 
     sl_cache_dims cache = sl_engine_cache_dims(&m->cfg, m->row_format, m->index_format);
     tally t = {0};
     sl_checkpoint *ck = NULL;
-    sl_status st =
-        sl_engine_geometry(&m->cfg, &cache, &sl_algo_dsa, SL_LAYOUT_PAGE_FIRST, (sl_key){1, 1}, &g, &err);
+    const sl_algo_desc *algorithm = NULL;
+    sl_status st = sl_choose_algorithm(NULL, &m->cfg, &algorithm, &err);
+    if (st == SL_OK)
+        st = sl_engine_geometry(&m->cfg, &cache, algorithm, SL_LAYOUT_PAGE_FIRST, (sl_key){1, 1}, &g, &err);
     if (st != SL_OK)
         return sl_args_fail("inspect", st, &err);
     if (m->has_weights) {

@@ -42,7 +42,9 @@ sl_status sl_choose_algorithm(const char *name, const sl_model_config *cfg, cons
                               sl_err *err)
 {
     if (is_auto(name)) {
-        *out = cfg->index_topk > 0 ? &sl_algo_dsa : &sl_algo_dense;
+        *out = cfg->index_blocks.tokens > 0 ? &sl_algo_msa
+               : cfg->index_topk > 0        ? &sl_algo_dsa
+                                            : &sl_algo_dense;
         return SL_OK;
     }
     const sl_algo_desc *found = sl_algo_find(name);

@@ -81,7 +81,8 @@ static sl_status place_rows(const sl_engine *e, int32_t l, sl_coord_layer *y, in
     int32_t hot = hot_rows_of(&e->o, l);
     bool any = e->o.max_hot_seqs > 0;
     y->absent = !sl_geometry_has(&e->geo, l, SL_CACHE_ROWS);
-    y->resident = y->absent || hot == SL_HOT_RESIDENT;
+    y->resident = y->absent || hot == SL_HOT_RESIDENT ||
+                  sl_algo_leaves_out(e->o.algorithm, &e->cache, e->cfg->layer_has_indexer[l]);
     if (y->absent) {
         *rows = 0;
         return SL_OK;

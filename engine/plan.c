@@ -22,12 +22,14 @@ static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, const sl
                       : p->all_resident                           ? SL_HOT_RESIDENT
                                                                   : p->hot_rows;
         const bool absent = !sl_geometry_has(g, l, SL_CACHE_ROWS);
+        const bool resident = absent || hot == SL_HOT_RESIDENT ||
+                              sl_algo_leaves_out(in->algorithm, &in->cache, in->cfg->layer_has_indexer[l]);
         layers[l] = (sl_coord_layer){
             .has_indexer = in->cfg->layer_has_indexer[l] && !absent,
             .absent = absent,
-            .resident = absent || hot == SL_HOT_RESIDENT,
+            .resident = resident,
             .rows = {.row_bytes = p->row_bytes,
-                     .hot_rows = hot == SL_HOT_RESIDENT ? 0 : sl_cache_units(rows, hot),
+                     .hot_rows = resident ? 0 : sl_cache_units(rows, hot),
                      .tail_rows = sl_cache_units(rows, p->tail_rows)},
         };
     }

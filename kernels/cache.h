@@ -218,6 +218,9 @@ typedef struct sl_cache_dims {
     int32_t kv_heads, head_dim;                 /* attention with keys and values by head */
     int32_t query_heads;                        /* a multiple of kv_heads; not a part of the cache */
     int32_t index_dim, index_heads, index_topk; /* 0: the model has no indexer */
+    /* Index keys that select blocks: the tokens of a block (0: they select tokens), and how many of the newest blocks are always
+     * selected. index_topk counts tokens all the same. */
+    int32_t index_block, index_local;
     /* What a sparse algorithm selects (sl_algo_cache_shape() sets it): the tokens of a row, 0 for one, and whether
      * every KV head has rows of its own. A format that cannot divide its rows in this way leaves them whole. */
     sl_list_scope row_scope;

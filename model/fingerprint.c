@@ -123,6 +123,10 @@ static void put_more(sl_wr *w, const sl_model_config *c)
         sl_wr_u32(w, (uint32_t)c->route_score);
     if (c->entries.window)
         put_entries(w, c);
+    if (c->index_blocks.tokens) {
+        sl_wr_u32(w, (uint32_t)c->index_blocks.tokens);
+        sl_wr_u32(w, (uint32_t)c->index_blocks.local);
+    }
     if (c->rope_halves)
         sl_wr_str(w, "rope halves");
     if (c->streams.count) {

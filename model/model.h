@@ -53,6 +53,12 @@ typedef struct sl_entries_config {
     sl_rope_config rope;        /* of layers with entries */
     bool hashed[SL_MAX_LAYERS]; /* experts by a table */
 } sl_entries_config;
+/* An indexer that selects blocks of tokens (sl_cache_dims.index_block); tokens 0: it selects tokens. */
+typedef struct sl_index_blocks {
+    int32_t tokens, local;
+    int32_t
+        stored_kv_heads; /* KV heads of the checkpoint, each of which the loader repeats; 0: as many as n_kv_heads */
+} sl_index_blocks;
 
 /* What config.json says, checked and completed. Dimensions as in the Hugging Face keys of the same name. */
 #define SL_MAX_FORMS 4
@@ -88,6 +94,7 @@ typedef struct sl_model_config {
     int32_t v_head_dim;                /* of values; in families with keys and values by head, of keys too */
     int32_t q_lora_rank, kv_lora_rank; /* latent attention (MLA); else 0 */
     int32_t index_n_heads, index_head_dim, index_topk;
+    sl_index_blocks index_blocks; /* then index_topk counts the tokens of the selected blocks */
     int32_t
         shared_intermediate_size; /* of all shared experts together; 0: n_shared_experts * moe_intermediate_size */
     int32_t n_routed_experts, n_shared_experts, num_experts_per_tok, n_group, topk_group;

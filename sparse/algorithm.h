@@ -57,14 +57,24 @@ typedef struct sl_selector {
     int32_t unit_tokens; /* tokens per index unit; a finished unit never changes */
     /* Tokens of what is selected: unit_tokens, or several units whose scores become one. */
     int32_t block_tokens;
+    /* Tokens of an entry of a list, and of a row: a whole fraction of block_tokens, whose entries are all selected together; 0:
+     * block_tokens. */
+    int32_t entry_tokens;
     sl_unit_key key;
     sl_score_form score;
     sl_score_reduce reduce;          /* over the units of a block */
     sl_list_scope scope;             /* who shares a list */
     int32_t force_first, force_last; /* blocks at the begin and the end that are always selected */
     bool force_open;                 /* tokens of the unit that is still open are always selected */
-    bool shared_by_layers; /* layers without an indexer use the list of the last layer that has one */
+    /* Layers without an indexer use the list of the last layer that has one; otherwise, where only layers with an indexer select
+     * (needs_indexer), they attend to everything, and all their rows are on the device. */
+    bool shared_by_layers;
 } sl_selector;
+
+static inline int32_t sl_selector_entry(const sl_selector *s)
+{
+    return s->entry_tokens > 0 ? s->entry_tokens : s->block_tokens;
+}
 
 /* SL_ERR_INVALID names the field, or the two fields, that contradict each other. */
 sl_status sl_selector_check(const sl_selector *s, sl_err *err);
@@ -168,6 +178,7 @@ typedef struct sl_algo_desc {
     sl_algo_action action;
     bool prefix_reuse, chunked_prefill, disaggregation; /* what it may be combined with */
     bool needs_indexer;  /* the model must have an indexer; only its layers select */
+    bool index_blocks;   /* with needs_indexer: of the model's index keys it needs those that select blocks */
     bool needs_kv_heads; /* the model must have grouped-query attention */
     bool host_only;      /* it runs where device memory is host memory, and is refused elsewhere */
     bool reads_all;      /* a list holds everything before the query */
@@ -275,8 +286,10 @@ void sl_algo_options(const sl_options *table, const sl_cache_dims *dims, void *o
  * the option. */
 sl_status sl_algo_select(const sl_algo_desc *algo, const char *text, sl_select_options *out, sl_err *err);
 
-/* SL_ERR_UNSUPPORTED: the algorithm selects by what rows of this kind of attention do not have. */
+/* SL_ERR_UNSUPPORTED: the algorithm selects by what rows of this kind of attention, or the model's index keys, do not have. */
 sl_status sl_algo_serves(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_err *err);
+/* Whether a layer of the model attends to everything because the algorithm selects in others alone. */
+bool sl_algo_leaves_out(const sl_algo_desc *algo, const sl_cache_dims *dims, bool has_indexer);
 
 /*
  * The cache of a model under an algorithm: the model's planes, then the algorithm's. Rows are divided as the algorithm
@@ -286,6 +299,7 @@ sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dim
                               sl_err *err);
 
 extern const sl_algo_desc sl_algo_dsa;
+extern const sl_algo_desc sl_algo_msa;
 extern const sl_algo_desc sl_algo_dense;
 extern const sl_algo_desc sl_algo_cluster_kv;
 extern const sl_algo_desc sl_algo_pq_cache;

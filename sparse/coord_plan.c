@@ -26,11 +26,11 @@ static sl_status check_algorithm(const sl_coord_opts *o, const sl_algo_desc *a, 
     SL_TRY(sl_algo_serves(a, &o->cache, err));
     sl_selector s = a->selector(&o->cache);
     SL_TRY(sl_selector_check(&s, err));
-    if (k->block_tokens % s.block_tokens)
+    if (k->block_tokens % sl_selector_entry(&s))
         return sl_fail(
             err, SL_ERR_UNSUPPORTED,
             "sparse algorithm %s: selects blocks of %d tokens, but the %s kernel takes lists of %d%s",
-            a->name, s.block_tokens, k->name, k->block_tokens,
+            a->name, sl_selector_entry(&s), k->name, k->block_tokens,
             k->block_tokens > 1 ? " or a whole fraction" : "");
     if (s.scope > k->scope)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -94,7 +94,7 @@ static sl_status check_indexer(const sl_coord_opts *o, const sl_algo_desc *a, sl
     int32_t first = 0;
     while (first < o->n_layers - 1 && o->layers[first].absent)
         first++;
-    if (!o->layers[first].has_indexer)
+    if (!o->layers[first].has_indexer && a->selector(d).shared_by_layers)
         return refuse(o, "the model's first layer has no indexer", err);
     if (o->gates.sink_tokens + o->gates.recent_tokens > d->index_topk)
         return sl_fail(err, SL_ERR_INVALID,
@@ -103,10 +103,19 @@ static sl_status check_indexer(const sl_coord_opts *o, const sl_algo_desc *a, sl
     return SL_OK;
 }
 
-static bool in_dense(const sl_coord_opts *o, int32_t layer)
+bool sl_coord_is_dense(const sl_coord_opts *o, int32_t layer)
 {
     for (int32_t i = 0; i < o->gates.n_dense_layers; i++)
         if (o->gates.dense_layers[i] == layer)
+            return true;
+    return !o->layers[layer].absent &&
+           sl_algo_leaves_out(o->algorithm, &o->cache, o->layers[layer].has_indexer);
+}
+
+static bool any_dense(const sl_coord_opts *o)
+{
+    for (int32_t l = 0; l < o->n_layers; l++)
+        if (sl_coord_is_dense(o, l))
             return true;
     return false;
 }
@@ -114,7 +123,7 @@ static bool in_dense(const sl_coord_opts *o, int32_t layer)
 /* Longest list that layer l resolves against hot rows; 0 when it has none. */
 static int32_t list_of(const sl_coord_opts *o, const sl_coord_sizes *z, int32_t l)
 {
-    return o->layers[l].resident ? 0 : in_dense(o, l) ? o->max_context : z->width;
+    return o->layers[l].resident ? 0 : sl_coord_is_dense(o, l) ? o->max_context : z->width;
 }
 
 /* The same of the union of a run's lists. */
@@ -169,11 +178,11 @@ static sl_status divide_rows(const sl_coord_opts *o, sl_coord_sizes *z, sl_err *
 {
     const sl_selector s = z->algo->selector(&o->cache);
     const sl_cache_plane *rows = &z->dims.shape.planes[SL_CACHE_ROWS];
-    if (rows->unit_tokens != s.block_tokens || rows->scope != s.scope)
+    if (rows->unit_tokens != sl_selector_entry(&s) || rows->scope != s.scope)
         return sl_fail(
             err, SL_ERR_UNSUPPORTED,
             "sparse algorithm %s: selects blocks of %d tokens per %s, but rows of %s hold %d per %s",
-            z->algo->name, s.block_tokens, scope_name(s.scope), o->cache.rows->name, rows->unit_tokens,
+            z->algo->name, sl_selector_entry(&s), scope_name(s.scope), o->cache.rows->name, rows->unit_tokens,
             scope_name(rows->scope));
     z->heads = rows->scope == SL_SCOPE_KV_HEAD ? rows->heads : 0;
     z->lists = rows->heads;
@@ -223,7 +232,8 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
     if (z.algo->check)
         SL_TRY(z.algo->check(&z.dims, &o->gates, err));
     z.width = z.algo->width(&z.dims, o->gates.min_tokens);
-    z.longest = o->gates.n_dense_layers > 0 || z.algo->prompt ? o->max_context : z.width;
+    z.any_dense = any_dense(o);
+    z.longest = z.any_dense || z.algo->prompt ? o->max_context : z.width;
     for (int32_t l = 0; l < o->n_layers; l++) {
         int32_t need = need_of(o, &z, l);
         z.need_hot = need > z.need_hot ? need : z.need_hot;
@@ -282,6 +292,6 @@ sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot,
     sl_swapin_plan_bytes(&so, per_hot_slot, &swap_fixed);
     *algorithm = z.algo->device_bytes(&z.dims);
     *fixed = swap_fixed + (uint64_t)opts->max_seqs * 4 + (uint64_t)z.ids * 4 + (uint64_t)z.slice * 8 +
-             *algorithm + (opts->gates.n_dense_layers > 0 ? sl_algo_dense.device_bytes(&z.dims) : 0);
+             *algorithm + (z.any_dense ? sl_algo_dense.device_bytes(&z.dims) : 0);
     return SL_OK;
 }

@@ -18,6 +18,7 @@ typedef struct sl_coord_sizes {
     int32_t lists;      /* per token: 1, or the number of KV heads */
     int32_t heads;      /* KV heads that have rows of their own, or 0 (sl_row_view) */
     int32_t block_log2; /* log2 of the tokens of a row, and of an entry of a list */
+    bool any_dense;     /* some layers attend to everything */
     bool by_keys;       /* the algorithm selects by keys, not by positions alone */
     int32_t width;      /* longest list of the algorithm, in tokens */
     int32_t run;        /* most tokens of a hierarchical sequence in a step */
@@ -31,5 +32,7 @@ typedef struct sl_coord_sizes {
 /* What the swap-in manager of these options is made with; layers are the options' own. */
 sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes *z);
 sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *err);
+/* Whether a layer attends to everything: a gate says so, or the algorithm selects in other layers alone. */
+bool sl_coord_is_dense(const sl_coord_opts *o, int32_t layer);
 
 #endif

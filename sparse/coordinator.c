@@ -18,9 +18,8 @@ static sl_status device_alloc(sl_coord *c, int64_t entries, int32_t **out, sl_er
 static void classify_layers(sl_coord *c)
 {
     int32_t owner = -1;
-    for (int32_t i = 0; i < c->o.gates.n_dense_layers; i++)
-        c->is_dense[c->o.gates.dense_layers[i]] = true;
     for (int32_t l = 0; l < c->o.n_layers; l++) {
+        c->is_dense[l] = sl_coord_is_dense(&c->o, l);
         c->may_be_late[l] = c->layers[l].has_indexer;
         if (sl_coord_selects(c, l))
             owner = l;
@@ -51,7 +50,7 @@ static sl_status create_parts(sl_coord *c, sl_err *err)
     SL_TRY(check_resolve(c, so.width, err));
     SL_TRY(sl_swapin_create(c->be, &so, &c->swapin, err));
     SL_TRY(c->z.algo->create(c->be, &c->z.dims, &c->algo, err));
-    if (c->o.gates.n_dense_layers > 0)
+    if (c->z.any_dense)
         SL_TRY(sl_algo_dense.create(c->be, &c->z.dims, &c->dense, err));
     SL_TRY(device_alloc(c, c->z.ids, &c->ids, err));
     SL_TRY(device_alloc(c, c->z.slice, &c->slice_ids, err));

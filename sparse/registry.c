@@ -9,6 +9,7 @@
 #define ALGORITHMS(X)                                                                                        \
     X(dsa)                                                                                                   \
     X(dense)                                                                                                 \
+    X(msa)                                                                                                   \
     X(quest)                                                                                                 \
     X(snapkv)                                                                                                \
     X(streaming_llm)                                                                                         \
@@ -52,18 +53,28 @@ sl_status sl_algo_serves(const sl_algo_desc *algo, const sl_cache_dims *dims, sl
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "sparse algorithm %s: selects by the keys of KV heads, which rows of %s do not have",
                        algo->name, dims->rows ? dims->rows->name : "an unknown format");
+    if (algo->needs_indexer && dims->index_dim > 0 && algo->index_blocks != (dims->index_block > 0))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "sparse algorithm %s: needs index keys that select %s, and the model's select %s",
+                       algo->name, algo->index_blocks ? "blocks" : "tokens",
+                       algo->index_blocks ? "tokens" : "blocks");
     return SL_OK;
+}
+
+bool sl_algo_leaves_out(const sl_algo_desc *algo, const sl_cache_dims *dims, bool has_indexer)
+{
+    return algo->needs_indexer && !has_indexer && !algo->selector(dims).shared_by_layers;
 }
 
 sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_cache_shape *out,
                               sl_err *err)
 {
-    const sl_selector sel = algo->selector(dims);
     sl_cache_dims d = *dims;
     sl_cache_shape s;
     SL_TRY(sl_algo_serves(algo, dims, err));
+    const sl_selector sel = algo->selector(dims);
     SL_TRY(sl_selector_check(&sel, err));
-    d.row_scope = sel.scope, d.row_tokens = sel.block_tokens;
+    d.row_scope = sel.scope, d.row_tokens = sl_selector_entry(&sel);
     SL_TRY(sl_cache_shape_make(&d, &s, err));
     if (algo->planes)
         s.n_planes += algo->planes(dims, s.planes + s.n_planes, SL_CACHE_PLANES - s.n_planes);

@@ -17,6 +17,9 @@ static sl_status check_sizes(const sl_selector *s, sl_err *err)
     if (s->block_tokens < s->unit_tokens || s->block_tokens % s->unit_tokens)
         return sl_fail(err, SL_ERR_INVALID, "selector: block_tokens %d is not a multiple of unit_tokens %d",
                        s->block_tokens, s->unit_tokens);
+    if (s->entry_tokens < 0 || (s->entry_tokens > 0 && s->block_tokens % s->entry_tokens))
+        return sl_fail(err, SL_ERR_INVALID, "selector: entry_tokens %d does not divide block_tokens %d",
+                       s->entry_tokens, s->block_tokens);
     if (s->force_first < 0 || s->force_last < 0)
         return bad("force_first and force_last must not be negative", err);
     if ((unsigned)s->scope > SL_SCOPE_QUERY_HEAD)

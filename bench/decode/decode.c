@@ -194,7 +194,8 @@ static void add(sl_bench_list *l, int32_t v)
 static void set_defaults(sl_bench_decode *b)
 {
     sl_bench_decode_opts *o = &b->o;
-    const bool heads = b->local.checkpoint.cfg.n_kv_heads > 0;
+    const bool heads = b->local.checkpoint.cfg.n_kv_heads > 0,
+               blocks = b->local.checkpoint.cfg.index_blocks.tokens > 0;
     if (o->rows.n == 0)
         add(&o->rows, heads ? SL_ROW_GQA_BF16 : SL_ROW_MLA_FP8);
     if (o->modes.n == 0) {
@@ -205,7 +206,7 @@ static void set_defaults(sl_bench_decode *b)
     }
     const sl_algo_desc *const *all = sl_algo_registry();
     for (int32_t i = 0; o->algorithms.n == 0 && all[i]; i++)
-        if (all[i] == (heads ? &sl_algo_quest : &sl_algo_dsa))
+        if (all[i] == (blocks ? &sl_algo_msa : heads ? &sl_algo_quest : &sl_algo_dsa))
             add(&o->algorithms, i);
 }
 

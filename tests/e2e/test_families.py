@@ -69,7 +69,8 @@ def test_chat_with_a_llama(start, tmp_path):
 
 # The golden checkpoint that stands for a family; every family of the registry has one.
 CHECKPOINTS = {"deepseek_v32": "ds-yarn", "glm_moe_dsa": "glm-share", "llama": "llama-odd", "qwen2": "qwen2-mha", "qwen3": "qwen3-yarn",
-               "hy_v4": "hy4-share", "axk2": "axk2-light", "deepseek_v4": "v4-flash"}
+               "hy_v4": "hy4-share", "axk2": "axk2-light", "deepseek_v4": "v4-flash", "minimax_m3_vl": "m3-vl"}
+ALGORITHMS = {"minimax_m3_vl": "msa", "deepseek_v4": "dense"}  # others: dsa
 # Those that the rest of the suite serves in clusters already, or that others of this file do.
 ELSEWHERE = {"deepseek_v32", "glm_moe_dsa", "llama", "qwen2", "qwen3"}
 
@@ -96,7 +97,7 @@ def test_a_cluster_of_each_family(start, tmp_path, family):
     want = json.loads(p.stdout)["ids"]
     c = start(roles=("router", "prefill", "decode"), **{"model.path": model, "model.max_context": 512})
     c.model = model.name
-    c.logged(r"ev=plan .*algorithm=" + ("dense" if family == "deepseek_v4" else "dsa"))
+    c.logged(rf"ev=plan .*algorithm={ALGORITHMS.get(family, 'dsa')}")
     for _ in range(2):
         assert c.tokens(ids, NEW) == want
     c.idle()

@@ -66,7 +66,9 @@ START_TEST(table_is_complete)
                                 .head_dim = 16,
                                 .index_dim = 16,
                                 .index_heads = 4,
-                                .index_topk = 24}};
+                                .index_topk = 24,
+                                .index_block = a->index_blocks ? 8 : 0,
+                                .index_local = 1}};
     ck_assert_int_eq(sl_algo_cache_shape(a, &d.cache, &d.shape, NULL), SL_OK);
     sl_selector s = a->selector(&d.cache);
     ck_assert_int_ge(s.unit_tokens, 1);

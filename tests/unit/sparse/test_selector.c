@@ -39,6 +39,7 @@ static const struct {
     {"blocks of 128 per KV head (MiniMax-M3)",
      {.unit_tokens = 1,
       .block_tokens = 128,
+      .entry_tokens = 64,
       .key = SL_KEY_STORED,
       .score = SL_SCORE_RAW,
       .reduce = SL_REDUCE_MAX,
@@ -70,6 +71,7 @@ START_TEST(registered_algorithms_are_consistent)
 {
     sl_cache_dims d = {.index_dim = 128, .index_heads = 64, .index_topk = 2048};
     for (const sl_algo_desc *const *a = sl_algo_registry(); *a; a++) {
+        d.index_block = (*a)->index_blocks ? 128 : 0;
         sl_selector s = (*a)->selector(&d);
         ck_assert_int_eq(sl_selector_check(&s, NULL), SL_OK);
     }
@@ -106,6 +108,10 @@ START_TEST(contradictions_are_refused)
     contradiction(s, "reduced");
     s = families[0].s, s.reduce = SL_REDUCE_MAX;
     contradiction(s, "reduced");
+    s = families[3].s, s.entry_tokens = 48;
+    contradiction(s, "entry_tokens 48");
+    s = families[3].s, s.entry_tokens = -1;
+    contradiction(s, "entry_tokens -1");
 }
 END_TEST
 
@@ -145,7 +151,9 @@ START_TEST(grouped_query_attention_takes_lists_by_head)
     stated = families[5].s;
     refused_on(&a, SL_ROW_GQA_BF16, SL_ERR_UNSUPPORTED,
                "selects per query head, but the lists of the grouped-query attention kernel are per KV head");
-    stated = families[3].s;
+    stated = families[3].s; /* blocks of 128 as two rows of 64 */
+    ck_assert_int_eq(rig_try(&o, NULL), SL_OK);
+    stated.entry_tokens = 0;
     refused_on(
         &a, SL_ROW_GQA_BF16, SL_ERR_UNSUPPORTED,
         "selects blocks of 128 tokens, but the grouped-query attention kernel takes lists of 64 or a whole fraction");
