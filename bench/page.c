@@ -1,95 +1,31 @@
-/* See page.h. The HTTP client uses blocking sockets: its own speed does not matter for what is measured. */
+/* See page.h. */
 #include "bench/page.h"
 
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "base/log.h"
+#include "base/http_client.h"
 
-static int dial(const char *host, int port)
-{
-    char number[8];
-    struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_STREAM};
-    snprintf(number, sizeof number, "%d", port);
-    if (getaddrinfo(host, number, &hints, &found) != 0)
-        return -1;
-    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) != 0) {
-        close(fd);
-        fd = -1;
-    }
-    freeaddrinfo(found);
-    return fd;
-}
-
-static bool send_all(int fd, const char *p, size_t n)
-{
-    while (n > 0) {
-        ssize_t k = send(fd, p, n, MSG_NOSIGNAL);
-        if (k <= 0)
-            return false;
-        p += k;
-        n -= (size_t)k;
-    }
-    return true;
-}
-
-/* Receives until the peer closes the connection; returns the bytes as a string, or NULL when out of memory. */
-static char *receive_all(int fd)
-{
-    size_t cap = 1 << 16, n = 0;
-    char *text = malloc(cap);
-    for (ssize_t k = 1; text && k > 0; n += k > 0 ? (size_t)k : 0) {
-        if (cap - n < 4096) {
-            char *more = realloc(text, cap *= 2);
-            if (!more)
-                free(text);
-            text = more;
-        }
-        k = text ? recv(fd, text + n, cap - n - 1, 0) : 0;
-    }
-    if (text)
-        text[n] = '\0';
-    return text;
-}
-
-/* The requests say "Connection: close", so the body ends where the answer ends. Chunked bodies are not supported. */
-static sl_status take_body(char *answer, char **out, sl_err *err)
-{
-    char *body = answer ? strstr(answer, "\r\n\r\n") : NULL;
-    if (!body)
-        return sl_fail(err, SL_ERR_IO, "the answer is not HTTP");
-    if (strncmp(answer, "HTTP/1.1 200", 12) != 0)
-        return sl_fail(err, SL_ERR_REFUSED, "%.12s: %.300s", answer, body + 4);
-    *out = strdup(body + 4);
-    return *out ? SL_OK : SL_ERR_NO_MEMORY;
-}
+enum { PATIENCE_S = 600 };
 
 sl_status sl_bench_http(const char *host, int port, const char *path, const char *body, char **out,
                         uint64_t *ns, sl_err *err)
 {
-    char head[256];
-    size_t n = body ? strlen(body) : 0;
-    int fd = dial(host, port);
-    if (fd < 0)
-        return sl_fail(err, SL_ERR_IO, "%s:%d does not accept connections", host, port);
-    snprintf(head, sizeof head,
-             "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
-             "Content-Length: %zu\r\n\r\n",
-             body ? "POST" : "GET", path, n);
-    uint64_t t0 = sl_now_ns();
-    bool sent = send_all(fd, head, strlen(head)) && (!body || send_all(fd, body, n));
-    char *answer = sent ? receive_all(fd) : NULL;
+    sl_http_server at = {.key = ""};
+    sl_http_answer a;
+    snprintf(at.host, sizeof at.host, "%s", host);
+    snprintf(at.port, sizeof at.port, "%d", port);
+    SL_TRY(sl_http_ask(&at, body ? "POST" : "GET", path, body, PATIENCE_S, &a, err));
+    if (a.code != 200) {
+        sl_status st = sl_fail(err, SL_ERR_REFUSED, "HTTP %d: %.300s", a.code, a.body);
+        free(a.body);
+        return st;
+    }
     if (ns)
-        *ns = sl_now_ns() - t0;
-    close(fd);
-    sl_status st = take_body(answer, out, err);
-    free(answer);
-    return st;
+        *ns = a.ns;
+    *out = a.body;
+    return SL_OK;
 }
 
 double sl_bench_metric(const char *page, const char *sample)

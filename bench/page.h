@@ -1,5 +1,5 @@
 /*
- * Pages of a running cluster: a minimal HTTP client, and the values of a metrics page. Blocking; any thread.
+ * Pages of a running cluster: asking for one, and the values of a metrics page. Blocking; any thread.
  */
 #ifndef SL_BENCH_PAGE_H
 #define SL_BENCH_PAGE_H
@@ -8,7 +8,7 @@
 
 /*
  * Sends one HTTP/1.1 request to host:port: GET when body is NULL, else POST of the JSON text body. *out receives
- * the body of the answer, which the caller frees. SL_ERR_IO when the connection fails; SL_ERR_REFUSED, with the
+ * the body of the answer, which the caller frees. Errors are those of base/http_client.h; SL_ERR_REFUSED, with the
  * beginning of the answer in err, when the HTTP status is not 200. *ns (may be NULL): the time from the first byte sent
  * to the last byte received.
  */

@@ -9,7 +9,7 @@
 #include <jansson.h>
 
 #include "base/args.h"
-#include "cli/http.h"
+#include "base/http_client.h"
 
 /* Each prints its result and returns an exit code; `command` begins its messages ("cache ls"). */
 int sl_cache_dir_stat(const char *command, const char *dir, bool json);

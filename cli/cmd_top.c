@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/http.h"
+#include "base/http_client.h"
 
 enum { ASK_TIMEOUT_S = 10 };
 

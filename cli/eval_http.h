@@ -6,7 +6,7 @@
 #ifndef SL_CLI_EVAL_HTTP_H
 #define SL_CLI_EVAL_HTTP_H
 
-#include "cli/http.h"
+#include "base/http_client.h"
 #include "eval/eval.h"
 
 /* servers: borrowed, one for each number that a setting may have; key: of all, "" for none. */

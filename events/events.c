@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "events/events_impl.h"
 
 struct sl_events {
@@ -26,19 +26,12 @@ struct sl_events {
 
 /* ---- batches ---- */
 
-static double unix_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* The present batch, with its number; NULL: it is lost. */
 static sl_events_batch *take_batch(sl_events *e)
 {
     sl_wr *p = &e->payload;
     p->len = 0;
-    sl_events_write_head(p, unix_seconds(), e->n_events);
+    sl_events_write_head(p, (double)sl_wall_ns() / 1e9, e->n_events);
     for (size_t i = 0; i < e->body.len; i++)
         sl_wr_u8(p, e->body.data[i]);
     sl_events_write_tail(p, e->dp_rank);

@@ -23,10 +23,10 @@
  * than SL_CASCADE_FASTER times as fast. The pages are read in chunks, a few at a time, straight into pages of the store. Each chunk
  * is verified and published while the next ones are read: a long load does not delay the others, and when it ends early, the
  * chunks that arrived can be used. A page that is missing or damaged in one tier, or cannot be read there, is looked for in the
- * others. All requests that need a page that is
- * being loaded wait for that one load. The prefix tree has no node for pages that are being loaded: a load has a lease and
- * a list of keys of its own, so that everything in the tree is always complete. Whatever happens to a load, the waiting
- * requests continue: with the pages that arrived, and they compute the others. A load for which no request waits any more ends early.
+ * others. All requests that need a page that is being loaded wait for that one load. The prefix tree has no node for pages that are
+ * being loaded: a load has a lease and a list of keys of its own, so that everything in the tree is always complete. Whatever happens
+ * to a load, the waiting requests continue: with the pages that arrived, and they compute the others. A load for which no request
+ * waits any more ends early.
  *
  * What keeps a wrong page from being used. A page is stored with its seed, the key of the page before it, its tokens, and
  * the checksums that the worker has kept since the page was complete (kvstore/seal.h). A loaded page must have exactly the

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "base/list.h"
 #include "kvstore/disk_index.h"
 #include "kvstore/tier.h"
 #include "kvstore/uring.h"
@@ -63,9 +64,7 @@ enum { SL_DISK_WRITE_FAILURES = 3, SL_DISK_READ_FAILURES = 8 };
 #define SL_DISK_PROBE_NS 5000000000ull
 
 /* Requests in their order, linked by `next`. */
-typedef struct sl_disk_queue {
-    sl_tier_req *head, **tail;
-} sl_disk_queue;
+typedef SL_LIST(sl_tier_req) sl_disk_queue;
 
 /* Pages that have left the tier by themselves, until poll reports them. */
 typedef struct sl_disk_gone {
@@ -129,14 +128,6 @@ typedef struct sl_disk_tier {
     sl_disk_direction reads, writes;
     sl_tier_stats st;
 } sl_disk_tier;
-
-/* Appends to a queue; with the lock. */
-static inline void sl_disk_push(sl_disk_queue *q, sl_tier_req *r)
-{
-    r->next = NULL;
-    *q->tail = r;
-    q->tail = &r->next;
-}
 
 /* The request is complete: the owner's next poll calls its done. With the lock. */
 void sl_disk_complete(sl_disk_tier *t, sl_tier_req *r);

@@ -25,16 +25,9 @@
 enum { SUBMIT = 4 /* operations that are submitted at once */ };
 #define WAKE UINT64_MAX /* user_data of the poll of the wake descriptor */
 
-static void queue_pop(sl_disk_queue *q)
-{
-    q->head = q->head->next;
-    if (!q->head)
-        q->tail = &q->head;
-}
-
 void sl_disk_complete(sl_disk_tier *t, sl_tier_req *r)
 {
-    sl_disk_push(&t->done, r);
+    sl_list_push(&t->done, r);
     t->completed++;
     eventfd_write(t->event, 1);
 }
@@ -247,7 +240,7 @@ static sl_disk_op *begin_next(sl_disk_tier *t, sl_disk_queue *q)
         if (wait)
             return NULL;
         if (r->begun == r->n) {
-            queue_pop(q);
+            sl_list_pop(q);
             if (r->open == 0)
                 sl_disk_complete(t, r);
         }

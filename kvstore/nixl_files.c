@@ -18,16 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "kvstore/nixl_impl.h"
 
 #define STALE_S 3600 /* a temporary file of this age belongs to a process that died */
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void set_time(const char *path, uint64_t ns)
 {
@@ -54,7 +48,7 @@ bool sl_nixl_file_touch(const sl_nixl_files *f, sl_key key, uint32_t lease_ms)
     sl_nixl_file_path(f, key, path);
     if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->record_bytes)
         return false;
-    uint64_t until = now_ns() + lease_ms * 1000000ull;
+    uint64_t until = sl_wall_ns() + lease_ms * 1000000ull;
     if (time_of(&st) < until) /* of several leases the latest end counts */
         set_time(path, until);
     return true;
@@ -64,7 +58,7 @@ void sl_nixl_file_release(const sl_nixl_files *f, sl_key key)
 {
     char path[SL_NIXL_PATH_BYTES];
     struct stat st;
-    uint64_t now = now_ns();
+    uint64_t now = sl_wall_ns();
     sl_nixl_file_path(f, key, path);
     if (lstat(path, &st) == 0 && S_ISREG(st.st_mode) && time_of(&st) > now)
         set_time(path, now);
@@ -98,7 +92,7 @@ sl_status sl_nixl_file_read(sl_nixl_files *f, sl_key key, int *fd)
         close(opened);
         return SL_ERR_CORRUPT;
     }
-    uint64_t now = now_ns();
+    uint64_t now = sl_wall_ns();
     if (time_of(&st) < now)
         futimens(opened, (struct timespec[2]){{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}});
     *fd = opened;
@@ -228,7 +222,7 @@ static void list_files(listing *l, const char *path, int depth)
         if (!S_ISREG(st.st_mode) || depth != 2 || !is_page_name(e->d_name))
             continue;
         if (strstr(e->d_name, ".tmp-")) {
-            if (time_of(&st) + STALE_S * 1000000000ull < now_ns())
+            if (time_of(&st) + STALE_S * 1000000000ull < sl_wall_ns())
                 unlink(child);
             continue;
         }
@@ -255,7 +249,7 @@ static void free_listing(listing *l)
 static void evict(sl_nixl_files *f, uint64_t most, uint64_t *evicted)
 {
     listing l = {0};
-    uint64_t now = now_ns();
+    uint64_t now = sl_wall_ns();
     list_files(&l, f->directory, 0);
     if (l.n)
         qsort(l.v, l.n, sizeof *l.v, by_time);

@@ -284,7 +284,7 @@ void sl_redis_on_answer(sl_redis_conn *c, const sl_redis_answer *a)
         snprintf(c->broken, sizeof c->broken, "an answer came before its command was complete: %s", text);
         return;
     }
-    sl_redis_op_pop(&s->sent);
+    sl_list_pop(&s->sent);
     if (op->req && a->type == SL_REDIS_ERROR) {
         on_key_error(s, op, a);
     } else if (op->req) {

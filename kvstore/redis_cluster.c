@@ -67,8 +67,8 @@ int32_t sl_redis_server_add(sl_redis_tier *t, const sl_redis_address *at)
     s->conn->owner = s;
     s->conn->answer = sl_redis_on_answer;
     s->conn->answer_max = SL_PAGE_RECORD_BYTES + t->o.page_bytes + SL_REDIS_TEXT_MAX;
-    s->sent.tail = &s->sent.head;
-    s->held.tail = &s->held.head;
+    sl_list_init(&s->sent);
+    sl_list_init(&s->held);
     return i;
 }
 

@@ -5,6 +5,7 @@
 #ifndef SL_KVSTORE_REDIS_IMPL_H
 #define SL_KVSTORE_REDIS_IMPL_H
 
+#include "base/list.h"
 #include "kvstore/page_record.h"
 #include "kvstore/redis_conn.h"
 #include "kvstore/redis_options.h"
@@ -43,9 +44,7 @@ typedef struct sl_redis_op {
     uint64_t start_ns;
 } sl_redis_op;
 
-typedef struct sl_redis_ops {
-    sl_redis_op *head, **tail;
-} sl_redis_ops;
+typedef SL_LIST(sl_redis_op) sl_redis_ops;
 
 typedef struct sl_redis_server {
     sl_redis_conn *conn;
@@ -122,23 +121,5 @@ int32_t sl_redis_server_add(sl_redis_tier *t, const sl_redis_address *at);
 void sl_redis_learn_nodes(sl_redis_tier *t, int32_t server, const char *text, size_t n);
 /* Takes over MOVED (not ASK) that this server answered; the server to ask now. -1: there are too many, or it is not allowed. */
 int32_t sl_redis_learn_redirect(sl_redis_tier *t, int32_t server, const sl_redis_redirect *to);
-
-static inline void sl_redis_op_push(sl_redis_ops *q, sl_redis_op *op)
-{
-    op->next = NULL;
-    *q->tail = op;
-    q->tail = &op->next;
-}
-
-static inline sl_redis_op *sl_redis_op_pop(sl_redis_ops *q)
-{
-    sl_redis_op *op = q->head;
-    if (op) {
-        q->head = op->next;
-        if (!q->head)
-            q->tail = &q->head;
-    }
-    return op;
-}
 
 #endif

@@ -71,7 +71,7 @@ void sl_redis_end(sl_redis_tier *t, sl_redis_op *op, sl_status st)
 static void sent(sl_redis_server *s, sl_redis_op *op)
 {
     op->end = s->conn->queued;
-    sl_redis_op_push(&s->sent, op);
+    sl_list_push(&s->sent, op);
 }
 
 bool sl_redis_control(sl_redis_server *s, sl_redis_command command, int argc, const char *const *argv)
@@ -147,7 +147,7 @@ void sl_redis_dispatch(sl_redis_tier *t, sl_redis_op *op, int32_t server)
     if (s && s->conn->phase == SL_REDIS_READY)
         send_key(t, s, op);
     else if (s && !t->closing && (s->conn->phase != SL_REDIS_DOWN || s->conn->failures == 0))
-        sl_redis_op_push(&s->held, op);
+        sl_list_push(&s->held, op);
     else
         sl_redis_end(t, op, SL_ERR_IO);
 }
@@ -228,9 +228,11 @@ void sl_redis_ready(sl_redis_server *s)
     s->info_ns = sl_now_ns();
     sl_log(SL_LOG_INFO, "tier", "redis_connected", "server=%s cluster=%d maxmemory=%lu policy=%s",
            sl_redis_at_text(&s->conn->at, at), t->clustered, s->limit, s->policy);
-    while ((op = sl_redis_op_pop(&s->held)))
+    while ((op = s->held.head)) {
+        sl_list_pop(&s->held);
         sl_redis_dispatch(
             t, op, op->slot < 0 || op->asking ? (int32_t)(s - t->servers) : sl_redis_server_of(t, op->slot));
+    }
 }
 
 /* Every command of this server ends; keys with SL_ERR_IO. */
@@ -238,20 +240,20 @@ static void lose(sl_redis_server *s, const char *why)
 {
     char at[SL_REDIS_HOST_BYTES + 16];
     sl_redis_tier *t = s->tier;
-    sl_redis_ops lists[2] = {s->sent, s->held};
+    sl_redis_op *lists[2] = {s->sent.head, s->held.head};
     bool was_ready = s->conn->phase == SL_REDIS_READY;
     if (was_ready || s->conn->failures == 0)
         sl_log(SL_LOG_WARN, "tier", "redis_lost", "server=%s reason=\"%s\"",
                sl_redis_at_text(&s->conn->at, at), why);
     sl_redis_conn_fail(s->conn, "%s", why);
     publish_health(t); /* the owner can ask as soon as the first key has ended */
-    s->sent = (sl_redis_ops){NULL, &s->sent.head};
-    s->held = (sl_redis_ops){NULL, &s->held.head};
+    sl_list_init(&s->sent);
+    sl_list_init(&s->held);
     s->listed = false;
     for (int l = 0; l < 2; l++)
-        while (lists[l].head) {
-            sl_redis_op *op = lists[l].head;
-            lists[l].head = op->next;
+        while (lists[l]) {
+            sl_redis_op *op = lists[l];
+            lists[l] = op->next;
             if (op->req)
                 sl_redis_end(t, op, SL_ERR_IO);
             else

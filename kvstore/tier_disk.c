@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "kvstore/disk_impl.h"
 
@@ -68,7 +69,8 @@ static void d_submit(sl_tier *base, sl_tier_req *r)
         }
         sl_disk_complete(t, r);
     } else {
-        sl_disk_push(r->op == SL_TIER_GET ? &t->gets : &t->sets, r);
+        sl_disk_queue *q = r->op == SL_TIER_GET ? &t->gets : &t->sets;
+        sl_list_push(q, r);
         eventfd_write(t->wake, 1);
     }
     pthread_mutex_unlock(&t->lock);
@@ -110,7 +112,7 @@ static int d_poll(sl_tier *base)
     pthread_mutex_lock(&t->lock);
     eventfd_read(t->event, &count);
     sl_tier_req *todo = t->done.head;
-    t->done = (sl_disk_queue){NULL, &t->done.head};
+    sl_list_init(&t->done);
     sl_disk_gone gone = t->gone;
     t->gone = (sl_disk_gone){0};
     pthread_mutex_unlock(&t->lock);
@@ -229,11 +231,7 @@ static void keep_for_ever(sl_disk_tier *t)
 
 static bool join_within(sl_disk_tier *t, uint64_t ns)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    ns += (uint64_t)until.tv_nsec;
-    until.tv_sec += (time_t)(ns / 1000000000u);
-    until.tv_nsec = (long)(ns % 1000000000u);
+    const struct timespec until = sl_wall_after(ns);
     return pthread_timedjoin_np(t->thread, NULL, &until) == 0;
 }
 
@@ -401,7 +399,9 @@ static sl_status open_with(const sl_tier_opts *o, sl_tier **out, sl_err *err)
         return sl_fail(err, SL_ERR_NO_MEMORY, "tier disk: out of memory");
     t->base.ops = &sl_tier_disk_ops;
     t->file.fd = t->file.dir_fd = t->ring.fd = t->wake = t->event = -1;
-    t->gets.tail = &t->gets.head, t->sets.tail = &t->sets.head, t->done.tail = &t->done.head;
+    sl_list_init(&t->gets);
+    sl_list_init(&t->sets);
+    sl_list_init(&t->done);
     t->slow_ns = (o->slow_ms ? o->slow_ms : 5000) * 1000000ull;
     t->second_use = o->second_use;
     t->evicted = o->evicted;

@@ -10,6 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/list.h"
 #include "base/log.h"
 #include "kvstore/tier.h"
 
@@ -30,7 +31,7 @@ typedef struct memory_tier {
     entry *oldest, *newest;
     uint64_t batch;
     int event; /* eventfd: readable while requests wait */
-    sl_tier_req *head, **tail;
+    SL_LIST(sl_tier_req) waiting;
     sl_tier_stats st;
 } memory_tier;
 
@@ -85,7 +86,8 @@ static sl_status m_open(const sl_tier_opts *opts, sl_tier **out, sl_err *err)
     memory_tier *t = calloc(1, sizeof *t);
     if (!t)
         goto no_memory;
-    *t = (memory_tier){.base.ops = &sl_tier_memory_ops, .o = *opts, .mask = n - 1, .tail = &t->head};
+    *t = (memory_tier){.base.ops = &sl_tier_memory_ops, .o = *opts, .mask = n - 1};
+    sl_list_init(&t->waiting);
     t->buckets = calloc(n, sizeof(entry *));
     if (!t->buckets)
         goto free_tier;
@@ -106,8 +108,7 @@ no_memory:
 static void m_submit(sl_tier *base, sl_tier_req *r)
 {
     memory_tier *t = (memory_tier *)base;
-    *t->tail = r;
-    t->tail = &r->next;
+    sl_list_push(&t->waiting, r);
     eventfd_write(t->event, 1);
 }
 
@@ -223,12 +224,11 @@ static void finish(memory_tier *t, sl_tier_req *r, bool cancelled)
 
 static int complete(memory_tier *t, bool cancelled)
 {
-    sl_tier_req *todo = t->head;
+    sl_tier_req *todo = t->waiting.head;
     eventfd_t count;
     int n = 0;
     eventfd_read(t->event, &count);
-    t->head = NULL; /* requests that callbacks add wait for the next poll */
-    t->tail = &t->head;
+    sl_list_init(&t->waiting); /* requests that callbacks add wait for the next poll */
     while (todo) {
         sl_tier_req *r = todo;
         todo = r->next; /* done may free the request */

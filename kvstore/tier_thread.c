@@ -3,27 +3,14 @@
 
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
-static void push(sl_tier_queue *q, sl_tier_req *r)
-{
-    r->next = NULL;
-    *q->tail = r;
-    q->tail = &r->next;
-}
-
-static void pop(sl_tier_queue *q)
-{
-    q->head = q->head->next;
-    if (!q->head)
-        q->tail = &q->head;
-}
+#include "base/clock.h"
 
 /* With the lock. */
 static void complete(sl_tier_thread *t, sl_tier_req *r)
 {
-    push(&t->done, r);
+    sl_list_push(&t->done, r);
     eventfd_write(t->event, 1);
 }
 
@@ -31,8 +18,8 @@ sl_status sl_tier_thread_init(sl_tier_thread *t, const sl_tier_opts *o)
 {
     *t = (sl_tier_thread){.wake = -1, .event = -1, .evicted = o->evicted, .evicted_ctx = o->evicted_ctx};
     for (int i = 0; i < SL_TIER_QUEUES; i++)
-        t->queues[i].tail = &t->queues[i].head;
-    t->done.tail = &t->done.head;
+        sl_list_init(&t->queues[i]);
+    sl_list_init(&t->done);
     pthread_mutex_init(&t->lock, NULL);
     t->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     t->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -63,12 +50,8 @@ void sl_tier_thread_stop(sl_tier_thread *t)
 
 bool sl_tier_thread_stop_within(sl_tier_thread *t, uint32_t ms)
 {
-    struct timespec until;
     tell_to_stop(t);
-    clock_gettime(CLOCK_REALTIME, &until);
-    uint64_t ns = (uint64_t)until.tv_nsec + ms % 1000 * 1000000ull;
-    until.tv_sec += (time_t)(ms / 1000 + ns / 1000000000u);
-    until.tv_nsec = (long)(ns % 1000000000u);
+    const struct timespec until = sl_wall_after(ms * 1000000ull);
     if (t->running && pthread_timedjoin_np(t->thread, NULL, &until) != 0)
         return false;
     t->running = false;
@@ -102,7 +85,7 @@ void sl_tier_thread_submit(sl_tier_thread *t, sl_tier_req *r)
                                                   [SL_TIER_GET] = SL_TIER_READS,
                                                   [SL_TIER_SET] = SL_TIER_WRITES};
     pthread_mutex_lock(&t->lock);
-    push(&t->queues[queue_of[r->op]], r);
+    sl_list_push(&t->queues[queue_of[r->op]], r);
     pthread_mutex_unlock(&t->lock);
     eventfd_write(t->wake, 1);
 }
@@ -127,7 +110,7 @@ int sl_tier_thread_poll(sl_tier_thread *t)
     pthread_mutex_lock(&t->lock);
     eventfd_read(t->event, &count);
     sl_tier_req *todo = t->done.head;
-    t->done = (sl_tier_queue){NULL, &t->done.head};
+    sl_list_init(&t->done);
     bool stopping = t->stopping;
     sl_key *gone = t->gone;
     int32_t n_gone = t->n_gone;
@@ -163,7 +146,7 @@ bool sl_tier_thread_next(sl_tier_thread *t, sl_tier_queue_kind kind, sl_tier_req
         }
         if (r->begun < r->n)
             break;
-        pop(q);
+        sl_list_pop(q);
         if (r->open == 0)
             complete(t, r);
     }

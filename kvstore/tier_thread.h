@@ -14,13 +14,12 @@
 
 #include <pthread.h>
 
+#include "base/list.h"
 #include "kvstore/tier.h"
 
 typedef enum { SL_TIER_QUICK, SL_TIER_READS, SL_TIER_WRITES, SL_TIER_QUEUES } sl_tier_queue_kind;
 
-typedef struct sl_tier_queue {
-    sl_tier_req *head, **tail;
-} sl_tier_queue;
+typedef SL_LIST(sl_tier_req) sl_tier_queue;
 
 typedef struct sl_tier_thread {
     pthread_t thread;

@@ -509,16 +509,9 @@ static uint64_t run(sl_sim *s)
     return n;
 }
 
-static double real_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 sl_status sl_simulate(const sl_sim_opts *o, sl_sim_result *out, sl_err *err)
 {
-    double began = real_seconds();
+    double began = (double)sl_now_ns() / 1e9;
     sl_key_secret(1); /* equal runs */
     sl_sim *s = malloc(sizeof *s);
     if (!s)
@@ -535,6 +528,6 @@ sl_status sl_simulate(const sl_sim_opts *o, sl_sim_result *out, sl_err *err)
     close_all(s);
     sl_now_virtual(NULL);
     free(s);
-    out->real_seconds = real_seconds() - began;
+    out->real_seconds = (double)sl_now_ns() / 1e9 - began;
     return st;
 }

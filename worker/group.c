@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/version.h"
 #include "kvstore/sysmem.h"
 
@@ -106,13 +107,11 @@ static sl_status not_met(sl_wgroup *g, sl_err *err)
 static void refuse_all(sl_wgroup *g, const char *why)
 {
     sl_wgroup_mail *m = calloc(1, sizeof *m);
-    struct timespec until;
     SL_CHECK(m, "out of memory");
     m->mail.kind = SL_WGROUP_MAIL_REFUSE;
     snprintf(m->msg.reason, sizeof m->msg.reason, "%.250s", why);
     sl_worker_post(g->link, &m->mail);
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += REFUSE_S;
+    const struct timespec until = sl_wall_after(REFUSE_S * 1000000000ull);
     pthread_mutex_lock(&g->lock);
     while (g->open_links > 0 && pthread_cond_timedwait(&g->changed, &g->lock, &until) == 0)
         ;
@@ -125,7 +124,6 @@ sl_status sl_wgroup_meet(sl_wgroup *g, const volatile int *stop, sl_err *err)
     sl_status st = SL_INPROGRESS;
     pthread_mutex_lock(&g->lock);
     while (st == SL_INPROGRESS) {
-        struct timespec until;
         if (g->refused != SL_OK)
             st = sl_fail(err, g->refused, "%s", g->refusal);
         else if (g->met)
@@ -135,10 +133,7 @@ sl_status sl_wgroup_meet(sl_wgroup *g, const volatile int *stop, sl_err *err)
         else if (sl_now_ns() > end)
             st = not_met(g, err);
         else {
-            clock_gettime(CLOCK_REALTIME, &until);
-            until.tv_nsec += LOOK_MS * 1000000;
-            until.tv_sec += until.tv_nsec / 1000000000;
-            until.tv_nsec %= 1000000000;
+            const struct timespec until = sl_wall_after(LOOK_MS * 1000000ull);
             pthread_cond_timedwait(&g->changed, &g->lock, &until);
         }
     }

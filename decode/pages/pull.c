@@ -16,6 +16,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/list.h"
 #include "base/log.h"
 
 static const uint64_t MS = 1000000;
@@ -42,7 +43,7 @@ typedef struct pull_tier {
     sl_tier base;
     sl_pull_env env;
     int event; /* eventfd: readable while requests are complete */
-    sl_tier_req *done, **done_tail;
+    SL_LIST(sl_tier_req) done;
     sl_pull *pulls; /* all, also those that are away */
     uint64_t next_id;
     bool closing;
@@ -68,9 +69,7 @@ static known *know(pull_tier *t, const sl_tier_source *s, uint64_t now)
 
 static void complete(pull_tier *t, sl_tier_req *r)
 {
-    r->next = NULL;
-    *t->done_tail = r;
-    t->done_tail = &r->next;
+    sl_list_push(&t->done, r);
     eventfd_write(t->event, 1);
 }
 
@@ -456,12 +455,11 @@ static void end_old(pull_tier *t)
 static int p_poll(sl_tier *base)
 {
     pull_tier *t = (pull_tier *)base;
-    sl_tier_req *todo = t->done;
+    sl_tier_req *todo = t->done.head;
     eventfd_t count;
     int n = 0;
     eventfd_read(t->event, &count);
-    t->done = NULL; /* requests that callbacks add wait for the next poll */
-    t->done_tail = &t->done;
+    sl_list_init(&t->done); /* requests that callbacks add wait for the next poll */
     while (todo) {
         sl_tier_req *r = todo;
         todo = r->next; /* done may free the request */
@@ -489,9 +487,9 @@ static void p_close(sl_tier *base)
             complete(t, p->req);
         }
     }
-    for (sl_tier_req *r = t->done; r; r = r->next)
+    for (sl_tier_req *r = t->done.head; r; r = r->next)
         r->cancelled = true;
-    while (t->done)
+    while (t->done.head)
         p_poll(base);
     while (t->pulls)
         forget(t, t->pulls);
@@ -552,7 +550,8 @@ sl_status sl_pull_open(const sl_pull_env *env, sl_tier **out, sl_err *err)
         free(t);
         return sl_fail(err, SL_ERR_NO_MEMORY, "tier workers: out of memory or descriptors");
     }
-    *t = (pull_tier){.base.ops = &ops, .env = *env, .event = event, .done_tail = &t->done};
+    *t = (pull_tier){.base.ops = &ops, .env = *env, .event = event};
+    sl_list_init(&t->done);
     *out = &t->base;
     return SL_OK;
 }

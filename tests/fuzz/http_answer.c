@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/http.h"
+#include "base/http_client.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

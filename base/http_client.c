@@ -1,5 +1,5 @@
-/* See http.h. */
-#include "cli/http.h"
+/* See http_client.h. */
+#include "base/http_client.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -10,6 +10,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/strbuf.h"
 
 enum { ANSWER_MAX = 256 << 20 };
@@ -127,13 +128,16 @@ sl_status sl_http_ask(const sl_http_server *s, const char *method, const char *p
     sl_sb_str(&q, "\r\n");
     if (body)
         sl_sb_str(&q, body);
+    const uint64_t begin = sl_now_ns();
     sl_status st = q.bad ? sl_fail(err, SL_ERR_NO_MEMORY, "out of memory") : send_all(s, fd, &q, err);
     if (st == SL_OK)
         st = receive_all(s, fd, &a, err);
+    const uint64_t ns = sl_now_ns() - begin;
     close(fd);
     sl_sb_free(&q);
     if (st == SL_OK) {
         st = sl_http_answer_read(a.data, a.len, out, err);
+        out->ns = ns;
         if (st == SL_OK)
             return SL_OK; /* the text of a belongs to the answer now */
         sl_fail_in(err, st, "%s:%s", s->host, s->port);

@@ -1,9 +1,9 @@
 /*
- * A small HTTP/1.1 client for commands that ask a router or a worker's exporter: one connection for each request, blocking,
- * no TLS. Any thread.
+ * A small HTTP/1.1 client for commands and benchmarks that ask a router or a worker's exporter: one connection for each request,
+ * blocking, no TLS. Any thread. The load generator of bench/router is another: it keeps thousands of streams on one loop.
  */
-#ifndef SL_CLI_HTTP_H
-#define SL_CLI_HTTP_H
+#ifndef SL_BASE_HTTP_CLIENT_H
+#define SL_BASE_HTTP_CLIENT_H
 
 #include "base/status.h"
 
@@ -16,6 +16,7 @@ typedef struct sl_http_answer {
     int code;
     char *body; /* malloc'ed, NUL-terminated; the caller frees it */
     size_t len;
+    uint64_t ns; /* from the first byte sent to the last byte received */
 } sl_http_answer;
 
 /* "http://host:port", "host:port", an IPv6 host in brackets. SL_ERR_INVALID: something else, https among them. */
