@@ -10,12 +10,43 @@ extern "C" {
 
 #define THREADS 256
 
+/* m[n][n] of logits, by one warp: softmax of each row, then columns and rows are divided by their sums in turn. */
+__device__ static void balance(float *m, int n, int iters, float eps)
+{
+    int i = threadIdx.x & 31;
+
+    if (i < n) {
+        float top = m[i * n], sum = 0;
+        for (int j = 1; j < n; j++)
+            top = fmaxf(top, m[i * n + j]);
+        for (int j = 0; j < n; j++)
+            sum += m[i * n + j] = expf(m[i * n + j] - top);
+        for (int j = 0; j < n; j++)
+            m[i * n + j] = m[i * n + j] / sum + eps;
+    }
+    __syncwarp();
+    for (int k = 0; k < 2 * iters - 1; k++) {
+        int line = k % 2 ? n : 1, step = k % 2 ? 1 : n; /* a row, or a column */
+        float sum = eps;
+        if (i < n) {
+            float all = 0;
+            for (int j = 0; j < n; j++)
+                all += m[i * line + j * step];
+            sum += all;
+            for (int j = 0; j < n; j++)
+                m[i * line + j * step] /= sum;
+        }
+        __syncwarp();
+    }
+}
+
 __global__ static void __launch_bounds__(THREADS) streams_out_kernel(sl_streams_out_params p)
 {
     __shared__ double part[THREADS / 32];
-    __shared__ float pre[SL_STREAMS_MAX], inv;
+    __shared__ float pre[SL_STREAMS_MAX], comb[SL_STREAMS_MAX * SL_STREAMS_MAX], inv;
     int64_t t = blockIdx.x, all = (int64_t)p.count * p.dim;
-    int gates = p.post ? 2 * p.count : p.count, lane = threadIdx.x & 31;
+    int gates = p.post ? 2 * p.count : p.count, lane = threadIdx.x & 31,
+        square = p.comb ? p.count * p.count : 0;
     double sum = 0;
 
     for (int64_t i = threadIdx.x; i < all; i += THREADS) {
@@ -37,14 +68,23 @@ __global__ static void __launch_bounds__(THREADS) streams_out_kernel(sl_streams_
     if ((int)threadIdx.x < gates) {
         int k = threadIdx.x;
         bool second = k >= p.count;
-        float m = __fmul_rn(p.mix[t * gates + k], inv);
+        float m = __fmul_rn(p.mix[t * (gates + square) + k], inv);
         float s = sl_sigmoid(__fadd_rn(__fmul_rn(m, p.scale[second]), p.base[k]));
         if (second)
-            p.post[t * p.count + k - p.count] = __fadd_rn(__fmul_rn(p.magnitude, s), p.hc_eps);
+            p.post[t * p.count + k - p.count] =
+                __fadd_rn(__fmul_rn(p.magnitude, s), p.comb ? 0.0f : p.hc_eps);
         else
             pre[k] = __fadd_rn(s, p.hc_eps);
     }
+    for (int k = threadIdx.x; k < square; k += THREADS)
+        comb[k] = __fadd_rn(__fmul_rn(__fmul_rn(p.mix[t * (gates + square) + gates + k], inv), p.scale[2]),
+                            p.base[gates + k]);
     __syncthreads();
+    if (square && threadIdx.x >= THREADS - 32) { /* the others go on with the sum */
+        balance(comb, p.count, p.iters, p.hc_eps);
+        for (int k = lane; k < square; k += 32)
+            p.comb[t * square + k] = comb[k];
+    }
     for (int i = threadIdx.x; i < p.dim; i += THREADS) {
         float v = 0;
         for (int k = 0; k < p.count; k++)
@@ -73,11 +113,32 @@ __global__ static void streams_add_kernel(sl_streams_add_params p, int64_t n)
     }
 }
 
+/* A thread has one value of every stream. */
+__global__ static void streams_mix_add_kernel(sl_streams_add_params p, int64_t n)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t t = i / p.dim, at = t * p.count * p.dim + i % p.dim;
+        float x[SL_STREAMS_MAX], y = sl_ld(p.y, i, p.act);
+        for (int j = 0; j < p.count; j++)
+            x[j] = sl_ld(p.streams, at + (int64_t)j * p.dim, p.act);
+        for (int k = 0; k < p.count; k++) {
+            float v = __fmul_rn(p.post[t * p.count + k], y);
+            for (int j = 0; j < p.count; j++)
+                v = __fadd_rn(v, __fmul_rn(p.comb[(t * p.count + j) * p.count + k], x[j]));
+            sl_st(p.streams, at + (int64_t)k * p.dim, v, p.act);
+        }
+    }
+}
+
 static sl_status run_streams_add(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_streams_add_params *p = (const sl_streams_add_params *)params;
-    int64_t n = (int64_t)p->tokens * p->count * p->dim;
+    int64_t n = (int64_t)p->tokens * p->count * p->dim, rows = (int64_t)p->tokens * p->dim;
 
+    if (p->comb)
+        return SL_LAUNCH(sl_cuda_of(be), streams_mix_add_kernel,
+                         (sl_launch{dim3(min(sl_ceil_div(rows, 256), 4096)), 256}), err, *p, rows);
     return SL_LAUNCH(sl_cuda_of(be), streams_add_kernel,
                      (sl_launch{dim3(min(sl_ceil_div(n, 256), 4096)), 256}), err, *p, n);
 }
