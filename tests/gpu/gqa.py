@@ -64,6 +64,16 @@ def strategy(sluice, model, ids, algorithm, rows, keys):
     yield "hierarchical = resident, %s %s" % (algorithm, rows), first_difference(hier, resident)
 
 
+def blocks_of(config):
+    """The selection of a model whose index keys choose blocks, with no more hot rows than it takes."""
+    old = config.get("sparse_attention_config", {})
+    block = old.get("sparse_block_size", config.get("index_block_size"))
+    if not block:
+        return []
+    hot = ["--hot-rows", str(block * old.get("sparse_topk_blocks", config.get("index_topk_blocks", 0)))]
+    return [("msa", rows, hot) for rows in ("gqa_f32", "gqa_bf16", "gqa_fp8")]
+
+
 def answer(sluice, example, flags):
     prompt = ("<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n%s<|eot_id|>"
               "<|start_header_id|>assistant<|end_header_id|>\n\n" % example["user"])
@@ -132,7 +142,8 @@ def main():
             for i in n:
                 runs.append((d.name, pool.submit(whole, golden, sluice, d, t["p%d.ids" % i], t["p%d.greedy" % i])))
             ids = t["p%d.ids" % n[-1]]
-            for s in STRATEGIES:
+            own = json.loads((d / "config.json").read_text())
+            for s in STRATEGIES + blocks_of(own.get("text_config", own)):
                 runs.append((d.name, pool.submit(whole, strategy, sluice, d, ids, *s)))
         for e, flags in facts(sluice, pathlib.Path(channels)):
             runs.append((FACTS.name, pool.submit(whole, answer, sluice, e, flags)))
