@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/http.h"
+#include "base/http_client.h"
 
 enum { ASK_TIMEOUT_S = 10, ID_MAX = 96 };
 
