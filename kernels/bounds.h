@@ -63,8 +63,7 @@ typedef enum {
      * Minus the best place of the block in the orders of the query heads. The order of a head is by falling bound, of equal
      * bounds by rising block, NaN last; places count from 0. The best k = shares * heads blocks by this score, ties to the
      * smaller block, are the union of the first `shares` blocks of every head and, for each block that several heads
-     * have there, one that is next in a head's order. No block is there twice. The CPU backend alone has it; others
-     * refuse it (SL_ERR_UNSUPPORTED).
+     * have there, one that is next in a head's order. No block is there twice.
      */
     SL_GROUP_UNION,
 } sl_group_reduce;

@@ -202,7 +202,7 @@ bool sl_unit_walk_next(sl_unit_walk *w, sl_unit_run *out);
  * own table describes (sl_algo_desc.options), here only bytes. `set` false: the defaults of that table. A plain value.
  * sl_choose_selection() (engine/choose.h) makes one from the configuration.
  */
-enum { SL_SELECT_BYTES = 384 };
+enum { SL_SELECT_BYTES = 640 };
 typedef struct sl_select_options {
     /* Of the rows' plane: hash of all that the rows depend on in addition to the model; 0: nothing. */
     uint64_t stamp;

@@ -172,6 +172,35 @@ static void chk_causal(sl_chk *c, const sl_gqa_attn_params *p)
     sl_chk_need(c, p->seqs->n_tokens == p->tokens, "seqs.n_tokens", "is not the number of tokens");
     if (p->tokens)
         sl_chk_ptr(c, "seqs.row_pages", p->seqs->row_pages, 4);
+    if (!p->prompt.of)
+        return;
+    sl_chk_ptr(c, "prompt.pages", p->prompt.pages, 4);
+    sl_chk_pos(c, "prompt.ld", p->prompt.ld);
+}
+
+void sl_chk_prompt_scores(sl_chk *c, const void *params)
+{
+    const sl_prompt_scores_params *p = params;
+
+    chk_format(c, p->format);
+    sl_chk_count(c, "n", p->n);
+    chk_dims(c, p->heads, p->dim);
+    sl_chk_pos(c, "kv_heads", p->kv_heads);
+    sl_chk_seqs(c, p->seqs);
+    if (c->st != SL_OK)
+        return;
+    sl_chk_need(c, p->heads % p->kv_heads == 0, "kv_heads", "does not divide heads");
+    sl_chk_need(c, p->scale > 0, "scale", "must be positive");
+    sl_chk_need(c, p->max_pos >= 0, "max_pos", "is negative");
+    sl_chk_need(c, p->ld_scores > p->max_pos / SL_PAGE_TOKENS, "ld_scores",
+                "is less than the pages of max_pos");
+    sl_chk_rows(c, "q", p->q, 4, 4 * (int64_t)p->dim);
+    sl_chk_ptr(c, "first", p->first, 4);
+    sl_chk_ptr(c, "scores", p->scores, 4);
+    if (!c->pointers)
+        return;
+    chk_rows(c, &p->rows, p->format, p->kv_heads, p->dim);
+    sl_chk_ptr(c, "seqs.row_pages", p->seqs->row_pages, 4);
 }
 
 void sl_chk_gqa_attn(sl_chk *c, const void *params)
@@ -202,6 +231,7 @@ void sl_chk_gqa_attn(sl_chk *c, const void *params)
         chk_causal(c, p);
     else
         chk_lists(c, p);
+    sl_chk_need(c, !p->prompt.of || p->seqs, "prompt", "has lists, but there are no sequences");
     if (p->skip_factor > 0)
         sl_chk_ptr(c, "tiles", p->tiles, 8);
 }

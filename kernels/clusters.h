@@ -96,6 +96,11 @@ int64_t sl_clusters_most(const sl_cluster_rule *r, int32_t tokens);
  * takes its best cluster, then each its second one, and so on), and ties go to the smaller number. They are taken in this
  * order; of the last one the oldest tokens. Ascending, -1 padded. SL_DEVERR_SELECTION: the list is longer than ld_ids.
  * A padding token has an empty list.
+ *
+ * take_of, mass: the list has fewer than `budget` tokens. KV head v takes at most take_of[v] of clusters and sinks, though all sinks;
+ * and no cluster after those whose weights reach `mass` times the sum of the weights of all, of which it takes at least one. The
+ * weight of a cluster, which is read with SL_GROUP_SOFTMAX only, is its score times its tokens, as if each of its keys were the
+ * centroid: in the whole numbers of kernels/mass.h, where the largest score stands for 2^40.
  */
 typedef struct sl_cluster_lists_params {
     const sl_seq_tables *seqs;
@@ -108,7 +113,9 @@ typedef struct sl_cluster_lists_params {
     int32_t dense_below;
     sl_cluster_rule rule;
     sl_group_reduce reduce;
-    float scale; /* of attention; read with SL_GROUP_SOFTMAX only */
+    float scale;            /* of attention; read with SL_GROUP_SOFTMAX only */
+    const int32_t *take_of; /* NULL, or [kv_heads] on the device; those above budget count as budget */
+    float mass;             /* 0: no list ends before its budget */
 } sl_cluster_lists_params;
 
 #endif

@@ -91,7 +91,18 @@ typedef struct sl_gqa_append_params {
  * its sequence in the row pool (row_pages), at most k of them. phys, ids, pos and ld_ids are not read; a padding token
  * gives 0. The sequences are resident: hot_slot is not read. The bits are those of the same blocks as lists, unless a
  * key or a value of a later token of the step is not finite.
+ *
+ * With prompt.of, which needs seqs, token t attends to the pages of list prompt.of[t], by KV head, and not to those between
+ * them: pages are blocks of 64 tokens of its sequence, ascending, -1 padded, the last one is that of its own position, whose
+ * later tokens it does not see. prompt.of[t] < 0: everything before it. The bits are those of a sequence that has only these
+ * pages; lists of all pages give those without lists. Tokens of one list are neighbours in the step.
  */
+typedef struct sl_gqa_prompt_lists {
+    const int32_t *of;    /* [T] list of a token, or -1; NULL: there are no lists */
+    const int32_t *pages; /* [lists][kv_heads][ld] */
+    int32_t ld;
+} sl_gqa_prompt_lists;
+
 typedef struct sl_gqa_attn_params {
     const float *q;      /* [T][heads][dim], values that act can represent */
     const int32_t *phys; /* [T][ld_ids], see above */
@@ -107,7 +118,32 @@ typedef struct sl_gqa_attn_params {
     int32_t skip_from;
     uint64_t *tiles;           /* [2] device; read with skip_factor only */
     const sl_seq_tables *seqs; /* of the same tokens, host struct of device arrays; NULL: the lists of phys */
+    sl_gqa_prompt_lists prompt;
 } sl_gqa_attn_params;
+
+/*
+ * How much 64 neighbouring tokens of a prompt attend to each page before them, estimated from every 16th diagonal of the
+ * products (XAttention, arXiv 2503.16428). The tokens first[i] .. first[i] + 63 of the step are those of page b of a sequence. With
+ * strips of 16 tokens, and c = 4 b + 3 the last strip of these tokens, strip m (0..3) of the queries and strip j of the keys have
+ *
+ *   a[h][m][j] = scale / 16 * sum over r = 0..15 of q[64 b + 16 m + r][h] . k[16 j + 15 - r]       j <= 4 b + m
+ *
+ * and the score of page p <= b for KV head v is the sum, over the query heads h of v, over m, and over the strips j of p, of the
+ * softmax over j of a[h][m]. So the scores of a list sum to 4 * heads / kv_heads. scores of later pages are not written.
+ */
+enum { SL_PROMPT_STRIP = 16 };
+typedef struct sl_prompt_scores_params {
+    const float *q; /* [T][heads][dim], values that act can represent */
+    const sl_seq_tables *seqs;
+    const int32_t *first; /* [n] device: index in the step of the first token of each block of 64 */
+    sl_row_view rows;     /* of resident sequences: row_pages */
+    float *scores;        /* [n][kv_heads][ld_scores] */
+    int32_t n, heads, kv_heads, dim, ld_scores;
+    int32_t
+        max_pos; /* largest position of these tokens; it bounds scratch memory and shapes, and changes no score */
+    float scale;
+    sl_row_format format;
+} sl_prompt_scores_params;
 
 /* Of a model with kv_heads KV heads: the heads in one row, and the slots of a row. Pure. */
 static inline int32_t sl_gqa_row_heads(const sl_row_view *r, int32_t kv_heads)

@@ -39,6 +39,7 @@
     X(GQA_QUERY,       gqa_query,       COUNT,  tokens,          "Queries by head: norm and rotation.") \
     X(GQA_APPEND,      gqa_append,      SEQS,   seqs,            "New keys and values by head, into the device and the host.") \
     X(GQA_ATTN,        gqa_attn,        COUNT,  tokens,          "Attention over keys and values by head, of lists or of the whole context.") \
+    X(PROMPT_SCORES,   prompt_scores,   COUNT,  n,               "How much blocks of a prompt attend to the pages before them, estimated.") \
     X(BOUNDS_APPEND,   bounds_append,   SEQS,   seqs,            "Bounds of the keys of a block.") \
     X(BOUNDS_SCORES,   bounds_scores,   COUNT,  token_count,     "Upper bounds of the products of queries with a block's keys.") \
     X(LABELS_APPEND,   labels_append,   SEQS,   seqs,            "The few channels of a key that are scored.") \

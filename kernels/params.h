@@ -306,9 +306,12 @@ typedef struct sl_topk_params {
      * 0, or the share of the scores that a list needs, which are weights then; what is not above 0 counts as 0. Of the list by
      * the rules above those are written whose weights, added in the order of rank, reach `mass` times the sum of all weights
      * 0..pos, and no more of them; sinks and recent ones in any case, and at least one. pos + 1 <= k is no exception then, but
-     * dense_below is. Sums are double. The CPU backend alone has it; others refuse it (SL_ERR_UNSUPPORTED).
+     * dense_below is. Weights are the whole numbers of kernels/mass.h.
      */
     float mass;
+    /* NULL, or device [lists]: list h has at most k_of[h] entries, the best ones, but sinks and recent ones in any case, and at
+     * least one. k stays the limit of all. As with mass, pos + 1 <= k is no exception, but dense_below is. */
+    const int32_t *k_of;
     /* NULL, or the memory in which index_scores of this backend recorded its hint for the same tokens and
      * ld_scores. Its contents are private to the backend. It changes the time, not the result. */
     const void *hint;

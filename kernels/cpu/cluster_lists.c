@@ -6,6 +6,7 @@
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/place.h"
 #include "kernels/cpu/vec.h"
+#include "kernels/mass.h"
 #include "kernels/clusters.h"
 
 typedef struct ranked {
@@ -85,18 +86,37 @@ static void rank_clusters(const lists_ctx *c, int64_t t, int32_t list, const flo
     qsort(s->order, (size_t)n, sizeof *s->order, better);
 }
 
-/* take[cluster]: all tokens of the best clusters, together `room`, and some of the last one. */
-static void fill_room(const uint16_t *labels, int32_t from, int32_t to, int32_t n, int32_t room,
+/* The units of weight (kernels/mass.h) that a list of n clusters needs; take[] has their numbers of tokens. */
+static uint64_t units_needed(const lists_ctx *c, int32_t n, const scratch *s)
+{
+    uint64_t all = 0;
+
+    if (c->p->mass <= 0)
+        return UINT64_MAX;
+    for (int32_t i = 0; i < n; i++)
+        all += (uint64_t)s->take[i] * sl_mass_units(s->score[i], s->order[0].score);
+    all = sl_mass_need(c->p->mass, all);
+    return all > 0 ? all : 1;
+}
+
+/* take[cluster]: all tokens of the best clusters, together at most `room`, and some of the last one. */
+static void fill_room(const lists_ctx *c, const uint16_t *labels, int32_t to, int32_t n, int32_t room,
                       const scratch *s)
 {
+    uint64_t have = 0;
+
     memset(s->take, 0, (size_t)n * sizeof *s->take);
-    for (int32_t i = from; i < to; i++)
+    for (int32_t i = c->p->rule.sinks; i < to; i++)
         s->take[labels[i]]++;
+    const uint64_t need = units_needed(c, n, s);
     for (int32_t i = 0; i < n; i++) {
         int32_t *take = &s->take[s->order[i].cluster];
+        const int32_t tokens = *take;
 
-        *take = *take < room ? *take : room;
+        *take = have >= need ? 0 : tokens < room ? tokens : room;
         room -= *take;
+        if (need < UINT64_MAX)
+            have += (uint64_t)tokens * sl_mass_units(s->order[i].score, s->order[0].score);
     }
 }
 
@@ -125,8 +145,12 @@ static int32_t make_list(const lists_ctx *c, int64_t t, int32_t list, const sl_p
         return put_range(p, ids, 0, 0, at->pos);
     if (g.count > p->ld_clusters || g.end > p->ld_labels || p->rule.budget > p->ld_ids)
         return -1;
+    int32_t room = p->rule.budget;
+    if (p->take_of && p->take_of[list] < room)
+        room = p->take_of[list];
+    room = room > p->rule.sinks ? room - p->rule.sinks : 0;
     rank_clusters(c, t, list, p->centroids + row * p->ld_clusters * p->dim, g.count, s);
-    fill_room(labels, p->rule.sinks, g.end, g.count, p->rule.budget - p->rule.sinks, s);
+    fill_room(c, labels, g.end, g.count, room, s);
     int32_t n = put_range(p, ids, 0, 0, p->rule.sinks - 1);
     for (int32_t i = p->rule.sinks; i < g.end; i++)
         if (s->take[labels[i]] > 0)

@@ -144,7 +144,22 @@ static bool listed(const sl_gqa_attn_params *p, int64_t list, int32_t at, int64_
     return true;
 }
 
-/* The same for a token that attends to everything before it. */
+/* Block number `at` of those that a token at pos attends to; -1: the token has fewer. */
+static int32_t seen_block(const sl_gqa_attn_params *p, int64_t t, int32_t kv_head, int32_t at, int32_t pos)
+{
+    const int32_t in_page = SL_PAGE_LOG2 - p->rows.block_log2, list = p->prompt.of ? p->prompt.of[t] : -1;
+
+    if (list < 0)
+        return at;
+    if (at >> in_page >= p->prompt.ld)
+        return -1;
+    const int32_t page =
+        p->prompt.pages[((int64_t)list * p->kv_heads + kv_head) * p->prompt.ld + (at >> in_page)];
+    const int32_t block = (page << in_page) + (at & ((1 << in_page) - 1));
+    return page < 0 || block > pos >> p->rows.block_log2 ? -1 : block;
+}
+
+/* The same for a token that attends to everything before it, or to its pages of these. */
 static bool before(attn_ctx *c, int64_t t, int32_t kv_head, int32_t at, int64_t *row, int64_t *block)
 {
     const sl_gqa_attn_params *p = c->p;
@@ -152,7 +167,9 @@ static bool before(attn_ctx *c, int64_t t, int32_t kv_head, int32_t at, int64_t 
     sl_place place;
     uint32_t bad = sl_place_of(p->seqs, t, &place);
 
-    if (bad == SL_PLACE_NONE || (!bad && (at >= p->k || at > place.pos >> p->rows.block_log2)))
+    if (!bad)
+        at = seen_block(p, t, kv_head, at, place.pos);
+    if (bad == SL_PLACE_NONE || (!bad && (at < 0 || at >= p->k || at > place.pos >> p->rows.block_log2)))
         return false;
     if (!bad) {
         int32_t page = p->seqs->row_pages[(int64_t)place.seq * p->seqs->ld + sl_block_page(&shape, at)];

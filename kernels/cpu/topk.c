@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/place.h"
+#include "kernels/mass.h"
 
 #define BINS 2048
 
@@ -97,11 +98,6 @@ static uint32_t threshold(const uint32_t *keys, int64_t n, int64_t k, uint32_t *
     return cut;
 }
 
-static double weight(float score)
-{
-    return score > 0 ? (double)score : 0;
-}
-
 static int falling(const void *a, const void *b)
 {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -114,34 +110,55 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the ids of a list those that its mass needs; returns how many. order: `count` ranks, key and complement of the id. */
-static int64_t keep_mass(const sl_topk_params *p, const float *scores, const uint32_t *keys, int64_t n,
-                         uint64_t *order, int32_t *ids, int64_t count)
+/* The units of n weights by kernels/mass.h, and the largest weight. */
+static uint64_t units_of(const float *scores, int64_t n, float *best)
 {
-    double need = 0, have = 0;
+    uint64_t all = 0;
+
+    *best = 0;
+    for (int64_t i = 0; i < n; i++)
+        *best = scores[i] > *best ? scores[i] : *best;
+    for (int64_t i = 0; i < n; i++)
+        all += sl_mass_units(scores[i], *best);
+    return all;
+}
+
+/* Of the ids of a list those that its mass needs, at most `most`; returns how many. order: `count` ranks, key and complement of
+ * the id. */
+static int64_t cut_list(const sl_topk_params *p, const float *scores, const uint32_t *keys, int64_t n,
+                        int64_t most, uint64_t *order, int32_t *ids, int64_t count)
+{
+    float best = 0;
+    uint64_t need = UINT64_MAX, have = 0;
     int64_t kept = 0;
 
-    for (int64_t i = 0; i < n; i++)
-        need += weight(scores[i]);
-    need *= (double)p->mass;
+    if (p->mass > 0)
+        need = sl_mass_need(p->mass, units_of(scores, n, &best));
     for (int64_t j = 0; j < count; j++)
         order[j] = (uint64_t)keys[ids[j]] << 32 | (uint32_t)~ids[j];
     qsort(order, (size_t)count, sizeof *order, falling);
-    while (kept < count && (kept == 0 || have < need || order[kept] >> 32 == UINT32_MAX)) {
+    while (kept < count && (kept == 0 || (have < need && kept < most) || order[kept] >> 32 == UINT32_MAX)) {
         ids[kept] = (int32_t) ~(uint32_t)order[kept];
-        have += weight(scores[ids[kept++]]);
+        have += best > 0 ? sl_mass_units(scores[ids[kept]], best) : 0;
+        kept++;
     }
     qsort(ids, (size_t)kept, sizeof *ids, rising);
     return kept;
 }
 
-/* One list of a token at pos, which sees n blocks. Returns how many ids were written. own: 2 histograms, then twice n
- * keys, with a mass also n ranks. */
-static int64_t select_ids(const sl_topk_params *p, const float *scores, int32_t pos, int64_t n, uint32_t *own,
-                          int32_t *ids)
+/* Whether lists are cut after they were selected, so that everything that a token sees has a rank. */
+static bool cuts(const sl_topk_params *p)
+{
+    return p->mass > 0 || p->k_of;
+}
+
+/* One list of a token at pos, which sees n blocks and takes at most `most`. Returns how many ids were written. own: 2
+ * histograms, then twice n keys, with a cut also n ranks. */
+static int64_t select_ids(const sl_topk_params *p, const float *scores, int32_t pos, int64_t n, int64_t most,
+                          uint32_t *own, int32_t *ids)
 {
     uint32_t *keys = own + 2 * BINS, cut;
-    const bool weighed = p->mass > 0 && pos >= p->dense_below;
+    const bool weighed = cuts(p) && pos >= p->dense_below;
     int64_t ties, out = 0;
 
     if (n <= p->k || pos < p->dense_below)
@@ -163,7 +180,7 @@ static int64_t select_ids(const sl_topk_params *p, const float *scores, int32_t 
             if (keys[i] > cut || (keys[i] == cut && ties-- > 0))
                 ids[out++] = (int32_t)i;
     }
-    return weighed ? keep_mass(p, scores, keys, n, (uint64_t *)(void *)(keys + 2 * n), ids, out) : out;
+    return weighed ? cut_list(p, scores, keys, n, most, (uint64_t *)(void *)(keys + 2 * n), ids, out) : out;
 }
 
 static void lists(void *arg, int64_t first, int64_t count, int worker)
@@ -178,11 +195,13 @@ static void lists(void *arg, int64_t first, int64_t count, int worker)
         int32_t pos = p->seqs->token_pos[p->token_first + i / per];
         int64_t n = ((int64_t)pos >> p->block_log2) + 1;
 
-        if (pos < 0 || ((n > p->k || p->mass > 0) && pos >= p->dense_below && n > p->ld_scores)) {
+        if (pos < 0 || ((n > p->k || cuts(p)) && pos >= p->dense_below && n > p->ld_scores)) {
             sl_cpu_flag(&c->bad, SL_DEVERR_POS);
             continue;
         }
-        for (int64_t j = select_ids(p, p->scores + i * p->ld_scores, pos, n, own, ids); j < p->ld_ids; j++)
+        int64_t most = p->k_of ? p->k_of[i % per] : p->k;
+        for (int64_t j = select_ids(p, p->scores + i * p->ld_scores, pos, n, most, own, ids); j < p->ld_ids;
+             j++)
             ids[j] = -1;
     }
 }
@@ -190,7 +209,7 @@ static void lists(void *arg, int64_t first, int64_t count, int worker)
 static sl_status run_topk(sl_backend *be, const void *params, sl_err *err)
 {
     ctx c = {.cpu = (sl_cpu *)be, .p = params};
-    const size_t ranks = c.p->mass > 0 ? sizeof(uint64_t) * (size_t)c.p->ld_scores : 0;
+    const size_t ranks = cuts(c.p) ? sizeof(uint64_t) * (size_t)c.p->ld_scores : 0;
     SL_TRY(
         sl_cpu_scratch_threads(c.cpu, sizeof(uint32_t) * 2 * (BINS + (size_t)c.p->ld_scores) + ranks, err));
     sl_cpu_for(c.cpu, (int64_t)c.p->token_count * (c.p->lists > 1 ? c.p->lists : 1), c.p->ld_scores, lists,

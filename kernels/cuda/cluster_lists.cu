@@ -12,6 +12,7 @@
 #include "kernels/cuda/clusters.h"
 #include "kernels/cuda/row_dots.h"
 #include "kernels/cuda/select.cuh"
+#include "kernels/mass.h"
 
 #define THREADS 512
 #define WARPS (THREADS / 32)
@@ -28,8 +29,10 @@ struct lists_job {
     /* Of the slice: tables for the products. A token at pos - 1 sees pos clusters; sequence -1: it selects nothing. */
     int32_t *seqs, *pos, *pages;
     int ld_pages;
-    float *scores; /* [count][kv_heads][ld_clusters], with softmax [count][heads][ld_clusters] */
-    double *sums;  /* [count][heads], with softmax */
+    /* [count][kv_heads][ld_clusters], with softmax and union [count][heads][ld_clusters] */
+    float *scores;
+    double *sums; /* [count][heads], with softmax */
+    void *space;  /* sl_places_bytes() of each, with union */
     uint32_t *deverr;
 };
 
@@ -99,14 +102,37 @@ __device__ static inline float score_of(const lists_job &j, int i, int list, int
     int group = p.heads / p.kv_heads;
     float score = 0;
 
-    if (p.reduce != SL_GROUP_SOFTMAX)
+    if (p.reduce != SL_GROUP_SOFTMAX && p.reduce != SL_GROUP_UNION)
         return j.scores[((int64_t)i * p.kv_heads + list) * p.ld_clusters + c];
     for (int h = list * group; h < (list + 1) * group; h++) {
         int64_t row = (int64_t)i * p.heads + h;
-        float v = (float)((double)j.scores[row * p.ld_clusters + c] / j.sums[row]);
-        score = h == list * group ? v : __fadd_rn(score, v);
+        float v = j.scores[row * p.ld_clusters + c];
+        if (p.reduce == SL_GROUP_SOFTMAX) {
+            v = (float)((double)v / j.sums[row]);
+            score = h == list * group ? v : __fadd_rn(score, v);
+        } else {
+            score = h == list * group ? v : fmaxf(score, v);
+        }
     }
     return score;
+}
+
+/* What a list may take: tokens, and units of weight (kernels/mass.h; all ones: as many as there are). */
+struct room_of {
+    int tokens;
+    unsigned long long need;
+    float best; /* the largest score; read with need only */
+};
+
+__device__ static inline float score_of_key(uint32_t key)
+{
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+/* Units of all tokens of a cluster with this key. */
+__device__ static inline unsigned long long units_of(const room_of &r, uint32_t key, int tokens)
+{
+    return r.need == ~0ull ? 0 : (unsigned long long)tokens * sl_mass_units(score_of_key(key), r.best);
 }
 
 struct chosen_of {
@@ -115,84 +141,140 @@ struct chosen_of {
     int limit;
 };
 
-/* Of the bins from the best to the worst, the one in which `left` tokens are reached, and what is left in it. Warp 0. */
-__device__ static inline void find_bin(const int *bins, int *bin, int *left)
+/* What the clusters before the bin that is looked into have. */
+struct taken_of {
+    int bins[BINS], tokens, bin, ends;
+    unsigned long long unit_bins[BINS], units;
+    chosen_of chosen;
+};
+
+__device__ static inline bool is_full(const room_of &r, int tokens, unsigned long long units)
 {
-    const int of_lane = BINS / 32;
-    int lane = threadIdx.x, mine = 0, before, top = BINS - 1 - of_lane * lane;
+    return tokens >= r.tokens || units >= r.need;
+}
+
+/* From the best bin on: the one in which the list becomes full; ends stays 0 if there is none. Warp 0. */
+__device__ static inline void find_bin(taken_of &s, const room_of &r)
+{
+    const int of_lane = BINS / 32, had = s.tokens;
+    const unsigned long long had_units = s.units;
+    int lane = threadIdx.x, mine = 0, top = BINS - 1 - of_lane * lane;
+    unsigned long long units = 0;
 
     for (int b = 0; b < of_lane; b++)
-        mine += bins[top - b];
-    before = mine;
+        mine += s.bins[top - b], units += s.unit_bins[top - b];
+    int before = mine;
+    unsigned long long units_before = units;
     for (int o = 1; o < 32; o <<= 1) {
         int other = __shfl_up_sync(0xffffffffu, before, o);
+        unsigned long long more = __shfl_up_sync(0xffffffffu, units_before, o);
         before += lane >= o ? other : 0;
+        units_before += lane >= o ? more : 0;
     }
-    before -= mine;
-    int want = *left;
-    __syncwarp();
-    if (before >= want || before + mine < want)
+    uint32_t who = __ballot_sync(0xffffffffu, is_full(r, had + before, had_units + units_before));
+    before += had - mine;
+    units_before += had_units - units;
+    if (who == 0 || lane != __ffs(who) - 1)
         return;
-    for (; before + bins[top] < want; top--)
-        before += bins[top];
-    *bin = top;
-    *left = want - before;
+    while (!is_full(r, before + s.bins[top], units_before + s.unit_bins[top]))
+        before += s.bins[top], units_before += s.unit_bins[top], top--;
+    s.bin = top, s.ends = 1;
+    s.tokens = before, s.units = units_before;
 }
 
-/* Clusters whose key is the limit, in their order, until `left` tokens are taken. Warp 0. */
-__device__ static inline void take_equals(uint32_t *key, const int *tokens, int n, uint32_t limit, int left,
-                                          chosen_of *out)
+/* Clusters whose key is the limit, in their order, until the list is full. Warp 0. */
+__device__ static inline void take_equals(taken_of &s, const room_of &r, uint32_t *key, const int *tokens,
+                                          int n, uint32_t limit)
 {
-    int lane = threadIdx.x;
+    int lane = threadIdx.x, have = s.tokens;
+    unsigned long long units = s.units;
 
-    for (int base = 0; base < n && left > 0; base += 32) {
+    for (int base = 0; base < n && !is_full(r, have, units); base += 32) {
         int c = base + lane, mine = c < n && key[c] == limit ? tokens[c] : 0, before = mine;
+        unsigned long long own = units_of(r, limit, mine), units_before = own;
         for (int o = 1; o < 32; o <<= 1) {
             int other = __shfl_up_sync(0xffffffffu, before, o);
+            unsigned long long more = __shfl_up_sync(0xffffffffu, units_before, o);
             before += lane >= o ? other : 0;
+            units_before += lane >= o ? more : 0;
         }
         int all = __shfl_sync(0xffffffffu, before, 31);
-        before -= mine;
-        if (mine > 0 && before + mine <= left)
-            key[c] = CHOSEN;
-        else if (mine > 0 && before < left)
-            out->part = c, out->limit = left - before;
-        left -= all;
+        unsigned long long all_units = __shfl_sync(0xffffffffu, units_before, 31);
+        before += have - mine;
+        units_before += units - own;
+        if (mine > 0 && !is_full(r, before, units_before)) {
+            if (before + mine <= r.tokens)
+                key[c] = CHOSEN;
+            else
+                s.chosen.part = c, s.chosen.limit = r.tokens - before;
+        }
+        have += all, units += all_units;
     }
 }
 
-/* The clusters that fill `room` tokens: changes keys. Every thread receives the result. */
-__device__ static chosen_of choose(uint32_t *key, const int *tokens, int n, int room)
+/* The clusters that fill a list: changes keys. Every thread receives the result. */
+__device__ static chosen_of choose(uint32_t *key, const int *tokens, int n, const room_of &r)
 {
-    __shared__ int bins[BINS], bin, left;
-    __shared__ chosen_of chosen;
+    __shared__ taken_of s;
     uint32_t limit = 0;
 
     if (threadIdx.x == 0)
-        left = room, chosen.part = -1, chosen.limit = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
+        s.tokens = 0, s.units = 0, s.chosen = {0, -1, 0};
+    for (int shift = 24; shift >= 0 && r.tokens > 0; shift -= 8) {
+        __syncthreads();
         for (int b = threadIdx.x; b < BINS; b += THREADS)
-            bins[b] = 0;
+            s.bins[b] = 0, s.unit_bins[b] = 0;
         if (threadIdx.x == 0)
-            bin = 0;
+            s.ends = 0;
         __syncthreads();
         for (int c = threadIdx.x; c < n; c += THREADS)
-            if (shift == 24 || key[c] >> (shift + 8) == limit >> (shift + 8))
-                atomicAdd(&bins[key[c] >> shift & (BINS - 1)], tokens[c]);
+            if (shift == 24 || key[c] >> (shift + 8) == limit >> (shift + 8)) {
+                atomicAdd(&s.bins[key[c] >> shift & (BINS - 1)], tokens[c]);
+                if (r.need != ~0ull)
+                    atomicAdd(&s.unit_bins[key[c] >> shift & (BINS - 1)], units_of(r, key[c], tokens[c]));
+            }
         __syncthreads();
         if (threadIdx.x < 32)
-            find_bin(bins, &bin, &left);
+            find_bin(s, r);
         __syncthreads();
-        limit |= (uint32_t)bin << shift;
-        __syncthreads(); /* all threads have read bin */
+        if (!s.ends) /* all clusters together do not fill it, which is an error of the caller's */
+            break;
+        limit |= (uint32_t)s.bin << shift;
     }
+    __syncthreads();
     if (threadIdx.x == 0)
-        chosen.above = limit;
+        s.chosen.above = r.tokens > 0 ? limit : CHOSEN;
     __syncthreads();
-    if (threadIdx.x < 32)
-        take_equals(key, tokens, n, limit, left, &chosen);
+    if (threadIdx.x < 32 && r.tokens > 0)
+        take_equals(s, r, key, tokens, n, limit);
     __syncthreads();
-    return chosen;
+    return s.chosen;
+}
+
+/* What a list of n clusters may take. */
+__device__ static room_of room_for(const sl_cluster_lists_params &p, int list, const uint32_t *key,
+                                   const int *tokens, int n)
+{
+    __shared__ uint32_t best;
+    __shared__ unsigned long long all;
+    int most = p.take_of ? min(p.take_of[list], p.rule.budget) : p.rule.budget;
+    room_of r = {max(most - p.rule.sinks, 0), ~0ull, 0};
+
+    if (p.mass <= 0)
+        return r;
+    if (threadIdx.x == 0)
+        best = 0, all = 0;
+    __syncthreads();
+    for (int c = threadIdx.x; c < n; c += THREADS)
+        atomicMax(&best, key[c]);
+    __syncthreads();
+    r.best = score_of_key(best), r.need = 0;
+    for (int c = threadIdx.x; c < n; c += THREADS)
+        atomicAdd(&all, units_of(r, key[c], tokens[c]));
+    __syncthreads();
+    r.need = sl_mass_need(p.mass, all);
+    r.need = r.need > 0 ? r.need : 1;
+    return r;
 }
 
 /* ---- which tokens ---- */
@@ -261,7 +343,7 @@ __device__ static bool put_list(const lists_job &j, int i, int list, const list_
 {
     const sl_cluster_lists_params &p = j.p;
     const uint16_t *labels = p.labels + ((int64_t)t.seq * p.kv_heads + list) * p.ld_labels;
-    int sinks = p.rule.sinks, room = p.rule.budget - sinks, n = t.g.count;
+    int sinks = p.rule.sinks, n = t.g.count;
 
     for (int c = threadIdx.x; c < n; c += THREADS) {
         key[c] = sl_order_key(score_of(j, i, list, c));
@@ -272,16 +354,15 @@ __device__ static bool put_list(const lists_job &j, int i, int list, const list_
         if (labels[e] < n)
             atomicAdd(&tokens[labels[e]], 1);
     __syncthreads();
+    room_of room = room_for(p, list, key, tokens, n);
     chosen_of c = choose(key, tokens, n, room);
     for (int e = threadIdx.x; e < sinks; e += THREADS)
         ids[e] = e;
     int put = put_tokens(labels, sinks, t.g.end, key, n, c, ids + sinks);
-    int newest = t.pos + 1 - t.g.end;
-    for (int e = p.rule.budget + threadIdx.x; e < p.ld_ids; e += THREADS) {
-        int late = e - p.rule.budget;
-        ids[e] = late < newest ? t.g.end + late : -1;
-    }
-    return put == room;
+    int newest = t.pos + 1 - t.g.end, from = sinks + put;
+    for (int e = from + threadIdx.x; e < p.ld_ids; e += THREADS)
+        ids[e] = e - from < newest ? t.g.end + e - from : -1;
+    return put == room.tokens || (room.need != ~0ull && put < room.tokens);
 }
 
 __global__ static void __launch_bounds__(THREADS) lists_kernel(lists_job j)
@@ -333,27 +414,30 @@ static sl_status products(sl_cuda *cu, const lists_job *j, sl_err *err)
     d.plus = 1;
     d.out = j->scores;
     d.lists = p->kv_heads, d.ld_out = p->ld_clusters;
-    d.raw = p->reduce == SL_GROUP_SOFTMAX;
+    d.raw = p->reduce == SL_GROUP_SOFTMAX || p->reduce == SL_GROUP_UNION;
     SL_TRY(sl_cuda_row_dots(cu, &d, err));
+    if (p->reduce == SL_GROUP_UNION)
+        return sl_cuda_row_places(cu, &d, j->space, err);
     return d.raw ? sl_cuda_row_exp(cu, &d, p->scale, j->sums, err) : SL_OK;
 }
 
 /* Sets the pointers to scratch memory for at most `most` tokens (base NULL: nothing); returns the bytes. */
 static size_t place(lists_job *j, size_t most, uint8_t *base)
 {
-    bool softmax = j->p.reduce == SL_GROUP_SOFTMAX;
-    size_t sums = softmax ? 8 * most * (size_t)j->p.heads : 0;
+    bool by_place = j->p.reduce == SL_GROUP_UNION, by_head = by_place || j->p.reduce == SL_GROUP_SOFTMAX;
+    size_t each = most * (size_t)j->p.heads * (size_t)(by_place ? 2 * j->p.ld_clusters : 1);
+    size_t sums = by_head ? 8 * each : 0; /* or the space of the places */
     size_t pages = 4 * (size_t)j->s.n_seqs * (size_t)j->ld_pages, tables = 8 * most;
 
     if (base) {
-        j->sums = (double *)base;
+        j->sums = (double *)base, j->space = base;
         j->pages = (int32_t *)(base + sums);
         j->seqs = (int32_t *)(base + sums + pages);
         j->pos = j->seqs + most;
         j->scores = (float *)(base + sums + pages + tables);
     }
     return sums + pages + tables +
-           4 * most * (size_t)(softmax ? j->p.heads : j->p.kv_heads) * (size_t)j->p.ld_clusters;
+           4 * most * (size_t)(by_head ? j->p.heads : j->p.kv_heads) * (size_t)j->p.ld_clusters;
 }
 
 static sl_status slice(sl_cuda *cu, const lists_job *j, size_t smem, sl_err *err)
@@ -372,9 +456,6 @@ static sl_status run_cluster_lists(sl_backend *be, const void *params, sl_err *e
     lists_job j = {};
     void *scratch;
 
-    if (p->reduce == SL_GROUP_UNION)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "cuda: cluster_lists: reduce: union is made by the CPU backend only");
     if (smem + 8192 > cu->gpu.smem)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: cluster_lists: %d clusters exceed the shared memory",
                        p->ld_clusters);

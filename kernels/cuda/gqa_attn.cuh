@@ -40,8 +40,9 @@ __device__ static inline int gqa_position(const gqa_work &w, int64_t t)
 
 /* The list of a token and a KV head. */
 struct gqa_list {
-    const int32_t *rows, *blocks; /* entries of phys and ids, or the sequence's pages and NULL */
-    int32_t kv_head, n;           /* n: number of tokens */
+    /* Entries of phys and ids; or the sequence's pages and NULL, or the numbers of those that are attended to. */
+    const int32_t *rows, *blocks;
+    int32_t kv_head, n; /* n: number of tokens */
 };
 
 /* The number of entries of a list, by one warp, all lanes of which receive it. */
@@ -77,6 +78,13 @@ __device__ static inline gqa_list gqa_list_of(const gqa_work &w, int64_t t, int 
         l.rows = w.s.row_pages + (int64_t)seq * w.s.ld;
         l.blocks = NULL;
         l.n = (int)min((int64_t)pos + 1, (int64_t)w.p.k << log2);
+        if (w.p.prompt.of &&
+            w.p.prompt.of[t] >= 0) { /* its pages one after the other, up to the token's own place */
+            l.blocks =
+                w.p.prompt.pages + ((int64_t)w.p.prompt.of[t] * w.p.kv_heads + kv_head) * w.p.prompt.ld;
+            entries = gqa_entries(l.blocks, w.p.prompt.ld);
+            l.n = max((entries << SL_PAGE_LOG2) - (SL_PAGE_TOKENS - 1 - (pos & (SL_PAGE_TOKENS - 1))), 0);
+        }
         return l;
     }
     entries = gqa_entries(l.rows, w.p.k);
@@ -89,10 +97,18 @@ __device__ static inline gqa_list gqa_list_of(const gqa_work &w, int64_t t, int 
     return l;
 }
 
+/* Page i of a list with sl_seq_tables. */
+__device__ static inline int gqa_page(const gqa_list &l, int i)
+{
+    return l.rows[l.blocks ? l.blocks[i] : i];
+}
+
 /* The entry of token i of the list: a row, or with sl_seq_tables a page; -1: there is none. */
 __device__ static inline int gqa_entry(const gqa_work &w, const gqa_list &l, int i)
 {
-    return l.rows[i >> (w.p.seqs ? SL_PAGE_LOG2 : w.p.rows.block_log2)];
+    if (w.p.seqs)
+        return gqa_page(l, i >> SL_PAGE_LOG2);
+    return l.rows[i >> w.p.rows.block_log2];
 }
 
 /* The row that holds token i of the list, of which this is the entry; -1: its page does not exist. */

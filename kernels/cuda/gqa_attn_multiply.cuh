@@ -368,8 +368,10 @@ __device__ static inline void gqa_multiply(const gqa_tensor_work &w, uint8_t *sm
         sl_bar_sync(1 + wg, 128); /* no warp reads the queries of the unit before */
         gqa_load_queries<DIM>(w, u, smem + wg * ROWS * DIM * 2, wg);
         sl_bar_sync(1 + wg, 128);
-        y.st[0] = gqa_start_row(w, u, wg, row);
-        y.st[1] = gqa_start_row(w, u, wg, row + 8);
+        int gone = gqa_gone(w, u);
+
+        y.st[0] = gqa_start_row(w, u, gone, wg, row);
+        y.st[1] = gqa_start_row(w, u, gone, wg, row + 8);
         y.any = __any_sync(0xffffffffu, y.st[0].head >= 0 || y.st[1].head >= 0);
         y.at = y.begin = w.parts > 1 ? u.part * SEGMENT : 0;
         if (SKIP)

@@ -20,10 +20,11 @@
  */
 #include "kernels/cuda/gqa_attn_tensor.cuh"
 
-/* Cuts the tokens of a step into tiles of at most `most` adjacent tokens of one sequence: out[0] = n, the first token of
+/* Cuts the tokens of a step into tiles of at most `most` adjacent tokens of one sequence, and of one list of `of` unless that is
+ * NULL: out[0] = n, the first token of
  * each, the number of tokens. One thread block. */
 __global__ static void __launch_bounds__(1024)
-    tiles_kernel(const int32_t *seq, int tokens, int most, int32_t *out)
+    tiles_kernel(const int32_t *seq, const int32_t *of, int tokens, int most, int32_t *out)
 {
     __shared__ int start[32], count[32];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, run = 0, n = 0;
@@ -31,7 +32,7 @@ __global__ static void __launch_bounds__(1024)
     for (int base = 0; base < tokens; base += 1024) {
         int t = base + threadIdx.x, mine = -1, flags, before = 0, all = 0;
 
-        if (t < tokens && (t == 0 || seq[t] != seq[t - 1]))
+        if (t < tokens && (t == 0 || seq[t] != seq[t - 1] || (of && of[t] != of[t - 1])))
             mine = t;
         for (int d = 1; d < 32; d *= 2) { /* the newest start up to this token */
             int other = __shfl_up_sync(0xffffffffu, mine, d);
@@ -124,8 +125,8 @@ static sl_status run_tiles(sl_cuda *cu, gqa_tensor_work *w, sl_err *err)
     SL_TRY(sl_cuda_scratch(cu, list + (size_t)grid * 2 * ROWS * p->dim * 4, &mem, err));
     w->tiles = (const int32_t *)mem;
     w->partial = (float *)((uint8_t *)mem + list);
-    SL_TRY(SL_LAUNCH(cu, tiles_kernel, (sl_launch{1, 1024}), err, p->seqs->token_seq, p->tokens, most,
-                     (int32_t *)mem));
+    SL_TRY(SL_LAUNCH(cu, tiles_kernel, (sl_launch{1, 1024}), err, p->seqs->token_seq, p->prompt.of, p->tokens,
+                     most, (int32_t *)mem));
     return p->format == SL_ROW_GQA_BF16 ? sl_cuda_gqa_prompt(cu, w, err) : launch(cu, w, 2, grid, err);
 }
 

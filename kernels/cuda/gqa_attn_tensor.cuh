@@ -76,6 +76,16 @@ __device__ static inline gqa_unit gqa_unit_at(const gqa_tensor_work &w, int i)
     return {rest / w.parts, 1, kv_head, rest % w.parts};
 }
 
+/* Tokens before the unit's own ones that its list does not have, by one warp: what its tokens see ends that much earlier. */
+__device__ static inline int gqa_gone(const gqa_tensor_work &w, const gqa_unit &u)
+{
+    int64_t last = u.t + u.count - 1;
+
+    if (!w.g.p.prompt.of || w.g.p.prompt.of[last] < 0 || w.g.s.token_seq[last] < 0)
+        return 0;
+    return w.g.s.token_pos[last] + 1 - gqa_list_of(w.g, last, u.kv_head).n;
+}
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* Adds segment (mc, lc) to (m, l): outputs are keep * old + take * new. */
 __device__ static inline void gqa_merge_sums(float &m, float &l, float mc, float lc, float *keep, float *take)

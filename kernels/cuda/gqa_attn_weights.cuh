@@ -39,8 +39,8 @@ __device__ static inline void gqa_load_queries(const gqa_tensor_work &w, const g
     sl_fence_async();
 }
 
-__device__ static inline gqa_row_state gqa_start_row(const gqa_tensor_work &w, const gqa_unit &u, int wg,
-                                                     int r)
+__device__ static inline gqa_row_state gqa_start_row(const gqa_tensor_work &w, const gqa_unit &u, int gone,
+                                                     int wg, int r)
 {
     int token = wg * w.per + r / w.g.group;
     gqa_row_state x = {-1, 0, -INFINITY, -INFINITY, -INFINITY, 0, -INFINITY, 0, 0, 0, 0};
@@ -52,7 +52,8 @@ __device__ static inline gqa_row_state gqa_start_row(const gqa_tensor_work &w, c
     x.limit = !w.g.p.seqs                        ? INT_MAX
               : w.g.s.token_seq[u.t + token] < 0 ? 0
                                                  : (int)min((int64_t)w.g.s.token_pos[u.t + token] + 1,
-                                                            (int64_t)w.g.p.k << w.g.p.rows.block_log2);
+                                                            (int64_t)w.g.p.k << w.g.p.rows.block_log2) -
+                                                       gone;
     x.below = gqa_skip_below(w.g, u.t + token) * LOG2E;
     return x;
 }

@@ -121,7 +121,7 @@ __device__ static inline void gqa_prompt_bring(const gqa_tensor_work &w, const C
     for (int i = blockIdx.x; i < units; i += gridDim.x) {
         gqa_unit u = gqa_unit_at(w, i);
         gqa_list l = gqa_list_of(w.g, u.t + u.count - 1, u.kv_head);
-        int pages = (l.n + 63) / 64, ids = -1, next = lane < pages ? l.rows[lane] : -1;
+        int pages = (l.n + 63) / 64, ids = -1, next = lane < pages ? gqa_page(l, lane) : -1;
 
         for (int at = 0; at < l.n || at == 0; at += size::STEP, it++) {
             int s = it % size::STAGES, round = it / size::STAGES, page = at / 64;
@@ -130,7 +130,7 @@ __device__ static inline void gqa_prompt_bring(const gqa_tensor_work &w, const C
 
             if (page % 32 == 0) {
                 ids = next;
-                next = page + 32 + lane < pages ? l.rows[page + 32 + lane] : -1;
+                next = page + 32 + lane < pages ? gqa_page(l, page + 32 + lane) : -1;
             }
             gqa_box<DIM> b = gqa_box_of<DIM>(w, at, l.n, ids);
 

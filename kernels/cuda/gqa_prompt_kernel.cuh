@@ -295,7 +295,7 @@ __device__ static inline void gqa_prompt_multiply(const gqa_tensor_work &w, uint
         sl_bar_arrive(BAR_TURN, 256); /* the first turn is that of warpgroup 0 */
     for (int i = blockIdx.x; i < units; i += gridDim.x) {
         gqa_unit u = gqa_unit_at(w, i);
-        int end = gqa_list_of(w.g, u.t + u.count - 1, u.kv_head).n;
+        int end = gqa_list_of(w.g, u.t + u.count - 1, u.kv_head).n, gone = gqa_gone(w, u);
 
         sl_bar_sync(BAR_GROUP + wg, 128); /* no warp reads the queries of the unit before */
         gqa_load_queries<DIM>(w, u, smem + wg * ROWS * DIM * 2, wg);
@@ -304,7 +304,7 @@ __device__ static inline void gqa_prompt_multiply(const gqa_tensor_work &w, uint
         sl_bar_sync(BAR_GROUP + wg, 128);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            y.st[r] = gqa_start_row(w, u, wg, row + 8 * r);
+            y.st[r] = gqa_start_row(w, u, gone, wg, row + 8 * r);
             if (y.st[r].head < 0) /* nothing of an empty row is stored; it must not slow down the others */
                 y.st[r].limit = INT_MAX;
         }

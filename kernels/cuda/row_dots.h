@@ -69,6 +69,16 @@ sl_status sl_cuda_row_exp(sl_cuda *cu, const sl_row_dots *d, float scale, double
 sl_status sl_cuda_row_add(sl_cuda *cu, const sl_row_dots *raw, const double *sums, int lists, int ld,
                           float *to, sl_err *err);
 
+/* Of the products x that `d`, with raw set, has stored: replaces x by minus its place among those of its query (SL_GROUP_UNION).
+ * space: sl_places_bytes() for every token. */
+sl_status sl_cuda_row_places(sl_cuda *cu, const sl_row_dots *d, void *space, sl_err *err);
+static inline size_t sl_places_bytes(const sl_row_dots *d)
+{
+    return 16 * (size_t)d->heads * (size_t)d->ld_out;
+}
+/* to[token - token_first][lists][ld] = the largest of the values that the query heads of a list have in `raw`. */
+sl_status sl_cuda_row_best(sl_cuda *cu, const sl_row_dots *raw, int lists, int ld, float *to, sl_err *err);
+
 /* Bytes of raw products and their sums for one token; and how many tokens of them are kept in scratch at once. */
 static inline size_t sl_raw_bytes(const sl_row_dots *d)
 {

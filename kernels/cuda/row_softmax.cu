@@ -96,10 +96,15 @@ sl_status sl_cuda_row_add(sl_cuda *cu, const sl_row_dots *raw, const double *sum
                      ld);
 }
 
-static sl_status softmax_slice(sl_cuda *cu, const sl_row_dots *raw, float scale, double *sums,
-                               const sl_row_dots *d, float *to, sl_err *err)
+/* A slice of a reduction that needs all products of a query: raw says where they go. */
+static sl_status whole_slice(sl_cuda *cu, const sl_row_dots *raw, float scale, double *sums, void *space,
+                             const sl_row_dots *d, float *to, sl_err *err)
 {
     SL_TRY(sl_cuda_row_dots(cu, raw, err));
+    if (space) {
+        SL_TRY(sl_cuda_row_places(cu, raw, space, err));
+        return sl_cuda_row_best(cu, raw, d->lists, d->ld_out, to, err);
+    }
     SL_TRY(sl_cuda_row_exp(cu, raw, scale, sums, err));
     return sl_cuda_row_add(cu, raw, sums, d->lists, d->ld_out, to, err);
 }
@@ -107,14 +112,13 @@ static sl_status softmax_slice(sl_cuda *cu, const sl_row_dots *raw, float scale,
 sl_status sl_cuda_group_scores(sl_cuda *cu, const sl_row_dots *d, sl_group_reduce reduce, float scale,
                                sl_err *err)
 {
-    const bool softmax = reduce == SL_GROUP_SOFTMAX;
+    const bool by_place = reduce == SL_GROUP_UNION, whole = by_place || reduce == SL_GROUP_SOFTMAX;
     const size_t codes = d->type == SL_I8 ? sl_bound_codes_bytes(d) : 0,
-                 each = codes + (softmax ? sl_raw_bytes(d) : 0);
+                 places = by_place ? sl_places_bytes(d) : 0,
+                 each = codes + places + (whole ? sl_raw_bytes(d) : 0);
     sl_row_dots raw = *d;
     void *scratch;
 
-    if (reduce == SL_GROUP_UNION)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: reduce: union is made by the CPU backend only");
     if (d->token_count < 1)
         return SL_OK;
     raw.mean = reduce == SL_GROUP_MEAN;
@@ -123,15 +127,17 @@ sl_status sl_cuda_group_scores(sl_cuda *cu, const sl_row_dots *d, sl_group_reduc
     int most = sl_fit_tokens(each);
     most = most < d->token_count ? most : d->token_count;
     SL_TRY(sl_cuda_scratch(cu, (size_t)most * each, &scratch, err));
-    double *sums = (double *)((uint8_t *)scratch + (size_t)most * codes);
+    uint8_t *space = (uint8_t *)scratch + (size_t)most * codes;
+    double *sums = (double *)(space + (size_t)most * places);
     raw.scratch = scratch;
-    raw.raw = softmax;
+    raw.raw = whole;
     for (int done = 0; done < d->token_count; done += most) {
         float *to = d->out + (int64_t)done * d->lists * d->ld_out;
         raw.token_first = d->token_first + done;
         raw.token_count = d->token_count - done < most ? d->token_count - done : most;
-        raw.out = softmax ? (float *)(sums + (int64_t)most * d->heads) : to;
-        SL_TRY(softmax ? softmax_slice(cu, &raw, scale, sums, d, to, err) : sl_cuda_row_dots(cu, &raw, err));
+        raw.out = whole ? (float *)(sums + (int64_t)most * d->heads) : to;
+        SL_TRY(whole ? whole_slice(cu, &raw, scale, sums, by_place ? space : NULL, d, to, err)
+                     : sl_cuda_row_dots(cu, &raw, err));
     }
     return SL_OK;
 }

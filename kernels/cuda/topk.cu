@@ -19,6 +19,7 @@
  */
 #include "kernels/cuda/topk_bound.cuh"
 #include "kernels/cuda/topk_cluster.cuh"
+#include "kernels/cuda/topk_cut.cuh"
 #include "kernels/cuda/topk_select.cuh"
 #include "kernels/cuda/topk_short.cuh"
 
@@ -221,23 +222,14 @@ static sl_status launch(sl_cuda *cu, const sl_topk_params *p, int rows, const fl
                      ld_hint, cu->deverr);
 }
 
-static sl_status run_topk(sl_backend *be, const void *params, sl_err *err)
+/* Lists of the best k. */
+static sl_status select_lists(sl_cuda *cu, const sl_topk_params *p, int64_t rows, int lists, sl_err *err)
 {
-    const sl_topk_params *p = (const sl_topk_params *)params;
-    sl_cuda *cu = sl_cuda_of(be);
-    int slice = 65535, lists = p->lists > 1 ? p->lists : 1;
-    int64_t rows = (int64_t)p->token_count * lists;
+    const int slice = 65535;
     bool divided = lists > 1 || p->block_log2;
     sl_topk_clusters clusters = divided ? sl_topk_clusters{0, false} : sl_cuda_topk_clusters(cu, p);
     const float *hint = (const float *)p->hint;
 
-    if (rows == 0)
-        return SL_OK;
-    if (p->mass > 0)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "cuda: topk: mass: lists by mass are made by the CPU backend only");
-    if (rows > INT32_MAX)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: %lld lists at once", (long long)rows);
     if (p->k >= p->ld_scores || (p->block_log2 == 0 && p->sinks + p->recent == p->k))
         return launch_lists(cu, p, (int)rows, lists, err);
     if (divided && sl_cuda_topk_short_for(cu, p, (int)rows))
@@ -257,6 +249,21 @@ static sl_status run_topk(sl_backend *be, const void *params, sl_err *err)
     if (clusters.size)
         return sl_cuda_topk_cluster(cu, p, clusters, hint, err);
     return divided ? launch<true>(cu, p, (int)rows, hint, err) : launch<false>(cu, p, (int)rows, hint, err);
+}
+
+static sl_status run_topk(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_topk_params *p = (const sl_topk_params *)params;
+    const int lists = p->lists > 1 ? p->lists : 1;
+    const int64_t rows = (int64_t)p->token_count * lists;
+    sl_cuda *cu = sl_cuda_of(be);
+
+    if (rows == 0)
+        return SL_OK;
+    if (rows > INT32_MAX)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: %lld lists at once", (long long)rows);
+    SL_TRY(select_lists(cu, p, rows, lists, err));
+    return p->mass > 0 || p->k_of ? sl_cuda_topk_cut(cu, p, (int)rows, lists, err) : SL_OK;
 }
 
 const sl_op_impl sl_cuda_topk = {.run = run_topk};

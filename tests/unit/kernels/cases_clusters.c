@@ -202,6 +202,13 @@ static void lists(cf_run *r, const int64_t *a)
     p.q = cf_matrix(r, 60, r->first, r->n, (int64_t)p.heads * p.dim, (int64_t)p.heads * p.dim, SL_F32, 2);
     const size_t out = 4 * (size_t)p.kv_heads * (size_t)p.ld_ids;
     p.ids = cf_mem(r, NULL, (size_t)r->n * out);
+    p.mass = (float)a[12] / 100;
+    if (a[13]) {
+        int32_t *of = cf_temp(r, 4 * (size_t)p.kv_heads);
+        for (int32_t h = 0; h < p.kv_heads; h++)
+            of[h] = h == 1 ? INT32_MAX : (int32_t)(cf_hash(95, h + a[13]) % (uint64_t)p.rule.budget);
+        p.take_of = cf_mem(r, of, 4 * (size_t)p.kv_heads);
+    }
     cf_op(r, SL_OP_CLUSTER_LISTS, &p);
     cf_out_tokens(r, "ids", p.ids, out, CF_BYTES, 0);
 }
@@ -324,6 +331,10 @@ static const cf_case cases[] = {
     {SL_OP_CLUSTER_LISTS, "T=24 kv=3 mean", lists, {24, 6, 150, 6, 3, 12, 40, 5, 1007, 0, 20, SL_GROUP_MEAN}, CF_SPLIT},
     {SL_OP_CLUSTER_LISTS, "T=20 kv=2 softmax, dense below 80", lists, {20, 5, 150, 8, 2, 16, 33, 10, 4016, 80, 40, SL_GROUP_SOFTMAX}, CF_SPLIT},
     {SL_OP_CLUSTER_LISTS, "T=4 kv=2 of 9000 tokens", lists, {4, 2, 9000, 4, 2, 16, 3000, 80, 8320, 0, 5000, SL_GROUP_MAX}, CF_SPLIT | CF_LARGE},
+    {SL_OP_CLUSTER_LISTS, "T=24 kv=2 softmax mass", lists, {24, 6, 150, 6, 2, 16, 40, 8, 3020, 0, 50, SL_GROUP_SOFTMAX, 60}, CF_SPLIT},
+    {SL_OP_CLUSTER_LISTS, "T=24 kv=2 softmax mass of all", lists, {24, 6, 150, 6, 2, 16, 40, 8, 3020, 0, 50, SL_GROUP_SOFTMAX, 100}, CF_SPLIT},
+    {SL_OP_CLUSTER_LISTS, "T=24 kv=4 limits", lists, {24, 6, 150, 8, 4, 16, 40, 8, 3020, 0, 50, SL_GROUP_MAX, 0, 1}, CF_SPLIT},
+    {SL_OP_CLUSTER_LISTS, "T=20 kv=3 softmax mass limits", lists, {20, 5, 190, 3, 3, 8, 60, 4, 5005, 70, 80, SL_GROUP_SOFTMAX, 30, 2}, CF_SPLIT},
     {SL_OP_CLUSTER_LISTS, "T=24 kv=2 union", lists, {24, 6, 150, 6, 2, 16, 40, 8, 3020, 0, 50, SL_GROUP_UNION}, CF_SPLIT},
     {SL_OP_CLUSTER_LISTS, "T=20 kv=2 union one token per cluster", lists, {20, 5, 150, 8, 2, 8, 24, 1, 5005, 0, 60, SL_GROUP_UNION}, CF_SPLIT},
     {SL_OP_CLUSTER_LISTS, "T=20 kv=2 one token per cluster", lists, {20, 5, 150, 2, 2, 8, 24, 1, 5005, 0, 60, SL_GROUP_MAX}, CF_SPLIT},

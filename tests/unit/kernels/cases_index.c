@@ -200,7 +200,8 @@ static float score_of(int64_t t, int64_t j, int64_t kind)
     }
 }
 
-/* T, per, length, k, extra ids, chunk, kind, sinks, recent, dense_below, lists per token (0: 1), log2 of a block */
+/* T, per, length, k, extra ids, chunk, kind, sinks, recent, dense_below, lists per token (0: 1), log2 of a block, percent of
+ * the mass, whether each list has a limit of its own */
 static void topk(cf_run *r, const int64_t *a)
 {
     batch b;
@@ -217,6 +218,12 @@ static void topk(cf_run *r, const int64_t *a)
     p.recent = (int32_t)a[8];
     p.dense_below = (int32_t)a[9];
     p.mass = (float)a[12] / 100;
+    if (a[13]) {
+        int32_t *of = cf_temp(r, 4 * (size_t)lists);
+        for (int64_t h = 0; h < lists; h++)
+            of[h] = h == 1 ? INT32_MAX : (int32_t)(cf_hash(94, h + a[13]) % (uint64_t)(p.k + 1));
+        p.k_of = cf_mem(r, of, 4 * (size_t)lists);
+    }
     batch_make(r, &b, a[0], a[1], a[2], 0);
     if (r->perf)
         batch_full(r, &b);
@@ -434,6 +441,31 @@ static const cf_case cases[] = {
      "T=22 len=300 k=9 all sinks or recent, mass",
      topk,
      {22, 1, 300, 9, 0, 22, 12, 4, 5, 0, 0, 0, 50},
+     CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=22 len=300 k=40 a limit",
+     topk,
+     {22, 1, 300, 40, 3, 7, -1, 0, 0, 0, 0, 0, 0, 1},
+     CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=40 len=600 k=29 lists=4 limits gates",
+     topk,
+     {40, 2, 600, 29, 2, 40, 11, 3, 4, 30, 4, 0, 0, 2},
+     CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=40 len=900 k=29 lists=8 blocks limits gates mass",
+     topk,
+     {40, 4, 900, 29, 2, 22, 11, 17, 30, 0, 8, 4, 70, 3},
+     CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=30 len=3000 k=900 lists=4 limits of equal scores",
+     topk,
+     {30, 3, 3000, 900, 0, 30, 2, 4, 1, 0, 4, 0, 0, 5},
+     CF_SPLIT | CF_FEW},
+    {SL_OP_TOPK,
+     "T=18 len=20 k=64 lists=3 limits of all",
+     topk,
+     {18, 1, 20, 64, 0, 18, -1, 1, 1, 0, 3, 0, 0, 4},
      CF_SPLIT},
     {SL_OP_TOPK, "T=9 len=500 k=6 lists=3", topk, {9, 3, 500, 6, 1, 4, -1, 0, 0, 0, 3, 0}, CF_SPLIT},
     {SL_OP_TOPK, "T=9 len=500 k=6 lists=2 blocks", topk, {9, 3, 500, 6, 1, 4, -1, 0, 0, 0, 2, 4}, CF_SPLIT},

@@ -153,7 +153,7 @@ typedef struct cf_table {
 extern const cf_table cf_dense_cases, cf_streams_cases, cf_state_cases, cf_expert_cases, cf_index_cases,
     cf_cache_cases, cf_gather_cases, cf_attn_cases, cf_gqa_cases, cf_bounds_cases, cf_labels_cases,
     cf_block_cases, cf_window_cases, cf_entries_cases, cf_cluster_cases, cf_retained_cases, cf_sample_cases,
-    cf_refusal_cases;
+    cf_prompt_cases, cf_refusal_cases;
 
 /* Checks one case on a backend: against twin (NULL: against the reference), slices against the whole. Returns
  * SL_OK, SL_ERR_UNSUPPORTED or a failure, with the reason in why. */

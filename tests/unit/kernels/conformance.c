@@ -25,7 +25,7 @@ static const cf_table *const tables[] = {
     &cf_streams_cases,  &cf_state_cases,  &cf_dense_cases,  &cf_expert_cases,  &cf_index_cases,
     &cf_cache_cases,    &cf_gather_cases, &cf_attn_cases,   &cf_gqa_cases,     &cf_bounds_cases,
     &cf_labels_cases,   &cf_block_cases,  &cf_window_cases, &cf_entries_cases, &cf_cluster_cases,
-    &cf_retained_cases, &cf_sample_cases, &cf_refusal_cases};
+    &cf_retained_cases, &cf_sample_cases, &cf_prompt_cases, &cf_refusal_cases};
 
 typedef struct rates {
     const char *device; /* part of sl_backend_describe() */

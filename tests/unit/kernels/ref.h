@@ -75,6 +75,7 @@ void ref_entry_scores(const void *params);
 void ref_ring_attn(const void *params);
 void ref_ring_store(const void *params);
 /* and those of kernels/window.h. */
+void ref_prompt_scores(const void *params);
 void ref_window_votes(const void *params);
 void ref_kept_lists(const void *params);
 /* ref_clusters.c: the ops of kernels/clusters.h and kernels/codes.h. */

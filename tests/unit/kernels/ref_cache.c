@@ -298,17 +298,28 @@ static int by_id(const void *a, const void *b)
     return *(const int32_t *)a < *(const int32_t *)b ? -1 : 1;
 }
 
-/* How many of the first `take` a list by mass has. */
+/* What counts of a score; next to an infinite one, the others count as nothing. */
+static double weight_of(float score, float top)
+{
+    return !(score > 0) ? 0 : isinf(top) ? isinf(score) : (double)score;
+}
+
+/* How many of the first `take` a list has that is cut by its mass, or to `most` entries. */
 static int64_t enough(const sl_topk_params *p, const float *scores, int64_t n, const scored *all,
-                      int64_t take)
+                      int64_t most, int64_t take)
 {
     double sum = 0, have = 0;
+    float top = 0;
     int64_t m = 0;
 
     for (int64_t j = 0; j < n; j++)
-        sum += scores[j] > 0 ? (double)scores[j] : 0;
-    for (; m < take && (m == 0 || all[m].first || have < sum * (double)p->mass); m++)
-        have += scores[all[m].id] > 0 ? (double)scores[all[m].id] : 0;
+        top = fmaxf(top, scores[j]);
+    for (int64_t j = 0; j < n; j++)
+        sum += weight_of(scores[j], top);
+    for (;
+         m < take && (m == 0 || all[m].first || ((p->mass <= 0 || have < sum * (double)p->mass) && m < most));
+         m++)
+        have += weight_of(scores[all[m].id], top);
     return m;
 }
 
@@ -322,7 +333,7 @@ void ref_topk(const void *params)
         int64_t tokens = p->seqs->token_pos[p->token_first + i / lists] + 1, n = (tokens + block - 1) / block;
         int32_t *ids = p->ids + (p->token_first * lists + i) * p->ld_ids;
         int64_t take = n <= p->k || tokens <= p->dense_below ? n : p->k;
-        const bool weighed = p->mass > 0 && tokens > p->dense_below;
+        const bool weighed = (p->mass > 0 || p->k_of) && tokens > p->dense_below;
         scored *all = malloc(sizeof(scored) * (size_t)n);
 
         for (int64_t j = 0; j < n; j++)
@@ -331,7 +342,7 @@ void ref_topk(const void *params)
                          j * block < p->sinks || (p->recent > 0 && (j + 1) * block > tokens - p->recent)};
         qsort(all, (size_t)n, sizeof(scored), by_rank);
         if (weighed)
-            take = enough(p, p->scores + i * p->ld_scores, n, all, take);
+            take = enough(p, p->scores + i * p->ld_scores, n, all, p->k_of ? p->k_of[i % lists] : n, take);
         for (int64_t j = 0; j < p->ld_ids; j++)
             ids[j] = j < take ? all[j].id : -1;
         qsort(ids, (size_t)take, sizeof(int32_t), by_id);

@@ -267,16 +267,21 @@ static void mark(const sl_cluster_lists_params *p, int64_t t, int64_t v, int64_t
     const int64_t row = p->seqs->token_seq[t] * (int64_t)p->kv_heads + v;
     const uint16_t *labels = p->labels + row * p->ld_labels;
     double *score = malloc(8 * (size_t)n);
-    int64_t left = p->rule.budget - p->rule.sinks;
+    int64_t left = p->take_of && p->take_of[v] < p->rule.budget ? p->take_of[v] : p->rule.budget;
+    double all = 0, have = 0;
 
+    left -= p->rule.sinks;
     cluster_scores(p, t, v, p->centroids + row * p->ld_clusters * p->dim, n, score);
-    for (int64_t taken = 0; taken < n && left > 0; taken++) {
+    for (int64_t j = p->rule.sinks; j < end; j++)
+        all += score[labels[j]];
+    for (int64_t taken = 0; taken < n && left > 0 && (p->mass <= 0 || have < all * (double)p->mass);
+         taken++) {
         int64_t best = 0;
         for (int64_t i = 1; i < n; i++)
             best = score[i] > score[best] ? i : best;
         for (int64_t j = p->rule.sinks; j < end && left > 0; j++)
             if (labels[j] == best)
-                in[j] = true, left--;
+                in[j] = true, left--, have += score[best];
         score[best] = -INFINITY;
     }
     free(score);

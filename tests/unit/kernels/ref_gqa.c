@@ -171,6 +171,17 @@ static int32_t position(const sl_gqa_attn_params *p, int64_t t)
     return p->seqs ? p->seqs->token_pos[t] : p->pos[t];
 }
 
+/* Whether a token attends to a page, by the lists of a prompt. */
+static bool has_page(const sl_gqa_attn_params *p, int64_t t, int64_t kv, int64_t page)
+{
+    if (!p->prompt.of || p->prompt.of[t] < 0)
+        return true;
+    for (int64_t i = 0; i < p->prompt.ld; i++)
+        if (p->prompt.pages[(p->prompt.of[t] * (int64_t)p->kv_heads + kv) * p->prompt.ld + i] == page)
+            return true;
+    return false;
+}
+
 /* The tokens of the list that query head h reads. */
 static int32_t listed(const sl_gqa_attn_params *p, int64_t t, int64_t h, token *out)
 {
@@ -182,6 +193,8 @@ static int32_t listed(const sl_gqa_attn_params *p, int64_t t, int64_t h, token *
         int64_t lists = p->rows.heads ? p->kv_heads : 1, first = p->rows.heads ? kv : 0;
 
         for (int64_t j = 0; p->seqs->token_seq[t] >= 0 && j <= p->seqs->token_pos[t]; j++) {
+            if (!has_page(p, t, kv, j / 64))
+                continue;
             int64_t page = p->seqs->row_pages[p->seqs->token_seq[t] * (int64_t)p->seqs->ld + j / 64];
             int64_t row = (page * 64 + j % 64) / block * lists + first;
 
@@ -505,6 +518,58 @@ void ref_bounds_scores(const void *params)
             free(sum);
         }
     free(x), free(place);
+}
+
+/* The softmax, by strip, of what strip m of the queries of head h multiplies; the block's first token is t, at page b. */
+static void prompt_strip(const sl_prompt_scores_params *p, int64_t t, int64_t b, int64_t h, int64_t m,
+                         double *a)
+{
+    const int64_t n = 4 * b + m + 1, lists = p->rows.heads ? p->rows.heads : 1, seq = p->seqs->token_seq[t];
+    double top = -INFINITY, all = 0;
+
+    for (int64_t j = 0; j < n; j++) {
+        a[j] = 0;
+        for (int64_t r = 0; r < 16; r++) {
+            const int64_t key = 16 * j + 15 - r;
+            const where at = where_is(&p->rows, p->kv_heads, key, h / (p->heads / p->kv_heads));
+            const int64_t page = p->seqs->row_pages[seq * p->seqs->ld + key / 64];
+            const uint8_t *row =
+                p->rows.base +
+                ((page * 64 + key % 64) / (1 << p->rows.block_log2) * lists + at.row) * p->rows.row_bytes;
+            for (int64_t i = 0; i < p->dim; i++)
+                a[j] += (double)p->q[((t + 16 * m + r) * p->heads + h) * p->dim + i] *
+                        get_value(p->format, at, p->dim, 0, row, i);
+        }
+        a[j] *= (double)p->scale / 16;
+        top = fmax(top, a[j]);
+    }
+    for (int64_t j = 0; j < n; j++)
+        all += a[j] = exp(a[j] - top);
+    for (int64_t j = 0; j < n; j++)
+        a[j] /= all;
+}
+
+void ref_prompt_scores(const void *params)
+{
+    const sl_prompt_scores_params *p = params;
+    double *a = malloc(8 * ((size_t)p->max_pos + 64)), *sum = malloc(8 * ((size_t)p->max_pos + 64));
+
+    for (int64_t i = 0; i < p->n; i++) {
+        const int64_t t = p->first[i], b = p->seqs->token_pos[t] / 64;
+
+        for (int64_t v = 0; v < p->kv_heads; v++) {
+            memset(sum, 0, 8 * (size_t)(b + 1));
+            for (int64_t h = v * (p->heads / p->kv_heads); h < (v + 1) * (p->heads / p->kv_heads); h++)
+                for (int64_t m = 0; m < 4; m++) {
+                    prompt_strip(p, t, b, h, m, a);
+                    for (int64_t j = 0; j <= 4 * b + m; j++)
+                        sum[j / 4] += a[j];
+                }
+            for (int64_t j = 0; j <= b; j++)
+                p->scores[(i * p->kv_heads + v) * p->ld_scores + j] = (float)sum[j];
+        }
+    }
+    free(a), free(sum);
 }
 
 /* ---- kernels/window.h ---- */
