@@ -70,15 +70,16 @@ static sl_status check_opts(const sl_engine_opts *o, const sl_model_opts *m, con
 }
 
 /* Hot rows of a layer; SL_HOT_RESIDENT: all of them. */
-static int32_t hot_rows_of(const sl_engine_opts *o, int32_t l)
+static int32_t hot_rows_of(const sl_engine *e, int32_t l)
 {
+    const sl_engine_opts *o = &e->o;
     int32_t n = o->hot_rows_layer ? o->hot_rows_layer[l] : 0;
-    return n ? n : o->hot_rows;
+    return n ? n : sl_coord_layer_hot(o->algorithm, &e->cache, &o->gates, o->max_context, l, o->hot_rows);
 }
 
 static sl_status place_rows(const sl_engine *e, int32_t l, sl_coord_layer *y, int64_t *rows, sl_err *err)
 {
-    int32_t hot = hot_rows_of(&e->o, l);
+    int32_t hot = hot_rows_of(e, l);
     bool any = e->o.max_hot_seqs > 0;
     y->absent = !sl_geometry_has(&e->geo, l, SL_CACHE_ROWS);
     y->resident = y->absent || hot == SL_HOT_RESIDENT ||

@@ -20,7 +20,8 @@ static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, const sl
     for (int32_t l = 0; l < in->cfg->n_layers; l++) {
         int32_t hot = in->hot_rows_layer && in->hot_rows_layer[l] ? in->hot_rows_layer[l]
                       : p->all_resident                           ? SL_HOT_RESIDENT
-                                                                  : p->hot_rows;
+                                        : sl_coord_layer_hot(in->algorithm, &in->cache, &in->gates,
+                                                             p->max_context, l, p->hot_rows);
         const bool absent = !sl_geometry_has(g, l, SL_CACHE_ROWS);
         const bool resident = absent || hot == SL_HOT_RESIDENT ||
                               sl_algo_leaves_out(in->algorithm, &in->cache, in->cfg->layer_has_indexer[l]);

@@ -13,6 +13,7 @@
 #include "local/progress.h"
 #include "model/checkpoint.h"
 #include "model/tokenizer.h"
+#include "sparse/budgets.h"
 
 const char *const sl_calibrate_types[] = {"qk", "k", NULL};
 
@@ -25,8 +26,9 @@ typedef struct calibration {
     sl_engine *engine;
     int32_t *tokens;
     size_t n_tokens;
-    double *sums; /* [n_layers][kv_heads][head_dim] */
-    float *key;   /* [head_dim] */
+    double *sums;      /* [n_layers][kv_heads][head_dim] */
+    float *key;        /* [head_dim] */
+    sl_curves *curves; /* of budgets */
     bool before_rope;
 } calibration;
 
@@ -72,6 +74,10 @@ static sl_status observe(sl_algo *a, const sl_algo_call *call, sl_err *err)
     const sl_attn_gqa *g = &call->attn->gqa;
     const int32_t kv = g->attn.kv_heads, dim = g->attn.dim, group = g->attn.heads / kv;
     (void)err;
+    if (c->curves) {
+        sl_curves_add(c->curves, call);
+        return SL_OK;
+    }
     for (int32_t t = 0; t < call->attn->seqs->n_tokens; t++)
         for (int32_t h = 0; h < kv; h++) {
             double *sums = c->sums + ((int64_t)call->attn->layer * kv + h) * dim;
@@ -142,6 +148,9 @@ static sl_status open_model(calibration *c, sl_err *err)
     c->key = calloc(dim, sizeof *c->key);
     if (!c->sums || !c->key)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    if (!o->type)
+        SL_TRY(sl_curves_new(m->cfg.n_layers, m->cfg.n_kv_heads, m->cfg.v_head_dim, o->block_tokens,
+                             &c->curves, err));
     creating = c;
     sl_status st = sl_local_engine(&c->local, &(sl_engine_opts){.tail_rows = 1}, &c->engine, err);
     creating = NULL;
@@ -185,6 +194,19 @@ static uint64_t print_of(const void *cfg)
     return sl_model_attention_print(cfg);
 }
 
+static sl_status write_budgets(calibration *c, const sl_channels_model *of, sl_err *err)
+{
+    const sl_calibrate_opts *o = c->o;
+    float *share = calloc((size_t)of->n_layers * (size_t)of->kv_heads, sizeof *share);
+    if (!share)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    sl_curves_shares(c->curves, (sl_budgets_method)o->method, o->budget, o->retrieval, share);
+    sl_status st =
+        sl_budgets_write(o->output, of, base_name(o->dir), sl_budgets_methods[o->method], share, err);
+    free(share);
+    return st;
+}
+
 static sl_status calibrate(calibration *c, sl_calibrate_result *out, sl_err *err)
 {
     SL_TRY(open_model(c, err));
@@ -200,6 +222,8 @@ static sl_status calibrate(calibration *c, sl_calibrate_result *out, sl_err *err
                                   .print = print_of,
                                   .print_ctx = m};
     out->n_layers = of.n_layers, out->kv_heads = of.kv_heads, out->head_dim = of.head_dim;
+    if (c->curves)
+        return write_budgets(c, &of, err);
     return sl_channels_write(c->o->output, &of, base_name(c->o->dir), c->o->type, out->tokens, c->sums, err);
 }
 
@@ -209,10 +233,11 @@ sl_status sl_calibrate(const sl_calibrate_opts *o, sl_calibrate_result *out, sl_
     if (!c)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     c->o = o;
-    c->before_rope = strcmp(o->type, "k") == 0;
+    c->before_rope = o->type && strcmp(o->type, "k") == 0;
     sl_status st = calibrate(c, out, err);
     sl_engine_destroy(c->engine);
     sl_local_close(&c->local);
+    sl_curves_free(c->curves);
     free(c->key);
     free(c->sums);
     free(c->tokens);

@@ -1,5 +1,5 @@
 /*
- * Calibration for double_sparsity: runs a model over a text and measures, for every layer and KV head, how important
+ * Calibration: of channels for double_sparsity, and of budgets by layer and KV head (budgets.h). For the former it runs a model over a text and measures, for every layer and KV head, how important
  * each channel of its keys is. The text is read in blocks of block_tokens tokens, each a sequence of its own, with dense
  * attention; what does not fill a block is left out.
  *
@@ -12,13 +12,16 @@
 #ifndef SL_LOCAL_CALIBRATE_H
 #define SL_LOCAL_CALIBRATE_H
 
+#include "local/budgets.h"
 #include "model/model.h"
 #include "sparse/channels.h"
 
 typedef struct sl_calibrate_opts {
     const char *dir, *text_path; /* checkpoint; file of UTF-8 text */
     const char *output;          /* the file that is written */
-    const char *type;            /* of sl_calibrate_types */
+    const char *type;            /* of sl_calibrate_types; NULL: budgets are calibrated, not channels */
+    int32_t method, budget; /* of budgets: sl_budgets_method, and the tokens of a list that are divided */
+    double retrieval;       /* of budgets by SL_BUDGETS_DUO */
     const char *row_format, *act;
     int32_t block_tokens;
     int64_t max_tokens; /* of the text */

@@ -227,6 +227,8 @@ typedef struct sl_algo_desc {
     /* Required. Longest list it can return, in tokens, gates included, at most max_context. Hierarchical
      * sequences need as many hot rows. */
     int32_t (*width)(const sl_algo_dims *dims, int32_t dense_below);
+    /* The same of one layer, at most width; hierarchical sequences need as many hot rows there. NULL: width for all layers. */
+    int32_t (*layer_width)(const sl_algo_dims *dims, int32_t dense_below, int32_t layer);
     /* Required. Device bytes that an instance takes (scores and other scratch), within dims->workspace_bytes where it
      * can choose. */
     uint64_t (*device_bytes)(const sl_algo_dims *dims);

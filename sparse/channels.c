@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "sparse/calibrated.h"
 
 enum { MAX_LAYERS = 4096, MAX_HEADS = 1024, MAX_DIM = 1024, MAX_FILE = 256 << 20, WHERE = 512 };
 
@@ -93,39 +94,6 @@ static sl_status check_heads(const json_t *lists, const char *where, int32_t hea
 
 /* ---- our form ---- */
 
-static sl_status same_number(const json_t *doc, const char *name, const char *key, int32_t mine, bool must,
-                             sl_err *err)
-{
-    int64_t v = mine;
-    SL_TRY((must ? sl_json_get_int : sl_json_opt_int)(doc, name, key, 0, INT32_MAX, &v, err));
-    if (v != mine)
-        return sl_fail(err, SL_ERR_REFUSED,
-                       "%s.%s: %lld, but the model has %d: it is the calibration of another model", name, key,
-                       (long long)v, mine);
-    return SL_OK;
-}
-
-static sl_status check_model(const json_t *doc, const char *name, const sl_channels_model *m, sl_err *err)
-{
-    const char *arch = NULL, *indexing = "global_kv_head_id";
-    SL_TRY(sl_json_get_string(doc, name, "model_arch", &arch, err));
-    if (strcmp(arch, m->architecture) != 0)
-        return sl_fail(err, SL_ERR_REFUSED,
-                       "%s.model_arch: %.64s, but the model is %s: it is the calibration of another model",
-                       name, arch, m->architecture);
-    SL_TRY(same_number(doc, name, "num_layers", m->n_layers, true, err));
-    SL_TRY(same_number(doc, name, "num_heads", m->n_heads, true, err));
-    SL_TRY(same_number(doc, name, "num_kv_heads", m->kv_heads, true, err));
-    SL_TRY(same_number(doc, name, "head_dim", m->head_dim, true, err));
-    SL_TRY(same_number(doc, name, "hidden_size", m->hidden_size, false, err));
-    SL_TRY(same_number(doc, name, "vocab_size", m->vocab_size, false, err));
-    SL_TRY(sl_json_opt_string(doc, name, "indexing", &indexing, err));
-    if (strcmp(indexing, "global_kv_head_id") != 0)
-        return sl_fail(err, SL_ERR_INVALID, "%s.indexing: \"%.64s\", want \"global_kv_head_id\"", name,
-                       indexing);
-    return SL_OK;
-}
-
 /* What was measured: of keys alone, or of queries and keys. Channels of values say nothing about products. */
 static sl_status check_type(const json_t *doc, const char *name, sl_err *err)
 {
@@ -138,37 +106,13 @@ static sl_status check_type(const json_t *doc, const char *name, sl_err *err)
     return SL_OK;
 }
 
-/* Sets *said when the file names the weights for which it was made. */
-static sl_status check_print(const json_t *doc, const char *name, const sl_channels_model *m, bool *said,
-                             sl_err *err)
-{
-    const char *text = NULL;
-    char mine[20];
-    SL_TRY(sl_json_opt_string(doc, name, "model_print", &text, err));
-    if (!text)
-        return SL_OK;
-    *said = true;
-    if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
-        return sl_fail(err, SL_ERR_INVALID, "%s.model_print: \"%.64s\", want 16 hexadecimal digits", name,
-                       text);
-    const uint64_t print = m->print ? m->print(m->print_ctx) : 0;
-    snprintf(mine, sizeof mine, "%016llx", (unsigned long long)print);
-    if (print && strcmp(text, mine) != 0)
-        return sl_fail(
-            err, SL_ERR_REFUSED,
-            "%s.model_print: %s, but the weights of the model have %s: it is the calibration of another model or fine-tune; "
-            "`sluice calibrate` makes one for these weights",
-            name, text, mine);
-    return SL_OK;
-}
-
 static sl_status read_ours(const json_t *doc, const char *name, const sl_channels_model *m, sl_channels **out,
                            sl_err *err)
 {
     json_t *layers = NULL;
     int64_t version = 0, count = 0;
     SL_TRY(sl_json_get_int(doc, name, "schema_version", 1, 1, &version, err));
-    SL_TRY(check_model(doc, name, m, err));
+    SL_TRY(sl_calibrated_model(doc, name, m, err));
     SL_TRY(check_type(doc, name, err));
     SL_TRY(sl_json_get_int(doc, name, "heavy_channels", 1, m->head_dim, &count, err));
     SL_TRY(sl_json_get_object(doc, name, "channels", &layers, err));
@@ -274,7 +218,7 @@ static sl_status read_table(const json_t *doc, const char *name, const sl_channe
     bool older = older_layer(doc, 0, "qk", key) || older_layer(doc, 0, "k", key);
     sl_status st = (older ? read_older : read_ours)(doc, name, m, &c, err);
     if (st == SL_OK && !older) /* the last check, because it reads weights */
-        st = check_print(doc, name, m, said, err);
+        st = sl_calibrated_weights(doc, name, m, said, err);
     if (st != SL_OK) {
         sl_channels_free(c);
         return st;
@@ -370,20 +314,10 @@ static void write_table(FILE *f, const sl_channels_model *m, const char *name, c
                         int64_t tokens, const double *importance)
 {
     int32_t order[MAX_DIM];
-    json_t *quoted = json_string(name);
-    char *model = quoted ? json_dumps(quoted, JSON_ENCODE_ANY) : NULL;
-    fprintf(f,
-            "{\n\"schema_version\": 1,\n\"model_arch\": \"%s\",\n\"model\": %s,\n\"num_layers\": %d,\n"
-            "\"num_heads\": %d,\n\"num_kv_heads\": %d,\n\"head_dim\": %d,\n\"hidden_size\": %d,\n"
-            "\"vocab_size\": %d,\n\"heavy_channels\": %d,\n\"channel_type\": \"%s\",\n"
-            "\"indexing\": \"global_kv_head_id\",\n\"tokens\": %lld,\n",
-            m->architecture, model ? model : "null", m->n_layers, m->n_heads, m->kv_heads, m->head_dim,
-            m->hidden_size, m->vocab_size, m->head_dim, type, (long long)tokens);
-    free(model);
-    json_decref(quoted);
-    const uint64_t print = m->print ? m->print(m->print_ctx) : 0;
-    if (print)
-        fprintf(f, "\"model_print\": \"%016llx\",\n", (unsigned long long)print);
+    fputs("{\n\"schema_version\": 1,\n", f);
+    sl_calibrated_put(f, m, name);
+    fprintf(f, "\"heavy_channels\": %d,\n\"channel_type\": \"%s\",\n\"tokens\": %lld,\n", m->head_dim, type,
+            (long long)tokens);
     fputs("\"channels\": {\n", f);
     for (int32_t l = 0; l < m->n_layers; l++) {
         fprintf(f, "\"%d\": [", l);

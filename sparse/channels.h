@@ -15,16 +15,7 @@
 #ifndef SL_SPARSE_CHANNELS_H
 #define SL_SPARSE_CHANNELS_H
 
-#include "base/status.h"
-
-/* The model that a table is for, as config.json describes it. */
-typedef struct sl_channels_model {
-    const char *architecture; /* for instance "LlamaForCausalLM" */
-    int32_t n_layers, n_heads, kv_heads, head_dim, hidden_size, vocab_size;
-    /* As in sl_algo_model: a hash of the weights that make queries and keys. */
-    uint64_t (*print)(const void *print_ctx);
-    const void *print_ctx;
-} sl_channels_model;
+#include "sparse/calibrated.h"
 
 typedef struct sl_channels {
     int32_t n_layers, kv_heads, head_dim;

@@ -202,7 +202,8 @@ static sl_status attend_whole(sl_coord *c, const sl_attn_call *call, const sl_al
 /* What a call leaves in the cache, without its attention. */
 static sl_status append(sl_coord *c, const sl_attn_call *call, sl_err *err)
 {
-    sl_algo_call a = algo_call(c, call, c->in_prompt ? c->o.max_context : c->z.width);
+    sl_algo_call a = algo_call(
+        c, call, c->in_prompt ? c->o.max_context : sl_coord_layer_width(&c->z, &c->o.gates, call->layer));
     SL_TRY(sl_coord_capture_rows(c, call, err));
     return c->z.algo->update ? c->z.algo->update(c->algo, &a, err) : SL_OK;
 }
@@ -213,7 +214,8 @@ static sl_status attend(sl_coord *c, const sl_attn_call *call, sl_err *err)
     bool kept = c->z.algo->keeps_lists && !c->is_dense[call->layer];
     if (call->rows_only)
         return append(c, call, err);
-    sl_algo_call a = algo_call(c, call, c->in_prompt ? c->o.max_context : c->z.width);
+    sl_algo_call a = algo_call(
+        c, call, c->in_prompt ? c->o.max_context : sl_coord_layer_width(&c->z, &c->o.gates, call->layer));
     int32_t groups = sl_coord_groups_of(c, call, &a);
     if (groups == 1) {
         SL_TRY(attend_whole(c, call, &a, kept, err));

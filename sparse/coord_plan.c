@@ -120,10 +120,17 @@ static bool any_dense(const sl_coord_opts *o)
     return false;
 }
 
+int32_t sl_coord_layer_width(const sl_coord_sizes *z, const sl_gates *gates, int32_t layer)
+{
+    return z->algo->layer_width ? z->algo->layer_width(&z->dims, gates->min_tokens, layer) : z->width;
+}
+
 /* Longest list that layer l resolves against hot rows; 0 when it has none. */
 static int32_t list_of(const sl_coord_opts *o, const sl_coord_sizes *z, int32_t l)
 {
-    return o->layers[l].resident ? 0 : sl_coord_is_dense(o, l) ? o->max_context : z->width;
+    return o->layers[l].resident     ? 0
+           : sl_coord_is_dense(o, l) ? o->max_context
+                                     : sl_coord_layer_width(z, &o->gates, l);
 }
 
 /* The same of the union of a run's lists. */
@@ -170,7 +177,8 @@ static sl_status check_hot_layer(const sl_coord_opts *o, const sl_coord_sizes *z
                        "%d tokens",
                        hot, l, z->run, need);
     return sl_fail(err, SL_ERR_INVALID,
-                   "hot_rows %d of layer %d is less than the longest selection, %d tokens", hot, l, z->width);
+                   "hot_rows %d of layer %d is less than the longest selection, %d tokens", hot, l,
+                   list_of(o, z, l));
 }
 
 /* How the rows of the cache are divided, which must be what the algorithm selects. */
@@ -259,6 +267,23 @@ sl_status sl_coord_width(const sl_coord_opts *opts, int32_t *width, int32_t *of_
     if (of_run)
         *of_run = z.need_hot;
     return SL_OK;
+}
+
+int32_t sl_coord_layer_hot(const sl_algo_desc *algorithm, const sl_cache_dims *cache, const sl_gates *gates,
+                           int32_t max_context, int32_t layer, int32_t hot_rows)
+{
+    const sl_algo_dims d = {.max_context = max_context,
+                            .cache = *cache,
+                            .sinks = gates->sink_tokens,
+                            .recent = gates->recent_tokens};
+    for (int32_t i = 0; i < gates->n_dense_layers; i++)
+        if (gates->dense_layers[i] == layer)
+            return hot_rows;
+    if (!algorithm->layer_width || hot_rows <= 0)
+        return hot_rows;
+    const int64_t all = algorithm->width(&d, gates->min_tokens),
+                  own = algorithm->layer_width(&d, gates->min_tokens, layer);
+    return own < all ? (int32_t)((hot_rows * own + all - 1) / all) : hot_rows;
 }
 
 sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes *z)

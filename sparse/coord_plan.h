@@ -31,6 +31,8 @@ typedef struct sl_coord_sizes {
 
 /* What the swap-in manager of these options is made with; layers are the options' own. */
 sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes *z);
+/* Longest list of the algorithm in one layer, in tokens. */
+int32_t sl_coord_layer_width(const sl_coord_sizes *z, const sl_gates *gates, int32_t layer);
 sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *err);
 /* Whether a layer attends to everything: a gate says so, or the algorithm selects in other layers alone. */
 bool sl_coord_is_dense(const sl_coord_opts *o, int32_t layer);

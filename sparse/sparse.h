@@ -128,6 +128,13 @@ sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot,
  * the least hot_rows of a layer that is not resident. */
 sl_status sl_coord_width(const sl_coord_opts *opts, int32_t *width, int32_t *of_run, sl_err *err);
 
+/*
+ * Hot rows of a layer, in tokens of one list, if those of the model are hot_rows: fewer where the algorithm's lists are shorter there
+ * (sl_algo_desc.layer_width), in the same proportion. cache: with the options of the algorithm.
+ */
+int32_t sl_coord_layer_hot(const sl_algo_desc *algorithm, const sl_cache_dims *cache, const sl_gates *gates,
+                           int32_t max_context, int32_t layer, int32_t hot_rows);
+
 /* What request_begin needs to know. The arrays are host memory, read during the call only. */
 typedef struct sl_coord_request {
     int32_t seq;      /* row of the page tables, 0..max_seqs-1 */

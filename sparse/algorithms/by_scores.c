@@ -38,10 +38,14 @@ static sl_status take_best(const sl_by_scores *s, const sl_best *best, const sl_
                         .ld_ids = call->k,
                         .dense_below = call->dense_below,
                         .lists = call->lists,
-                        .block_log2 = call->block_log2};
+                        .block_log2 = call->block_log2,
+                        .mass = (float)best->mass,
+                        .k_of = best->limits};
     /* Otherwise the step is so short that everything is selected. */
     if (sl_forced_blocks(best->sinks, best->recent, call->block_log2) <= k)
-        t.sinks = best->sinks, t.recent = best->recent, t.mass = (float)best->mass;
+        t.sinks = best->sinks, t.recent = best->recent;
+    else
+        t.mass = 0, t.k_of = NULL;
     return sl_be_run(s->be, SL_OP_TOPK, &t, err);
 }
 
@@ -52,7 +56,7 @@ sl_status sl_by_scores_retrieve(const sl_by_scores *s, const sl_best *best, sl_a
     const int32_t k = best->budget < call->k ? best->budget : call->k, all = k << call->block_log2;
     sl_score_slice slice = {.ld = (call->max_pos >> call->block_log2) + 1,
                             .from_pos = all > call->dense_below ? all : call->dense_below};
-    if (best->mass > 0)
+    if (best->mass > 0 || best->limits) /* lists of everything are cut, too */
         slice.from_pos = call->dense_below;
     const int64_t fit = s->capacity / ((int64_t)slice.ld * call->lists);
     for (int32_t done = 0; done < count; done += slice.count) {
@@ -61,22 +65,6 @@ sl_status sl_by_scores_retrieve(const sl_by_scores *s, const sl_best *best, sl_a
         SL_TRY(best->score(a, call, &slice, err));
         SL_TRY(take_best(s, best, call, &slice, k, ids + (int64_t)done * call->lists * call->k, err));
     }
-    return SL_OK;
-}
-
-sl_status sl_reduction_check(const sl_backend *be, const char *algorithm, int reduction, double list_mass,
-                             sl_err *err)
-{
-    if (sl_backend_caps(be) & SL_BE_UNIFIED)
-        return SL_OK;
-    if (list_mass > 0)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: list_mass runs with backend.name cpu only, not with %s",
-                       algorithm, sl_backend_name(be));
-    if (reduction == SL_GROUP_UNION)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "%s: gqa_reduction union runs with backend.name cpu only, not with %s; max, mean and "
-                       "softmax run with both",
-                       algorithm, sl_backend_name(be));
     return SL_OK;
 }
 

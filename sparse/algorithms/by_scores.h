@@ -31,6 +31,7 @@ typedef struct sl_best {
     int32_t sinks,
         recent;  /* tokens that are always selected, unless the step is so short that everything is */
     double mass; /* sl_topk_params.mass */
+    const int32_t *limits; /* sl_topk_params.k_of, of the call's layer; budget is then the most of them */
     sl_score_fn *score;
 } sl_best;
 
@@ -46,9 +47,6 @@ sl_status sl_by_scores_retrieve(const sl_by_scores *s, const sl_best *best, sl_a
                                 const sl_algo_call *call, int32_t first, int32_t count, int32_t *ids,
                                 sl_err *err);
 
-/* SL_ERR_UNSUPPORTED: the backend does not have this gqa_reduction, or lists by mass. */
-sl_status sl_reduction_check(const sl_backend *be, const char *algorithm, int reduction, double list_mass,
-                             sl_err *err);
 /* SL_ERR_INVALID: list_mass needs scores that are weights. */
 sl_status sl_mass_check(double list_mass, int reduction, sl_err *err);
 /* Tokens of the longest list of a selection of `budget` tokens, where queries before dense_below read everything. */

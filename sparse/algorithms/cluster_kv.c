@@ -26,6 +26,7 @@
 #include "kernels/clusters.h"
 #include "sparse/algorithms/by_scores.h"
 #include "sparse/algorithms/rows.h"
+#include "sparse/budgets.h"
 #include "sparse/keys.h"
 
 enum { DEFAULT_SINKS = 16, MOST_CLUSTERS = 1 << 16 };
@@ -33,6 +34,9 @@ enum { DEFAULT_SINKS = 16, MOST_CLUSTERS = 1 << 16 };
 typedef struct cluster_options {
     int token_budget, cluster_tokens, cluster_window, window_nlist, niter;
     int gqa_reduction;
+    double list_mass;
+    char budgets_path[256];
+    const sl_budgets *budgets; /* no option: the contents of that file */
 } cluster_options;
 
 static const sl_option option_rows[] = {
@@ -48,6 +52,8 @@ static const sl_option option_rows[] = {
         "to token_budget."),
     SL_ROW_INT(cluster_options, window_nlist, "8", 1, 65535, "Clusters of cluster_window generated tokens."),
     SL_ROW_NITER(cluster_options),
+    SL_ROW_LIST_MASS(cluster_options),
+    SL_ROW_BUDGETS(cluster_options),
 };
 static const sl_options table = {.section = "sparse_attention",
                                  .name = "cluster_kv",
@@ -69,6 +75,7 @@ typedef struct cluster_kv {
     sl_backend *be;
     sl_algo_dims dims;
     sl_cluster_rule rule;
+    sl_limits limits; /* tokens that each list takes of clusters and sinks, at most rule.budget */
     int32_t most;     /* clusters of a request and KV head */
     float *centroids; /* device [layers][seqs][kv_heads][most][dim] */
     uint16_t *labels; /* device [layers][seqs][kv_heads][max_context] */
@@ -76,11 +83,19 @@ typedef struct cluster_kv {
     int32_t *pages;   /* device: the host pages of the request whose prompt is announced */
 } cluster_kv;
 
+/* Clusters begin at the largest budget of a list, so that rule.budget is that of all lists. */
+static int32_t most_tokens(const sl_cache_dims *d)
+{
+    const cluster_options o = options_of(d);
+    const int32_t n = sl_budgets_longest(o.budgets, -1, o.token_budget, 1);
+    return n > o.token_budget ? n : o.token_budget;
+}
+
 static sl_cluster_rule rule_of(const sl_cache_dims *d, int32_t sinks)
 {
     const cluster_options o = options_of(d);
     return (sl_cluster_rule){.sinks = sinks,
-                             .budget = o.token_budget,
+                             .budget = most_tokens(d),
                              .cluster_tokens = o.cluster_tokens,
                              .window = o.cluster_window,
                              .window_nlist = o.window_nlist};
@@ -123,6 +138,18 @@ static sl_status cluster_check(const sl_algo_dims *d, const sl_gates *g, sl_err 
     return SL_OK;
 }
 
+static sl_status cluster_prepare(void *options, const sl_algo_model *m, uint64_t *content, sl_err *err)
+{
+    cluster_options *o = options;
+    SL_TRY(sl_budgets_prepare(o->budgets_path, m, &o->budgets, content, err));
+    if (sl_budgets_longest(o->budgets, -1, o->token_budget, 1) == INT32_MAX)
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "budgets_path %s: a list that reads everything (\"all\") has no clusters; cluster_kv takes numbers only",
+            o->budgets_path);
+    return sl_mass_check(o->list_mass, o->gqa_reduction, err);
+}
+
 static int32_t cluster_width(const sl_algo_dims *d, int32_t dense_below)
 {
     const sl_cluster_rule r = rule_of(&d->cache, 0);
@@ -147,7 +174,8 @@ static sizes sizes_of(const sl_algo_dims *d)
 static uint64_t cluster_device_bytes(const sl_algo_dims *d)
 {
     const sizes z = sizes_of(d);
-    return z.centroids + z.labels + z.prompts + z.pages;
+    return z.centroids + z.labels + z.prompts + z.pages +
+           sl_limits_bytes(options_of(&d->cache).budgets, d->cache.kv_heads);
 }
 
 /* All centroids, and the labels by which the list is made. */
@@ -163,6 +191,7 @@ static void cluster_destroy(sl_algo *a)
     if (!s)
         return;
     sl_be_free(s->be, SL_MEM_DEVICE, s->pages);
+    sl_limits_close(&s->limits);
     sl_be_free(s->be, SL_MEM_DEVICE, s->prompts);
     sl_be_free(s->be, SL_MEM_DEVICE, s->labels);
     sl_be_free(s->be, SL_MEM_DEVICE, s->centroids);
@@ -176,12 +205,13 @@ static sl_status allocate(cluster_kv *s, sl_err *err)
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.labels, (void **)&s->labels, err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.prompts, (void **)&s->prompts, err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.pages, (void **)&s->pages, err));
+    SL_TRY(sl_limits_open(&s->limits, s->be, options_of(&s->dims.cache).budgets, s->dims.cache.kv_heads,
+                          options_of(&s->dims.cache).token_budget, s->rule.sinks + 1, err));
     return sl_be_fill(s->be, s->prompts, 0, z.prompts, err);
 }
 
 static sl_status cluster_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
 {
-    SL_TRY(sl_reduction_check(be, "cluster_kv", options_of(&d->cache).gqa_reduction, 0, err));
     cluster_kv *s = calloc(1, sizeof *s);
     if (!s)
         return sl_fail(err, SL_ERR_NO_MEMORY, "cluster_kv: out of memory");
@@ -297,7 +327,9 @@ static sl_status cluster_retrieve(sl_algo *a, const sl_algo_call *call, int32_t 
                                  .dense_below = call->dense_below,
                                  .rule = s->rule,
                                  .reduce = (sl_group_reduce)options_of(&s->dims.cache).gqa_reduction,
-                                 .scale = c->gqa.attn.scale};
+                                 .scale = c->gqa.attn.scale,
+                                 .take_of = sl_limits_at(&s->limits, c->layer),
+                                 .mass = (float)options_of(&s->dims.cache).list_mass};
     return sl_be_run(s->be, SL_OP_CLUSTER_LISTS, &p, err);
 }
 
@@ -323,6 +355,7 @@ const sl_algo_desc sl_algo_cluster_kv = {
     .selector = cluster_selector,
     .check = cluster_check,
     .width = cluster_width,
+    .prepare = cluster_prepare,
     .device_bytes = cluster_device_bytes,
     .query_bytes = cluster_query_bytes,
     .create = cluster_create,

@@ -22,6 +22,7 @@
 #include "kernels/labels.h"
 #include "sparse/algorithms/by_scores.h"
 #include "sparse/algorithms/rows.h"
+#include "sparse/budgets.h"
 #include "sparse/channels.h"
 #include "sparse/load.h"
 
@@ -29,8 +30,9 @@ typedef struct sparsity_options {
     int token_budget, heavy_channels;
     int list_scope, gqa_reduction;
     double list_mass;
-    char channel_config_path[256];
-    const sl_channels *channels; /* no option: the contents of that file */
+    char channel_config_path[256], budgets_path[256];
+    const sl_channels *channels; /* no options: the contents of these files */
+    const sl_budgets *budgets;
 } sparsity_options;
 
 static const sl_option option_rows[] = {
@@ -40,6 +42,7 @@ static const sl_option option_rows[] = {
     SL_ROW_LIST_SCOPE(sparsity_options),
     SL_ROW_GQA_REDUCTION(sparsity_options, "token"),
     SL_ROW_LIST_MASS(sparsity_options),
+    SL_ROW_BUDGETS(sparsity_options),
     SL_OPTION(
         sparsity_options, channel_config_path, SL_OPTION_TEXT, 0, "", 0, 0,
         "The file with the calibrated channels of keys, which `sluice calibrate` makes for the model. Pages of other "
@@ -67,6 +70,7 @@ typedef struct sparsity {
     sl_backend *be;
     sl_algo_dims dims;
     sl_by_scores by_scores;
+    sl_limits limits;
     int32_t *channels; /* device [n_layers][kv_heads][count], ascending within a head */
     int32_t plane;     /* of the labels */
     int32_t count;
@@ -115,7 +119,7 @@ static sl_status sparsity_prepare(void *options, const sl_algo_model *m, uint64_
         return sl_fail(err, SL_ERR_INVALID, "heavy_channels is %d, but %s lists %d channels per head",
                        o->heavy_channels, o->channel_config_path, o->channels->count);
     *content = o->channels->hash;
-    return SL_OK;
+    return sl_budgets_prepare(o->budgets_path, m, &o->budgets, content, err);
 }
 
 void sl_select_channels(sl_select_options *s, const sl_channels *channels)
@@ -178,15 +182,37 @@ static sl_status sparsity_check(const sl_algo_dims *d, const sl_gates *g, sl_err
     return SL_OK;
 }
 
+static int32_t lists_of(const sl_algo_dims *d)
+{
+    return options_of(&d->cache).list_scope == SL_ROW_SCOPE_REQUEST ? 1 : d->cache.kv_heads;
+}
+
+/* Tokens that every list has. */
+static int32_t least_tokens(const sl_algo_dims *d)
+{
+    const int32_t forced = d->sinks + d->recent;
+    return forced > 1 ? forced : 1;
+}
+
+/* Tokens of the longest list of a layer; -1: of all. */
+static int32_t most_tokens(const sl_algo_dims *d, int32_t layer)
+{
+    return sl_budgets_longest(options_of(&d->cache).budgets, layer, budget_of(&d->cache), least_tokens(d));
+}
+
+static int32_t sparsity_layer_width(const sl_algo_dims *d, int32_t dense_below, int32_t layer)
+{
+    return sl_budget_width(d, most_tokens(d, layer), dense_below);
+}
+
 static int32_t sparsity_width(const sl_algo_dims *d, int32_t dense_below)
 {
-    return sl_budget_width(d, budget_of(&d->cache), dense_below);
+    return sparsity_layer_width(d, dense_below, -1);
 }
 
 static int64_t score_floats(const sl_algo_dims *d)
 {
-    return sl_by_scores_floats(
-        d, options_of(&d->cache).list_scope == SL_ROW_SCOPE_REQUEST ? 1 : d->cache.kv_heads, 0);
+    return sl_by_scores_floats(d, lists_of(d), 0);
 }
 
 static size_t table_entries(const sl_algo_dims *d)
@@ -196,7 +222,8 @@ static size_t table_entries(const sl_algo_dims *d)
 
 static uint64_t sparsity_device_bytes(const sl_algo_dims *d)
 {
-    return 4 * ((uint64_t)score_floats(d) + table_entries(d));
+    return 4 * ((uint64_t)score_floats(d) + table_entries(d)) +
+           sl_limits_bytes(options_of(&d->cache).budgets, lists_of(d));
 }
 
 static void sparsity_destroy(sl_algo *a)
@@ -205,6 +232,7 @@ static void sparsity_destroy(sl_algo *a)
     if (!s)
         return;
     sl_be_free(s->be, SL_MEM_DEVICE, s->channels);
+    sl_limits_close(&s->limits);
     sl_by_scores_close(&s->by_scores);
     free(s);
 }
@@ -237,14 +265,14 @@ static sl_status copy_channels(sparsity *s, sl_err *err)
 static sl_status make_memory(sparsity *s, sl_err *err)
 {
     SL_TRY(sl_by_scores_open(&s->by_scores, s->be, score_floats(&s->dims), err));
+    SL_TRY(sl_limits_open(&s->limits, s->be, options_of(&s->dims.cache).budgets, lists_of(&s->dims),
+                          budget_of(&s->dims.cache), least_tokens(&s->dims), err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, table_entries(&s->dims) * 4, (void **)&s->channels, err));
     return copy_channels(s, err);
 }
 
 static sl_status sparsity_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
 {
-    const sparsity_options o = options_of(&d->cache);
-    SL_TRY(sl_reduction_check(be, "double_sparsity", o.gqa_reduction, o.list_mass, err));
     sparsity *s = calloc(1, sizeof *s);
     if (!s)
         return sl_fail(err, SL_ERR_NO_MEMORY, "double_sparsity: out of memory");
@@ -323,7 +351,8 @@ static sl_status sparsity_retrieve(sl_algo *a, const sl_algo_call *call, int32_t
                                    int32_t *ids, sl_err *err)
 {
     const sparsity *s = (const sparsity *)a;
-    const sl_best best = {.budget = budget_of(&s->dims.cache),
+    const sl_best best = {.budget = most_tokens(&s->dims, call->attn->layer),
+                          .limits = sl_limits_at(&s->limits, call->attn->layer),
                           .sinks = call->sinks,
                           .recent = call->recent,
                           .mass = options_of(&s->dims.cache).list_mass,
@@ -351,6 +380,7 @@ const sl_algo_desc sl_algo_double_sparsity = {
     .planes = sparsity_planes,
     .check = sparsity_check,
     .width = sparsity_width,
+    .layer_width = sparsity_layer_width,
     .device_bytes = sparsity_device_bytes,
     .create = sparsity_create,
     .destroy = sparsity_destroy,

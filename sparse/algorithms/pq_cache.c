@@ -22,13 +22,16 @@
 #include "kernels/codes.h"
 #include "sparse/algorithms/by_scores.h"
 #include "sparse/algorithms/rows.h"
+#include "sparse/budgets.h"
 #include "sparse/keys.h"
 
 enum { DEFAULT_SINKS = 32 };
 
 typedef struct pq_options {
     int token_budget, niter, n_subvec, n_subbits;
-    double recent_ratio;
+    double recent_ratio, list_mass;
+    char budgets_path[256];
+    const sl_budgets *budgets; /* no option: the contents of that file */
 } pq_options;
 
 static const sl_option option_rows[] = {
@@ -36,6 +39,8 @@ static const sl_option option_rows[] = {
         pq_options,
         "Tokens that a query reads at most, sinks and recent tokens included; at most the model's context."),
     SL_ROW_NITER(pq_options),
+    SL_ROW_LIST_MASS(pq_options),
+    SL_ROW_BUDGETS(pq_options),
     SL_ROW_INT(pq_options, n_subvec, "2", 1, 1024,
                "Pieces of a key that are quantised by themselves; it divides head_dim."),
     SL_ROW_INT(pq_options, n_subbits, "6", 1, 8, "Bits of the code of a piece."),
@@ -64,6 +69,7 @@ typedef struct pq_cache {
     int32_t budget, sinks, recent;
     int32_t parts, k;
     sl_by_scores scores;
+    sl_limits limits;
     float *centroids; /* device [layers][seqs][kv_heads][k][dim] */
     uint8_t *codes;   /* device [layers][seqs][kv_heads][max_context][parts] */
     int32_t *trained; /* device [seqs] tokens of which the codebook is made */
@@ -124,9 +130,35 @@ static sl_status pq_check(const sl_algo_dims *d, const sl_gates *g, sl_err *err)
     return SL_OK;
 }
 
+static sl_status pq_prepare(void *options, const sl_algo_model *m, uint64_t *content, sl_err *err)
+{
+    pq_options *o = options;
+    return sl_budgets_prepare(o->budgets_path, m, &o->budgets, content, err);
+}
+
+/* Tokens of every list: the sinks, and the recent window of the whole budget. */
+static int32_t least_tokens(const sl_algo_dims *d)
+{
+    return d->sinks + recent_of(&d->cache, d->sinks);
+}
+
+/* Tokens of the longest list of a layer; -1: of all. A request without a codebook reads all of its tokens, which may be as many
+ * as token_budget. */
+static int32_t most_tokens(const sl_algo_dims *d, int32_t layer)
+{
+    const int32_t budget = budget_of(&d->cache),
+                  n = sl_budgets_longest(options_of(&d->cache).budgets, layer, budget, least_tokens(d));
+    return n > budget ? n : budget;
+}
+
+static int32_t pq_layer_width(const sl_algo_dims *d, int32_t dense_below, int32_t layer)
+{
+    return sl_budget_width(d, most_tokens(d, layer), dense_below);
+}
+
 static int32_t pq_width(const sl_algo_dims *d, int32_t dense_below)
 {
-    return sl_budget_width(d, budget_of(&d->cache), dense_below);
+    return pq_layer_width(d, dense_below, -1);
 }
 
 typedef struct sizes {
@@ -146,7 +178,8 @@ static sizes sizes_of(const sl_algo_dims *d)
 static uint64_t pq_device_bytes(const sl_algo_dims *d)
 {
     const sizes z = sizes_of(d);
-    return z.scores + z.centroids + z.codes + z.trained + z.pages;
+    return z.scores + z.centroids + z.codes + z.trained + z.pages +
+           sl_limits_bytes(options_of(&d->cache).budgets, d->cache.kv_heads);
 }
 
 /* The codebook and all codes. */
@@ -165,6 +198,7 @@ static void pq_destroy(sl_algo *a)
     sl_be_free(s->be, SL_MEM_DEVICE, s->trained);
     sl_be_free(s->be, SL_MEM_DEVICE, s->codes);
     sl_be_free(s->be, SL_MEM_DEVICE, s->centroids);
+    sl_limits_close(&s->limits);
     sl_by_scores_close(&s->scores);
     free(s);
 }
@@ -173,6 +207,8 @@ static sl_status allocate(pq_cache *s, sl_err *err)
 {
     const sizes z = sizes_of(&s->dims);
     SL_TRY(sl_by_scores_open(&s->scores, s->be, (int64_t)(z.scores / 4), err));
+    SL_TRY(sl_limits_open(&s->limits, s->be, options_of(&s->dims.cache).budgets, s->dims.cache.kv_heads,
+                          s->budget, least_tokens(&s->dims), err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.centroids, (void **)&s->centroids, err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.codes, (void **)&s->codes, err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.trained, (void **)&s->trained, err));
@@ -396,7 +432,17 @@ static sl_status pq_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first
                              sl_err *err)
 {
     pq_cache *s = (pq_cache *)a;
-    const sl_best best = {.budget = s->budget, .sinks = s->sinks, .recent = s->recent, .score = write_scores};
+    const sl_best best = {.budget = most_tokens(&s->dims, call->attn->layer),
+                          .sinks = s->sinks,
+                          .recent = s->recent,
+                          .mass = options_of(&s->dims.cache).list_mass,
+                          .limits = sl_limits_at(&s->limits, call->attn->layer),
+                          .score = write_scores};
+    /* Without a codebook there are no scores by which a list could be cut. */
+    sl_algo_call mine = *call;
+    if (mine.dense_below < s->budget && (best.mass > 0 || best.limits))
+        mine.dense_below = s->budget < call->k ? s->budget : call->k;
+    call = &mine;
     if (!in_prompts(call))
         return sl_by_scores_retrieve(&s->scores, &best, a, call, first, count, ids, err);
     for (int32_t done = 0; done < count;) {
@@ -432,6 +478,8 @@ const sl_algo_desc sl_algo_pq_cache = {
     .selector = pq_selector,
     .check = pq_check,
     .width = pq_width,
+    .layer_width = pq_layer_width,
+    .prepare = pq_prepare,
     .device_bytes = pq_device_bytes,
     .query_bytes = pq_query_bytes,
     .create = pq_create,

@@ -21,12 +21,15 @@
 #include "kernels/bounds.h"
 #include "sparse/algorithms/by_scores.h"
 #include "sparse/algorithms/rows.h"
+#include "sparse/budgets.h"
 #include "sparse/load.h"
 
 typedef struct quest_options {
     int token_budget, block_tokens;
     int list_scope, gqa_reduction, bounds_dtype;
     double list_mass;
+    char budgets_path[256];
+    const sl_budgets *budgets; /* no option: the contents of that file */
 } quest_options;
 
 static const char *const dtype_names[] = {"auto", "f32", "bf16", "int8", NULL};
@@ -41,6 +44,7 @@ static const sl_option option_rows[] = {
     SL_ROW_LIST_SCOPE(quest_options),
     SL_ROW_GQA_REDUCTION(quest_options, "block"),
     SL_ROW_LIST_MASS(quest_options),
+    SL_ROW_BUDGETS(quest_options),
     SL_OPTION_NAMES(
         quest_options, bounds_dtype, SL_OPTION_PAGES, "auto", dtype_names,
         "How the bounds of a block are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their keys "
@@ -67,6 +71,7 @@ typedef struct quest {
     sl_backend *be;
     sl_algo_dims dims;
     sl_by_scores by_scores;
+    sl_limits limits; /* blocks of each list */
     sl_row_view rows; /* how rows are divided; no memory */
     int32_t *tables;  /* sl_seq_tables of one open block, see construct */
     int32_t plane;    /* of the bounds */
@@ -91,8 +96,8 @@ static sl_dtype bounds_type(const sl_cache_dims *d)
 
 static sl_status quest_prepare(void *options, const sl_algo_model *m, uint64_t *content, sl_err *err)
 {
-    const quest_options *o = options;
-    (void)m, (void)content;
+    quest_options *o = options;
+    SL_TRY(sl_budgets_prepare(o->budgets_path, m, &o->budgets, content, err));
     if (SL_PAGE_TOKENS % o->block_tokens)
         return sl_fail(err, SL_ERR_INVALID, "block_tokens %d does not divide a page of %d tokens",
                        o->block_tokens, SL_PAGE_TOKENS);
@@ -163,9 +168,28 @@ static sl_status quest_check(const sl_algo_dims *d, const sl_gates *g, sl_err *e
     return SL_OK;
 }
 
+/* Blocks that every list has. */
+static int32_t least_blocks(const sl_algo_dims *d)
+{
+    return sl_forced_blocks(at_least_one(d->sinks), at_least_one(d->recent),
+                            sl_log2_of(block_tokens(&d->cache)));
+}
+
+/* Blocks of the longest list of a layer; -1: of all. */
+static int32_t most_blocks(const sl_algo_dims *d, int32_t layer)
+{
+    return sl_budgets_longest(options_of(&d->cache).budgets, layer, budget_blocks(&d->cache),
+                              least_blocks(d));
+}
+
+static int32_t quest_layer_width(const sl_algo_dims *d, int32_t dense_below, int32_t layer)
+{
+    return sl_budget_width(d, (int64_t)most_blocks(d, layer) * block_tokens(&d->cache), dense_below);
+}
+
 static int32_t quest_width(const sl_algo_dims *d, int32_t dense_below)
 {
-    return sl_budget_width(d, (int64_t)budget_blocks(&d->cache) * block_tokens(&d->cache), dense_below);
+    return quest_layer_width(d, dense_below, -1);
 }
 
 static int32_t lists_of(const sl_algo_dims *d)
@@ -186,7 +210,8 @@ static int32_t table_entries(const sl_algo_dims *d)
 
 static uint64_t quest_device_bytes(const sl_algo_dims *d)
 {
-    return 4 * ((uint64_t)score_floats(d) + (uint64_t)table_entries(d));
+    return 4 * ((uint64_t)score_floats(d) + (uint64_t)table_entries(d)) +
+           sl_limits_bytes(options_of(&d->cache).budgets, lists_of(d));
 }
 
 static void quest_destroy(sl_algo *a)
@@ -195,14 +220,13 @@ static void quest_destroy(sl_algo *a)
     if (!q)
         return;
     sl_be_free(q->be, SL_MEM_DEVICE, q->tables);
+    sl_limits_close(&q->limits);
     sl_by_scores_close(&q->by_scores);
     free(q);
 }
 
 static sl_status quest_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
 {
-    const quest_options o = options_of(&d->cache);
-    SL_TRY(sl_reduction_check(be, "quest", o.gqa_reduction, o.list_mass, err));
     quest *q = calloc(1, sizeof *q);
     if (!q)
         return sl_fail(err, SL_ERR_NO_MEMORY, "quest: out of memory");
@@ -217,6 +241,9 @@ static sl_status quest_create(sl_backend *be, const sl_algo_dims *d, sl_algo **o
     if (st != SL_OK)
         goto destroy;
     st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)table_entries(d) * 4, (void **)&q->tables, err);
+    if (st == SL_OK)
+        st = sl_limits_open(&q->limits, be, options_of(&d->cache).budgets, lists_of(d),
+                            budget_blocks(&d->cache), least_blocks(d), err);
     if (st != SL_OK)
         goto destroy;
     *out = &q->base;
@@ -311,7 +338,8 @@ static sl_status quest_retrieve(sl_algo *a, const sl_algo_call *call, int32_t fi
                                 int32_t *ids, sl_err *err)
 {
     const quest *q = (const quest *)a;
-    const sl_best best = {.budget = budget_blocks(&q->dims.cache),
+    const sl_best best = {.budget = most_blocks(&q->dims, call->attn->layer),
+                          .limits = sl_limits_at(&q->limits, call->attn->layer),
                           .sinks = at_least_one(call->sinks),
                           .recent = at_least_one(call->recent),
                           .mass = options_of(&q->dims.cache).list_mass,
@@ -339,6 +367,7 @@ const sl_algo_desc sl_algo_quest = {
     .planes = quest_planes,
     .check = quest_check,
     .width = quest_width,
+    .layer_width = quest_layer_width,
     .device_bytes = quest_device_bytes,
     .create = quest_create,
     .destroy = quest_destroy,

@@ -24,12 +24,16 @@
 #include "kernels/retained.h"
 #include "sparse/algorithms/by_scores.h"
 #include "sparse/algorithms/kept.h"
+#include "sparse/budgets.h"
 
 enum { SLICE = 256 /* tokens of a step whose pages are selected at a time */ };
 
 typedef struct rocket_options {
     sl_kept_options kept;
     int topk, topr, page_size, kt_cache_dtype;
+    double list_mass;
+    char budgets_path[256];
+    const sl_budgets *budgets; /* no option: the contents of that file */
 } rocket_options;
 
 static const sl_option option_rows[] = {
@@ -42,6 +46,8 @@ static const sl_option option_rows[] = {
                "Tokens of a page, neighbours among those that are kept; it divides 64."),
     SL_OPTION_LIST(rocket_options, kt_cache_dtype, SL_OPTION_PAGES, "float8_e5m2", sl_kt_type_names,
                    "How the bounds of a page are stored, rounded outward."),
+    SL_ROW_LIST_MASS(rocket_options),
+    SL_ROW_BUDGETS(rocket_options),
 };
 static const sl_options table = {.section = "sparse_attention",
                                  .name = "rocket_kv",
@@ -62,8 +68,9 @@ typedef struct rocket {
     sl_algo base;
     sl_kept kept;
     sl_by_scores by_scores;
-    int32_t *place; /* device [2][SLICE], see sl_retained_scores_params */
-    int32_t *pages; /* device [SLICE][kv_heads][top_pages] */
+    sl_limits limits; /* pages of each list */
+    int32_t *place;   /* device [2][SLICE], see sl_retained_scores_params */
+    int32_t *pages;   /* device [SLICE][kv_heads][top_pages] */
     /* sl_seq_tables of one request that is opened: token_seq and token_pos [max_context], host_pages, index_pages. Device
      * and host. */
     int32_t *tables, *host_tables;
@@ -108,8 +115,8 @@ static int32_t rocket_budget_unit(const void *options)
 
 static sl_status rocket_prepare(void *options, const sl_algo_model *m, uint64_t *content, sl_err *err)
 {
-    const rocket_options *o = options;
-    (void)content;
+    rocket_options *o = options;
+    SL_TRY(sl_budgets_prepare(o->budgets_path, m, &o->budgets, content, err));
     if ((int64_t)o->topk * o->page_size > m->max_context)
         return sl_fail(err, SL_ERR_INVALID,
                        "topk %d pages of page_size %d tokens exceed the model's context of %d tokens",
@@ -144,9 +151,30 @@ static sl_status rocket_check(const sl_algo_dims *d, const sl_gates *g, sl_err *
     return sl_kept_check("rocket_kv", d, g, &o.kept, err);
 }
 
+/* Pages that every list has. */
+static int32_t least_pages(const sl_algo_dims *d)
+{
+    const int32_t forced = sl_forced_blocks(d->sinks, d->recent, page_log2(&d->cache));
+    return forced > 1 ? forced : 1;
+}
+
+/* Pages of the longest list of a layer; -1: of all. */
+static int32_t most_pages(const sl_algo_dims *d, int32_t layer)
+{
+    const int32_t all = (d->max_context >> page_log2(&d->cache)) + 1,
+                  n = sl_budgets_longest(options_of(&d->cache).budgets, layer, top_pages(&d->cache),
+                                         least_pages(d));
+    return n < all ? n : all;
+}
+
+static int32_t rocket_layer_width(const sl_algo_dims *d, int32_t dense_below, int32_t layer)
+{
+    return sl_budget_width(d, (int64_t)most_pages(d, layer) * page_tokens(&d->cache), dense_below);
+}
+
 static int32_t rocket_width(const sl_algo_dims *d, int32_t dense_below)
 {
-    return sl_budget_width(d, (int64_t)top_pages(&d->cache) * page_tokens(&d->cache), dense_below);
+    return rocket_layer_width(d, dense_below, -1);
 }
 
 typedef struct sizes {
@@ -157,7 +185,7 @@ static sizes sizes_of(const sl_algo_dims *d)
 {
     const sl_cache_dims *c = &d->cache;
     return (sizes){.place = 8 * SLICE,
-                   .pages = 4 * SLICE * (uint64_t)c->kv_heads * (uint64_t)top_pages(c),
+                   .pages = 4 * SLICE * (uint64_t)c->kv_heads * (uint64_t)most_pages(d, -1),
                    .tables = 8 * ((uint64_t)d->max_context + (uint64_t)sl_pages_for(d->max_context))};
 }
 
@@ -185,7 +213,8 @@ static uint64_t rocket_device_bytes(const sl_algo_dims *d)
 {
     const rocket_options o = options_of(&d->cache);
     const sizes z = sizes_of(d);
-    return sl_kept_device_bytes(d, &o.kept) + 4 * (uint64_t)score_floats(d) + z.place + z.pages + z.tables;
+    return sl_kept_device_bytes(d, &o.kept) + 4 * (uint64_t)score_floats(d) + z.place + z.pages + z.tables +
+           sl_limits_bytes(o.budgets, d->cache.kv_heads);
 }
 
 static void rocket_destroy(sl_algo *a)
@@ -194,6 +223,7 @@ static void rocket_destroy(sl_algo *a)
     if (!r)
         return;
     sl_backend *be = r->kept.be;
+    sl_limits_close(&r->limits);
     sl_by_scores_close(&r->by_scores);
     if (be) {
         sl_be_free(be, SL_MEM_DEVICE, r->tables);
@@ -211,6 +241,8 @@ static sl_status allocate(rocket *r, sl_backend *be, const sl_algo_dims *d, sl_e
     const sizes z = sizes_of(d);
     SL_TRY(sl_kept_open(&r->kept, "rocket_kv", be, d, &o.kept, err));
     SL_TRY(sl_by_scores_open(&r->by_scores, be, score_floats(d), err));
+    SL_TRY(sl_limits_open(&r->limits, be, options_of(&d->cache).budgets, d->cache.kv_heads,
+                          top_pages(&d->cache), least_pages(d), err));
     SL_TRY(sl_be_alloc(be, SL_MEM_DEVICE, z.place, (void **)&r->place, err));
     SL_TRY(sl_be_alloc(be, SL_MEM_DEVICE, z.pages, (void **)&r->pages, err));
     SL_TRY(sl_be_alloc(be, SL_MEM_DEVICE, z.tables, (void **)&r->tables, err));
@@ -301,7 +333,10 @@ static sl_status best_pages(rocket *r, const sl_algo_call *call, const sl_retain
 {
     const sl_attn_call *c = call->attn;
     const sl_cache_dims *d = &r->kept.dims.cache;
-    const int32_t ld = (call->max_pos >> of->page_log2) + 1;
+    const int32_t ld = (call->max_pos >> of->page_log2) + 1, layer = c->layer,
+                  pages = most_pages(&r->kept.dims, layer);
+    const double mass = options_of(d).list_mass;
+    const bool cut = mass > 0 || r->limits.of; /* lists of everything, too */
     const sl_retained_scores_params s = {.q = c->gqa.attn.q,
                                          .seqs = c->seqs,
                                          .r = *of,
@@ -313,7 +348,7 @@ static sl_status best_pages(rocket *r, const sl_algo_call *call, const sl_retain
                                          .ld_scores = ld,
                                          .dense_below = call->dense_below,
                                          .top_r = top_channels(d),
-                                         .select = top_pages(d),
+                                         .select = cut ? 1 : pages,
                                          .scale = c->gqa.attn.scale};
     SL_TRY(sl_be_run(r->kept.be, SL_OP_RETAINED_SCORES, &s, err));
     sl_seq_tables seqs = *c->seqs;
@@ -322,13 +357,15 @@ static sl_status best_pages(rocket *r, const sl_algo_call *call, const sl_retain
                               .seqs = &seqs,
                               .ids = r->pages,
                               .token_count = count,
-                              .k = top_pages(d),
+                              .k = pages,
                               .ld_scores = ld,
-                              .ld_ids = top_pages(d),
+                              .ld_ids = pages,
                               .sinks = call->sinks,
                               .recent = call->recent,
                               .lists = d->kv_heads,
-                              .block_log2 = of->page_log2};
+                              .block_log2 = of->page_log2,
+                              .mass = (float)mass,
+                              .k_of = sl_limits_at(&r->limits, layer)};
     return sl_be_run(r->kept.be, SL_OP_TOPK, &t, err);
 }
 
@@ -351,7 +388,7 @@ static sl_status rocket_retrieve(sl_algo *a, const sl_algo_call *call, int32_t f
                                             .token_count = n,
                                             .ld_ids = call->k,
                                             .dense_below = call->dense_below,
-                                            .select = top_pages(&r->kept.dims.cache)};
+                                            .select = most_pages(&r->kept.dims, call->attn->layer)};
         SL_TRY(sl_be_run(r->kept.be, SL_OP_RETAINED_LISTS, &l, err));
     }
     return SL_OK;
@@ -378,6 +415,7 @@ const sl_algo_desc sl_algo_rocket_kv = {
     .state_tokens = rocket_state_tokens,
     .check = rocket_check,
     .width = rocket_width,
+    .layer_width = rocket_layer_width,
     .device_bytes = rocket_device_bytes,
     .create = rocket_create,
     .destroy = rocket_destroy,

@@ -22,12 +22,17 @@ enum { SL_ROWS_MOST_TOKENS = 1 << 24 };
                    "The score of a " unit " for the query heads that share a list. max: the largest score "  \
                    "of a head. mean: that of the mean query. softmax: the sum over heads of the softmax "    \
                    "over all of them. union: each head has its share of the list for its own best ones, "    \
-                   "without copies; on the CPU backend only.")
+                   "without copies.")
 #define SL_ROW_LIST_MASS(type)                                                                               \
     SL_OPTION(                                                                                               \
         type, list_mass, SL_OPTION_FLOAT, SL_OPTION_PAGES, "0", 0, 1,                                        \
         "Share of the estimated attention with which a list is complete, so that it may be shorter than "    \
-        "token_budget; 0: lists have their full length. Needs gqa_reduction softmax and the CPU backend.")
+        "its budget; 0: lists have their full length. Algorithms with gqa_reduction need its value softmax.")
+#define SL_ROW_BUDGETS(type)                                                                                 \
+    SL_OPTION(type, budgets_path, SL_OPTION_TEXT, 0, "", 0, 0,                                               \
+              "The file with what share of the budget each layer and KV head gets, which `sluice calibrate " \
+              "--algorithm budgets` makes for the model; empty: all get the same. Pages of other shares "    \
+              "never match.")
 #define SL_ROW_NITER(type) SL_ROW_INT(type, niter, "20", 1, 10000, "Iterations of k-means.")
 #define SL_ROW_LIST_SCOPE(type)                                                                              \
     SL_OPTION_NAMES(type, list_scope, SL_OPTION_PAGES, "kv_head", sl_row_scopes,                             \

@@ -16,5 +16,6 @@ Suite *snapkv_suite(void);
 Suite *rocket_kv_suite(void);
 Suite *cluster_kv_suite(void);
 Suite *pq_cache_suite(void);
+Suite *budgets_suite(void);
 
 #endif

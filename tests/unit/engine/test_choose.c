@@ -164,10 +164,15 @@ START_TEST(every_option_is_in_the_stamp_or_says_why_not)
         for (size_t i = 0; i < t->n; i++) {
             sl_select_options v;
             char text[64], assignment[128];
+            if (!strcmp(t->rows[i].name,
+                        "budgets_path")) /* a file: the_stamp_has_the_shares of test_budgets */
+                continue;
             ck_assert_int_eq(sl_algo_select(*a, "", &v, NULL), SL_OK);
             other_value(&t->rows[i], v.values, text, sizeof text);
             /* list_mass alone cannot be without another one */
-            const char *with = !strcmp(t->rows[i].name, "list_mass") ? "gqa_reduction=softmax" : "";
+            const char *with = !strcmp(t->rows[i].name, "list_mass") && sl_options_find(t, "gqa_reduction")
+                                   ? "gqa_reduction=softmax"
+                                   : "";
             snprintf(assignment, sizeof assignment, "%s%s%s=%s", with, *with ? ":" : "", t->rows[i].name,
                      text);
             const uint64_t usual = chosen(*a, &m, with, (sl_gates){0}).stamp;

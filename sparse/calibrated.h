@@ -1,0 +1,30 @@
+/*
+ * What every file of a calibration says of the model for which it was made (channels.h, budgets.h): architecture and shape, and as
+ * "model_print" a hash of the weights that make queries and keys, so that the file of another fine-tune is refused. Any thread.
+ */
+#ifndef SL_SPARSE_CALIBRATED_H
+#define SL_SPARSE_CALIBRATED_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+/* The model that a table is for, as config.json describes it. */
+typedef struct sl_channels_model {
+    const char *architecture; /* for instance "LlamaForCausalLM" */
+    int32_t n_layers, n_heads, kv_heads, head_dim, hidden_size, vocab_size;
+    /* As in sl_algo_model: a hash of the weights that make queries and keys. */
+    uint64_t (*print)(const void *print_ctx);
+    const void *print_ctx;
+} sl_channels_model;
+
+/* SL_ERR_REFUSED: the file is of a model of another shape; SL_ERR_INVALID: it is malformed. Errors begin with `name`. */
+sl_status sl_calibrated_model(const json_t *doc, const char *name, const sl_channels_model *m, sl_err *err);
+/* The same of the weights, which are read for it: the last check. Sets *said when the file names the weights. */
+sl_status sl_calibrated_weights(const json_t *doc, const char *name, const sl_channels_model *m, bool *said,
+                                sl_err *err);
+/* Writes these fields, each with a comma after it. name: of the model, for readers. */
+void sl_calibrated_put(FILE *f, const sl_channels_model *m, const char *name);
+
+#endif
