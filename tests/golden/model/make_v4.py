@@ -54,6 +54,14 @@ CASES = {
                     num_hash_layers=1, compress_rates=dict(compressed_sparse_attention=8, heavily_compressed_attention=128),
                     swiglu_limit=1.2, tie_word_embeddings=True, max_position_embeddings=4096,
                     rope_scaling=dict(YARN, factor=4, original_max_position_embeddings=128))),
+    # Weights as released: F8 in blocks and experts in 4 bits, both with powers of two; the answers are those of the dequantised weights.
+    "v4-released": dict(
+        seed=64, lengths=[3, 17, 64, 150], released=True,
+        config=dict(vocab_size=64, hidden_size=64, moe_intermediate_size=32, num_hidden_layers=3, num_attention_heads=4,
+                    head_dim=32, qk_rope_head_dim=8, q_lora_rank=48, o_groups=2, o_lora_rank=128, index_n_heads=24,
+                    index_head_dim=16, index_topk=6, sliding_window=16, n_routed_experts=4, num_experts_per_tok=2,
+                    num_hash_layers=1, compress_ratios=[0, 4, 128, 0], swiglu_limit=1.5, max_position_embeddings=2048,
+                    rope_scaling=YARN)),
 }
 
 
@@ -197,7 +205,65 @@ def published(name):
     return name
 
 
-def save(model, case, path):
+F8 = (".wq_a.weight", ".wq_b.weight", ".attn.wkv.weight", ".wo_a.weight", ".wo_b.weight", "shared_experts.w1.weight",
+      "shared_experts.w2.weight", "shared_experts.w3.weight")
+FLOATS = ("hc_", "attn_sink", ".ape", "gate.bias")
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def power(t):
+    """2^ceil(log2 t)."""
+    return torch.exp2(torch.ceil(torch.log2(t)))
+
+
+def quantise_f8(w):
+    rows, cols = [-(-n // 128) for n in w.shape]
+    q, scale, back = torch.empty(w.shape, dtype=torch.float8_e4m3fn), torch.empty(rows, cols), torch.empty(w.shape)
+    for r in range(rows):
+        for c in range(cols):
+            at = slice(r * 128, r * 128 + 128), slice(c * 128, c * 128 + 128)
+            scale[r, c] = power(w[at].abs().max() / 448)
+            q[at] = (w[at] / scale[r, c]).to(torch.float8_e4m3fn)
+            back[at] = q[at].float() * scale[r, c]
+    return q, scale.to(torch.float8_e8m0fnu), back
+
+
+def quantise_f4(w):
+    groups = w.view(w.shape[0], -1, 32)
+    scale = power(groups.abs().amax(-1, keepdim=True) / 6)
+    x = groups / scale
+    code = (x.abs().unsqueeze(-1) - E2M1).abs().argmin(-1)
+    back = (E2M1[code] * x.sign() * scale).view(w.shape)
+    code = (code + 8 * (x < 0)).view(w.shape).to(torch.uint8)
+    return (code[:, 0::2] | code[:, 1::2] << 4).view(torch.int8), scale.squeeze(-1).to(torch.float8_e8m0fnu), back
+
+
+def release(state):
+    """The tensors of a released checkpoint, and the values that they stand for."""
+    out, back = {}, {}
+    for name, t in state.items():
+        how = quantise_f4 if ".ffn.experts." in name else quantise_f8 if name.endswith(F8) else None
+        if how:
+            out[name], out[name[:-len("weight")] + "scale"], back[name] = how(t)
+        else:
+            out[name] = t if any(f in name for f in FLOATS) or not t.is_floating_point() else t.to(torch.bfloat16)
+            back[name] = out[name].float() if t.is_floating_point() else t
+    return out, back
+
+
+def released(model):
+    """The model of the values that a released checkpoint has, and the tensors of that."""
+    with tempfile.TemporaryDirectory() as tmp:
+        model.save_pretrained(tmp)
+        file = os.path.join(tmp, "model.safetensors")
+        out, back = release(safetensors.torch.load_file(file))
+        safetensors.torch.save_file({k: v.contiguous() for k, v in back.items()}, file, metadata={"format": "pt"})
+        made = DeepseekV4ForCausalLM.from_pretrained(tmp, dtype=torch.float32, attn_implementation="eager").eval()
+    made.config._experts_implementation = "eager"
+    return made, {published(k): v.contiguous() for k, v in out.items()}
+
+
+def save(model, case, path, tensors=None):
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
     with tempfile.TemporaryDirectory() as tmp:
@@ -210,6 +276,10 @@ def save(model, case, path):
         for key in ("layer_types", "compress_rates", "mlp_layer_types", "rope_parameters", "partial_rotary_factor"):
             config.pop(key, None)
         config.update(case["config"])
+    if tensors:
+        state = tensors
+        config["quantization_config"] = dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128])
+        config["expert_dtype"] = "fp4"
     safetensors.torch.save_file(state, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
     with open(os.path.join(path, "config.json"), "w") as f:
         json.dump(config, f, indent=2, sort_keys=True)
@@ -228,9 +298,11 @@ def main():
     cases = {f"random-{s}": random_case(s) for s in range(args.from_seed, args.from_seed + args.random)}
     for name, case in cases.items() or [(n, CASES[n]) for n in args.cases or CASES]:
         print(name, flush=True)
-        model = build(case)
+        model, tensors = build(case), None
+        if case.get("released"):
+            model, tensors = released(model)
         path = os.path.join(args.out, name)
-        save(model, case, path)
+        save(model, case, path, tensors)
         safetensors.torch.save_file(goldens(model, case["lengths"], case["seed"]), os.path.join(path, "golden.safetensors"))
 
 

@@ -16,6 +16,7 @@ static void open_model(fix *f)
                         .row_format = f->o.rows,
                         .act = f->o.act,
                         .draft = f->o.draft,
+                        .fp8_acts = f->o.plain_acts ? SL_FP8_ACTS_OFF : SL_FP8_ACTS_AUTO,
                         .max_tokens = f->o.max_tokens,
                         .max_logit_rows = f->o.max_seqs * (f->o.item_tokens ? f->o.item_tokens : 1)};
     ck_assert_msg(sl_model_load(f->be, f->o.dir, &mo, &f->model, &err) == SL_OK, "%s", err.text);

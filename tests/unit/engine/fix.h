@@ -41,6 +41,7 @@ typedef struct fix_opts {
     int32_t host_pages;             /* 0: enough for all sequences */
     int64_t index_pages, row_pages; /* 0: enough */
     bool draft;                     /* the model's MTP layer is loaded */
+    bool plain_acts;                /* inputs are not quantised, whatever the weights are */
     bool row_sums;                  /* rows have the checksums that the test makes */
     void (*wrap)(sl_backend *be);   /* called on the new backend; NULL: nothing */
 } fix_opts;

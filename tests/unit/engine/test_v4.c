@@ -16,7 +16,8 @@
 #define GOLDEN "tests/golden/model/"
 #define TOLERANCE 1e-4
 
-static const char *const cases[] = {GOLDEN "v4-flash", GOLDEN "v4-odd", GOLDEN "v4-bf16"};
+static const char *const cases[] = {GOLDEN "v4-flash", GOLDEN "v4-odd", GOLDEN "v4-bf16",
+                                    GOLDEN "v4-released"};
 
 enum { CONTEXT = 512, GREEDY = 64 };
 
@@ -32,7 +33,8 @@ static void open_case(fix *f, const char *dir, sl_dtype act, int threads)
                   .max_hot = 1,
                   .hot_rows = CONTEXT,
                   .tail_rows = 3,
-                  .algorithm = "dense"};
+                  .algorithm = "dense",
+                  .plain_acts = act == SL_F32};
     fix_open(f, &o);
 }
 
