@@ -23,9 +23,9 @@ extern "C" {
 
 /* Device words: SL_DEVERR_* of each op, and at SL_OP_COUNT of the collectives; then sl_cuda_counts, and the barrier of
  * resolve's blocks. */
-#define SL_CUDA_COUNTS 64
-#define SL_CUDA_MEET 96
-#define SL_CUDA_WORDS 128
+#define SL_CUDA_COUNTS 128
+#define SL_CUDA_MEET 160
+#define SL_CUDA_WORDS 192
 /* Blocks of more bytes than this take gpu.exchange_sms_large on the side stream: then the linear layers are those of many
  * tokens, which leave what an exchange takes, and on few multiprocessors copies would take longer than the link. Not
  * measured. */
