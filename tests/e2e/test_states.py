@@ -151,3 +151,28 @@ def test_a_restart_finds_snapshots_on_disk(start, toy, disk, role):
         assert list(r.output_ids) == right and r.cached_tokens == cached(300), again
         c.idle()
         c.close()
+
+
+@pytest.mark.parametrize("roles", [("router", "prefill", "decode", "decode"), ("router", "both", "both")], ids=["apart", "both"])
+def test_a_snapshot_of_another_worker(start, toy, roles):
+    """The second time a prompt goes to the other worker, which reads pages and snapshot out of the memory of the first one, and
+    restores the states from it. Then the next turn, of whose beginning each has a part."""
+    c = begin(start, toy, roles, config=config(roles), **{"router.policy": "round_robin", "kvstore.load_timeout_ms": 1000})
+    holders = [i for i, role in enumerate(roles) if role in ("decode", "both")]
+
+    def total(name, *labels):
+        return sum(real.metric(c.metrics(rank), name, *labels) or 0 for rank in holders)
+    for n in (65, 300):
+        ids = prompt(f"other{n}", n)
+        want = reference(toy, ids, 20)
+        before = total("sluice_pull_pages_total")
+        first, second, third = (c.complete(ids, 20) for _ in range(3))
+        assert list(first.output_ids) == list(second.output_ids) == list(third.output_ids) == want, n
+        assert first.cached_tokens == 0 and second.cached_tokens == third.cached_tokens == cached(n), n
+        real.until("pages and snapshot that were read", lambda: total("sluice_pull_pages_total") - before > cached(n) // PAGE)
+        real.until("no page is lent any more", lambda: total("sluice_lend_leases") == 0)
+    turn = ids + want + prompt("other turn", 30)
+    for _ in range(2):
+        assert c.tokens(turn, 20) == reference(toy, turn, 20)
+    assert total("sluice_state_snapshots_total", 'event="damaged"') == 0
+    c.idle()
