@@ -50,7 +50,7 @@ set(SL_LONG_TESTS test_writer_dies test_strategies test_engine test_conformance 
 # one, a test that computes takes two.
 set(SL_WAITING_TESTS test_writer_dies test_conformance test_remote_memory test_endings test_faults test_faults_direct test_soak test_cluster test_cluster_direct test_models
     test_door test_door_secret test_launch test_cli test_bench test_router_request test_router_messages test_router_group test_router_output
-    test_router_members test_router_policy test_loopback test_worker_group test_transport test_mailbox test_metrics_http test_log test_disk test_tier test_redis test_redis_stops test_nixl)
+    test_router_members test_router_policy test_loopback test_worker_group test_transport test_mailbox test_metrics_http test_log test_disk test_disk_open test_tier test_redis test_redis_stops test_nixl)
 
 # Tests that ThreadSanitizer does not run are not built for it.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/not-under-tsan.txt)
