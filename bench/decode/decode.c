@@ -284,6 +284,8 @@ static sl_status run_all(sweep *s)
     for (int32_t l = 0; l < SL_MAX_LAYERS; l++)
         b->all_resident[l] = SL_HOT_RESIDENT;
     SL_TRY(sl_synthetic_config(o->model, o->layers, &b->local.checkpoint.cfg, &b->err));
+    if (b->local.checkpoint.cfg.index_blocks.tokens > 0)
+        b->local.checkpoint.index_format = SL_INDEX_PLAIN;
     if (o->draft >= 0 && s->comm)
         return sl_fail(&b->err, SL_ERR_UNSUPPORTED, "--draft: the ranks of a group do not draft");
     if (o->draft >= 0)

@@ -59,7 +59,7 @@ static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
     const sl_bench_decode_opts *o = &x->b->o;
     const sl_model_config *cfg = &x->b->local.checkpoint.cfg;
     sl_plan_in in = {.cfg = cfg,
-                     .cache = sl_engine_cache_dims(cfg, x->rows, SL_INDEX_OFFICIAL),
+                     .cache = sl_engine_cache_dims(cfg, x->rows, x->b->local.checkpoint.index_format),
                      .algorithm = x->b->local.algorithm,
                      .hot_rows = o->hot_rows,
                      .hot_rows_layer = hot_layers(x),

@@ -26,6 +26,28 @@ static const char *const axk2 =
     "\"index_n_heads\": 16, \"index_head_dim\": 128, \"index_topk\": 2048, "
     "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}";
 
+/* As released: the text part is nested, lists of numbers by layer. */
+static const char *const m3 =
+    "{\"architectures\": [\"MiniMaxM3SparseForConditionalGeneration\"], \"model_type\": \"minimax_m3_vl\", "
+    "\"vision_config\": {\"hidden_size\": 1280}, \"eos_token_id\": 200020, \"text_config\": {"
+    "\"hidden_act\": \"swigluoai\", \"vocab_size\": 200064, \"hidden_size\": 6144, \"dense_intermediate_size\": 12288, "
+    "\"intermediate_size\": 3072, \"shared_intermediate_size\": 3072, \"num_hidden_layers\": 4, \"num_attention_heads\": 64, "
+    "\"num_key_value_heads\": 4, \"head_dim\": 128, \"rotary_dim\": 64, \"rope_theta\": 5000000, "
+    "\"max_position_embeddings\": 524288, \"num_local_experts\": 128, \"num_experts_per_tok\": 4, \"moe_layer_freq\": [0, 0, 0, 1], "
+    "\"sparse_attention_config\": {\"sparse_num_index_heads\": 4, \"sparse_index_dim\": 128, \"sparse_block_size\": 128, "
+    "\"sparse_topk_blocks\": 16, \"sparse_local_block\": 1, \"sparse_init_block\": 0, \"sparse_score_type\": \"max\", "
+    "\"sparse_disable_index_value\": true, \"sparse_attention_freq\": [0, 0, 0, 1]}}}";
+
+/* As transformers writes the text part alone. */
+static const char *const m3_text =
+    "{\"architectures\": [\"MiniMaxM3VLForCausalLM\"], \"model_type\": \"minimax_m3_vl_text\", \"vocab_size\": 128, "
+    "\"hidden_size\": 48, \"dense_intermediate_size\": 72, \"intermediate_size\": 24, \"shared_intermediate_size\": 40, "
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 16, \"rotary_dim\": 64, "
+    "\"max_position_embeddings\": 2048, \"num_local_experts\": 8, \"num_experts_per_tok\": 2, \"index_n_heads\": 2, "
+    "\"index_head_dim\": 16, \"index_block_size\": 24, \"index_topk_blocks\": 3, "
+    "\"layer_types\": [\"full_attention\", \"minimax_m3_sparse\"], \"mlp_layer_types\": [\"sparse\", \"dense\"], "
+    "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}";
+
 /* `base` with the keys of `more`, a JSON object. */
 static sl_status parse(const char *base, const char *more, sl_model_config *c, sl_err *err)
 {
@@ -82,6 +104,43 @@ START_TEST(keys_of_axk2)
 }
 END_TEST
 
+START_TEST(keys_of_minimax_m3)
+{
+    sl_model_config c = accepted(m3, "{}");
+    ck_assert_str_eq(c.family, "minimax_m3_vl");
+    ck_assert(c.n_kv_heads == 4 && c.v_head_dim == 128 && c.qk_rope_head_dim == 64 &&
+              c.qk_nope_head_dim == 64);
+    ck_assert(c.index_topk == 2048 && c.index_blocks.tokens == 128 && c.index_blocks.local == 1);
+    ck_assert(c.intermediate_size == 12288 && c.moe_intermediate_size == 3072 && c.n_shared_experts == 1);
+    ck_assert(!c.layer_is_moe[2] && c.layer_is_moe[3] && !c.layer_has_indexer[2] && c.layer_has_indexer[3]);
+    ck_assert(c.mlp_glu.limit == 7 && c.expert_glu.alpha == 1.702f && c.mlp_glu.offset == 1 &&
+              c.rms_eps == 1e-6f);
+    ck_assert(c.n_eos == 1 && c.eos_ids[0] == 200020 && c.rope_theta == 5e6 &&
+              c.routed_scaling_factor == 2.0f);
+    ck_assert_float_eq_tol(c.softmax_scale, 0.0883883f, 1e-6f);
+
+    /* rotary_dim is read where no rope_parameters are, which their class alone reads */
+    c = accepted(m3_text, "{}");
+    ck_assert(c.qk_rope_head_dim == 16 && c.index_topk == 72 && c.index_blocks.tokens == 24 &&
+              c.index_blocks.local == 1);
+    ck_assert(c.layer_is_moe[0] && !c.layer_is_moe[1] && c.layer_has_indexer[1] && !c.layer_has_indexer[0]);
+    c = accepted(m3_text, "{\"rope_parameters\": {\"rope_theta\": 1e4, \"partial_rotary_factor\": 0.25}}");
+    ck_assert(c.qk_rope_head_dim == 4 && c.qk_nope_head_dim == 12);
+    c = accepted(m3_text, "{\"rope_parameters\": null, \"rotary_dim\": 6}");
+    ck_assert(c.qk_rope_head_dim == 6 && c.rope_theta == 5e6);
+
+    /* more lists than KV heads: each has one; fewer: they share */
+    c = accepted(m3_text, "{\"index_n_heads\": 8}");
+    ck_assert(c.n_kv_heads == 8 && c.index_blocks.stored_kv_heads == 4);
+    c = accepted(m3_text, "{\"index_n_heads\": 1}");
+    ck_assert(c.n_kv_heads == 4 && c.index_blocks.stored_kv_heads == 0);
+
+    /* without both lists every layer attends to everything, as in the published class */
+    c = accepted(m3_text, "{\"layer_types\": null, \"mlp_layer_types\": null}");
+    ck_assert(c.index_topk == 0 && !c.layer_has_indexer[1] && c.layer_is_moe[0] && c.layer_is_moe[1]);
+}
+END_TEST
+
 static const struct {
     const char *const *base;
     const char *more;
@@ -118,6 +177,44 @@ static const struct {
      "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 1e4, \"factor\": 8.0, \"low_freq_factor\": 1.0, "
      "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192, \"mscale_all_dim\": 1.0}}",
      SL_ERR_UNSUPPORTED, "mscale_all_dim"},
+    {&m3_text, "{\"index_block_size\": 0}", SL_ERR_INVALID, "index_block_size"},
+    {&m3_text, "{\"index_topk_blocks\": null}", SL_ERR_INVALID, "index_topk_blocks: missing"},
+    {&m3_text, "{\"index_local_blocks\": 4}", SL_ERR_UNSUPPORTED, "index_local_blocks: 4"},
+    {&m3_text, "{\"index_n_heads\": 3}", SL_ERR_INVALID, "index_n_heads: 3"},
+    {&m3_text, "{\"num_attention_heads\": 24, \"num_key_value_heads\": 4, \"index_n_heads\": 6}",
+     SL_ERR_UNSUPPORTED, "index_n_heads: 6"},
+    {&m3_text, "{\"index_head_dim\": 8}", SL_ERR_UNSUPPORTED, "index_head_dim: 8"},
+    {&m3_text, "{\"index_head_dim\": 512}", SL_ERR_INVALID, "index_head_dim: 512"},
+    {&m3_text, "{\"num_key_value_heads\": 3}", SL_ERR_INVALID, "num_key_value_heads: 3"},
+    {&m3_text, "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}", SL_ERR_INVALID,
+     "layer_types[1]"},
+    {&m3_text, "{\"layer_types\": [\"full_attention\"]}", SL_ERR_INVALID, "layer_types"},
+    {&m3_text, "{\"num_experts_per_tok\": 9}", SL_ERR_INVALID, "num_experts_per_tok: 9"},
+    {&m3_text, "{\"hidden_act\": \"gelu\"}", SL_ERR_UNSUPPORTED, "hidden_act"},
+    {&m3_text, "{\"swiglu_limit\": 0}", SL_ERR_INVALID, "swiglu_limit"},
+    {&m3_text, "{\"use_qk_norm\": false}", SL_ERR_UNSUPPORTED, "use_qk_norm"},
+    {&m3_text, "{\"qk_norm_type\": \"per_layer\"}", SL_ERR_UNSUPPORTED, "qk_norm_type"},
+    {&m3_text, "{\"n_shared_experts\": 2}", SL_ERR_INVALID, "n_shared_experts"},
+    {&m3_text, "{\"rope_parameters\": {\"rope_theta\": 1e4, \"partial_rotary_factor\": 0.05}}",
+     SL_ERR_INVALID, "partial_rotary_factor"},
+    {&m3_text, "{\"moe_layer_freq\": [1], \"mlp_layer_types\": null}", SL_ERR_INVALID, "moe_layer_freq"},
+    {&m3_text, "{\"moe_layer_freq\": [1, 2], \"mlp_layer_types\": null}", SL_ERR_INVALID,
+     "moe_layer_freq[1]"},
+    {&m3_text, "{\"sparse_attention_config\": 7}", SL_ERR_INVALID, "sparse_attention_config"},
+    {&m3_text, "{\"sparse_attention_config\": {\"sparse_init_block\": 1}}", SL_ERR_UNSUPPORTED,
+     "sparse_init_block"},
+    {&m3_text, "{\"sparse_attention_config\": {\"sparse_init_blocks\": 2}}", SL_ERR_UNSUPPORTED,
+     "sparse_init_blocks"},
+    {&m3_text, "{\"sparse_attention_config\": {\"sparse_score_type\": \"mean\"}}", SL_ERR_UNSUPPORTED,
+     "sparse_score_type"},
+    {&m3_text, "{\"sparse_attention_config\": {\"sparse_disable_index_value\": false}}", SL_ERR_UNSUPPORTED,
+     "sparse_disable_index_value"},
+    {&m3_text, "{\"sparse_attention_config\": {\"sparse_disable_index_value\": [0, 0]}}", SL_ERR_UNSUPPORTED,
+     "sparse_disable_index_value"},
+    {&m3, "{\"text_config\": []}", SL_ERR_INVALID, "text_config"},
+    {&m3, "{\"text_config\": {\"model_type\": \"llama\"}}", SL_ERR_UNSUPPORTED, "text_config"},
+    {&m3, "{\"text_config\": {}}", SL_ERR_INVALID, "vocab_size: missing"},
+    {&m3, "{\"architectures\": [\"LlamaForCausalLM\"]}", SL_ERR_UNSUPPORTED, "architectures"},
     {&hy4, "{\"quantization_config\": {\"quant_method\": \"mxfp4\"}}", SL_ERR_UNSUPPORTED,
      "quantization_config"},
 };
@@ -137,7 +234,7 @@ END_TEST
 START_TEST(every_key)
 {
     static const char *const values[] = {"null", "[]", "{}", "\"x\"", "-7", "1e30", "true"};
-    const char *base = _i ? axk2 : hy4;
+    const char *base = _i == 2 ? m3_text : _i ? axk2 : hy4;
     json_t *j = json_loads(base, 0, NULL);
     const char *key;
     json_t *v;
@@ -149,7 +246,8 @@ START_TEST(every_key)
         snprintf(more, sizeof more, "{\"%s\": %s}", key, values[i]);
         sl_status rc = parse(base, more, &c, &err);
         const char *name = strcmp(key, "rope_parameters") == 0 ? "rope" : key;
-        ck_assert_msg(rc == SL_OK || strstr(err.text, name) || strstr(err.text, "heads * head dimension"),
+        ck_assert_msg(rc == SL_OK || strstr(err.text, name) || strstr(err.text, "heads * head dimension") ||
+                          strstr(err.text, "rotary"),
                       "%s: %s", more, err.text);
     }
     json_decref(j);
@@ -163,7 +261,8 @@ int main(void)
     tcase_add_test(t, defaults_of_hy4);
     tcase_add_test(t, keys_of_hy4);
     tcase_add_test(t, keys_of_axk2);
-    tcase_add_loop_test(t, every_key, 0, 2);
+    tcase_add_test(t, keys_of_minimax_m3);
+    tcase_add_loop_test(t, every_key, 0, 3);
     tcase_add_loop_test(t, refused, 0, SL_COUNT(wrong));
     suite_add_tcase(s, t);
     return run_suite(s);
