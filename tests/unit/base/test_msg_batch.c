@@ -3,6 +3,7 @@
  * changed byte, is read beyond its end.
  */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,6 +93,25 @@ START_TEST(a_time_comes_with_the_messages)
 }
 END_TEST
 
+/* Made anew with SL_UPDATE_REFERENCE=1, from the repository's root. */
+START_TEST(the_seed_of_the_fuzzer_is_a_batch)
+{
+    static const char path[] = "tests/fuzz/corpus/msg/batch";
+    static uint8_t bytes[1 << 16];
+    sl_msg_bytes b = batch_of(4);
+    FILE *f = fopen(path, getenv("SL_UPDATE_REFERENCE") ? "w+" : "r");
+    ck_assert_ptr_nonnull(f);
+    if (getenv("SL_UPDATE_REFERENCE")) {
+        ck_assert_uint_eq(fwrite(b.data, 1, b.n, f), b.n);
+        rewind(f);
+    }
+    ck_assert_uint_eq(fread(bytes, 1, sizeof bytes, f), b.n);
+    ck_assert_msg(memcmp(bytes, b.data, b.n) == 0, "%s is stale", path);
+    fclose(f);
+    free(b.data);
+}
+END_TEST
+
 START_TEST(one_message_is_sent_in_its_own_form)
 {
     sl_msg_token t;
@@ -161,6 +181,7 @@ int main(void)
     TCase *t = tcase_create("batch");
     tcase_add_test(t, what_is_read_is_what_was_added);
     tcase_add_test(t, a_time_comes_with_the_messages);
+    tcase_add_test(t, the_seed_of_the_fuzzer_is_a_batch);
     tcase_add_test(t, one_message_is_sent_in_its_own_form);
     tcase_add_test(t, damaged_batches_end);
     suite_add_tcase(s, t);
