@@ -51,11 +51,33 @@ sl_json_cost sl_json_measure(const char *text, size_t n)
     return c;
 }
 
-sl_status sl_json_parse(const char *text, size_t n, const char *name, json_t **out, sl_err *err)
+typedef struct reader {
+    const sl_guard *guard;
+    const char *text;
+    size_t n, at;
+} reader;
+
+/* What the library asks for, a KiB each time; -1 ends the text, and is reported as such by the library. */
+static size_t read_more(void *buffer, size_t most, void *arg)
 {
+    reader *r = arg;
+    size_t n = r->n - r->at < most ? r->n - r->at : most;
+    if (sl_guard_check(r->guard, NULL))
+        return (size_t)-1;
+    memcpy(buffer, r->text + r->at, n);
+    r->at += n;
+    return n;
+}
+
+sl_status sl_json_parse_guarded(const sl_guard *g, const char *text, size_t n, const char *name, json_t **out,
+                                sl_err *err)
+{
+    const size_t flags = JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    reader r = {g, text, n, 0};
     json_error_t je;
-    json_t *v = json_loadb(text, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
+    json_t *v = g ? json_load_callback(read_more, &r, flags, &je) : json_loadb(text, n, flags, &je);
     if (!v) {
+        SL_TRY(sl_guard_check(g, err));
         if (json_error_code(&je) == json_error_out_of_memory)
             return sl_fail(err, SL_ERR_NO_MEMORY, "%s: out of memory", name);
         return sl_fail(err, SL_ERR_INVALID, "%s:%d:%d: not valid JSON: %s", name, je.line, je.column,
@@ -63,6 +85,11 @@ sl_status sl_json_parse(const char *text, size_t n, const char *name, json_t **o
     }
     *out = v;
     return SL_OK;
+}
+
+sl_status sl_json_parse(const char *text, size_t n, const char *name, json_t **out, sl_err *err)
+{
+    return sl_json_parse_guarded(NULL, text, n, name, out, err);
 }
 
 sl_status sl_json_load(const char *path, size_t max_bytes, json_t **out, sl_err *err)

@@ -11,6 +11,7 @@
 
 #include <jansson.h>
 
+#include "base/guard.h"
 #include "base/status.h"
 
 /* How deeply a text is nested, and at most how many bytes parsing it takes, its values included: one pass, no memory.
@@ -28,6 +29,9 @@ enum { SL_JSON_DEPTH_MAX = 128 };
 /* Parses n bytes, which may be any JSON value; duplicate keys are refused. Errors name the text `name`, such as a path
  * or "request body". *out is a new reference. */
 sl_status sl_json_parse(const char *text, size_t n, const char *name, json_t **out, sl_err *err);
+/* The same for the bytes of a client: the guard is looked at for every KiB of the text. CANCELLED: it was stopped. */
+sl_status sl_json_parse_guarded(const sl_guard *g, const char *text, size_t n, const char *name, json_t **out,
+                                sl_err *err);
 /* Reads and parses a file of at most max_bytes. SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_TOO_LARGE or
  * SL_ERR_INVALID. */
 sl_status sl_json_load(const char *path, size_t max_bytes, json_t **out, sl_err *err);

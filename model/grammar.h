@@ -12,8 +12,8 @@
  * Bounds: a text has at most SL_GRAMMAR_BYTES_MAX bytes, a regular expression in it SL_GRAMMAR_REGEX_MAX, and compiling it and
  * each mask have a budget of the library's own units (grammar/engine.c), after which SL_ERR_TOO_LARGE comes. The library
  * recurses as deep as a text is nested or linked, so it compiles on a thread with a stack for the deepest one. Within these
- * bounds a text takes at most about a second of one processor; that of the library is quadratic for some texts. Its memory is bounded
- * by sl_grammar_bytes(); up to 128 MiB of compiled texts are kept for later requests.
+ * bounds a text takes at most SL_GRAMMAR_SECONDS_MAX of one processor, which cannot be interrupted; that of the library is quadratic for
+ * some texts. Its memory is bounded by sl_grammar_bytes(); up to 128 MiB of compiled texts are kept for later requests.
  *
  * Ownership: an engine borrows its tokenizer, which lives longer; constraints are destroyed before their engine. Threads: an
  * engine may be used by any number of threads, a constraint by one at a time. Nothing here is for a loop's thread: compiling
@@ -35,7 +35,7 @@ typedef enum {
 } sl_grammar_kind;
 extern const char *const sl_grammar_kind_names[SL_GRAMMAR_KINDS];
 
-enum { SL_GRAMMAR_BYTES_MAX = 32 << 10, SL_GRAMMAR_REGEX_MAX = 4 << 10 };
+enum { SL_GRAMMAR_BYTES_MAX = 32 << 10, SL_GRAMMAR_REGEX_MAX = 4 << 10, SL_GRAMMAR_SECONDS_MAX = 1 };
 
 typedef struct sl_grammars sl_grammars; /* the engine: a library and a vocabulary */
 typedef struct sl_grammar sl_grammar;   /* a constraint of one request */
@@ -70,6 +70,8 @@ void sl_grammars_stats_get(sl_grammars *g, sl_grammars_stats *out);
 
 /* The memory that compiling a text of this length takes at most. */
 uint64_t sl_grammar_bytes(size_t len);
+/* Whether sl_grammar_check() has accepted the text, so that it would not compile it again. */
+bool sl_grammar_known(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len);
 /* Whether sl_grammar_open() accepts the text, with its errors. Nothing is kept but that it was accepted. */
 sl_status sl_grammar_check(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len, sl_err *err);
 /*

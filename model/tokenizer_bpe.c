@@ -221,6 +221,8 @@ static sl_status merge_long(tk_work *w, int32_t n)
     tk_symbol *s = w->symbols;
     w->n_heap = 0;
     for (int32_t i = 0; i < n; i++) {
+        if (i % MERGES_PER_LOOK == 0)
+            SL_TRY(sl_guard_check(w->guard, w->err));
         if (!push_pair(w, i))
             return SL_ERR_NO_MEMORY;
     }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <strings.h>
 
 static const sl_front_class *const fronts[SL_FRONTS] = {&sl_front_http, &sl_front_grpc};
@@ -156,15 +157,38 @@ uint32_t sl_front_per_address(const sl_router_opts *o)
     return o->max_connections > 1 ? o->max_connections / 2 : 1;
 }
 
-sl_status sl_front_check_constraint(const sl_router *r, const sl_sampling *s, const char *field,
-                                    sl_guard *guard, sl_err *err)
+enum { COMPILE_WAIT_US = 2000 };
+
+/* One text compiles at a time: it takes much memory for its length, and what it takes cannot be given back before its end. A job that
+ * waits for its turn looks at its guard. */
+static sl_status compile_constraint(sl_router *r, const sl_sampling *s, const char *text, sl_guard *guard,
+                                    sl_err *why)
+{
+    bool *compiling = &sl_router_shared(r)->compiling;
+    const uint64_t bytes = sl_grammar_bytes(s->n_grammar);
+    while (__atomic_exchange_n(compiling, true, __ATOMIC_ACQUIRE)) {
+        SL_TRY(sl_guard_check(guard, why));
+        usleep(COMPILE_WAIT_US);
+    }
+    sl_status st = sl_guard_take(guard, bytes, why), kept = st;
+    if (!st)
+        st = sl_grammar_check(sl_router_model(r)->grammars, s->constraint, text, s->n_grammar, why);
+    if (!kept)
+        sl_guard_give(guard, bytes);
+    __atomic_store_n(compiling, false, __ATOMIC_RELEASE);
+    return st == SL_ERR_TOO_LARGE && !kept ? SL_ERR_INVALID : st;
+}
+
+sl_status sl_front_check_constraint(sl_router *r, const sl_sampling *s, const char *field, sl_guard *guard,
+                                    sl_err *err)
 {
     sl_err why = {""};
-    const uint64_t bytes = sl_grammar_bytes(s->n_grammar);
-    SL_TRY(sl_guard_take(guard, bytes, err));
-    sl_status st = sl_grammar_check(sl_router_model(r)->grammars, s->constraint, s->grammar ? s->grammar : "",
-                                    s->n_grammar, &why);
-    sl_guard_give(guard, bytes);
+    const char *text = s->grammar ? s->grammar : "";
+    if (sl_grammar_known(sl_router_model(r)->grammars, s->constraint, text, s->n_grammar))
+        return SL_OK;
+    sl_status st = compile_constraint(r, s, text, guard, &why);
+    if (st == SL_ERR_CANCELLED || st == SL_ERR_EXHAUSTED || st == SL_ERR_TOO_LARGE)
+        return sl_fail(err, st, "%s", why.text);
     if (st == SL_OK)
         return SL_OK;
     if (st == SL_ERR_UNSUPPORTED)

@@ -75,6 +75,7 @@ typedef struct sl_front_shared {
     uint64_t held;    /* atomic */
     uint64_t keyless; /* by callers without a key, counted in held too */
     sl_pool pool;
+    bool compiling; /* a constraint, on a thread of the pool; atomic */
 } sl_front_shared;
 sl_front_shared *sl_router_shared(sl_router *r);
 
@@ -115,8 +116,8 @@ void sl_front_count_refused(sl_router *r, const char *api, sl_status st);
 /* Whether the workers can follow the constraint of these parameters: it is compiled here, which may take a second, so on a thread of
  * the pool, and in memory of the guard, which gets it back. field: what err calls it. INVALID, UNSUPPORTED (no library), NO_MEMORY, and
  * what the guard says. */
-sl_status sl_front_check_constraint(const sl_router *r, const sl_sampling *s, const char *field,
-                                    sl_guard *guard, sl_err *err);
+sl_status sl_front_check_constraint(sl_router *r, const sl_sampling *s, const char *field, sl_guard *guard,
+                                    sl_err *err);
 /* What compiling this constraint is worth in bytes of ordinary work, for the lanes of the pool; 0 without one. */
 size_t sl_front_constraint_cost(const sl_sampling *s);
 

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "router/front.h"
 
@@ -38,8 +39,15 @@ static bool hold(sl_guard *g, uint64_t bytes)
     return sl_front_hold(j->r, &g->held, bytes);
 }
 
-void sl_front_job_init(sl_router *r, sl_front_job *j)
+const sl_pool_job sl_pool_jobs[SL_POOL_JOB_KINDS] = {
+#define SL_POOL_JOB_ROW(id, run, done, lanes, looks, cost) {#id, run, done, lanes, looks, cost},
+    SL_POOL_JOBS(SL_POOL_JOB_ROW)
+#undef SL_POOL_JOB_ROW
+};
+
+void sl_front_job_init(sl_router *r, sl_front_job *j, sl_pool_job_id kind)
 {
+    j->kind = &sl_pool_jobs[kind];
     j->r = r;
     j->guard.hold = hold;
     j->guard.most = sl_front_most(sl_router_options(r));
@@ -121,10 +129,22 @@ static void forget(sl_pool *p, sl_front_job *j)
 
 /* ---- running ---- */
 
+static uint64_t thread_cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static void on_work(uv_work_t *w)
 {
     sl_front_job *j = w->data;
-    j->run(j);
+    sl_pool *p = &sl_router_shared(j->r)->pool;
+    const size_t kind = (size_t)(j->kind - sl_pool_jobs);
+    const uint64_t begin = thread_cpu_ns();
+    j->kind->run(j);
+    __atomic_fetch_add(&p->cpu_ns[kind], thread_cpu_ns() - begin, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&p->ran[kind], 1, __ATOMIC_RELAXED);
 }
 
 static void start_more(sl_router *r);
@@ -146,7 +166,7 @@ static void on_done(uv_work_t *w, int status)
     }
     forget(p, j);
     const char *before = sl_router_work(r, "end of a job of the pool");
-    j->done(j, status == 0);
+    j->kind->done(j, status == 0);
     start_more(r);
     sl_router_work(r, before);
 }
@@ -186,6 +206,7 @@ sl_status sl_front_job_start(sl_router *r, uv_loop_t *loop, sl_front_job *j, con
     sl_pool *p = &sl_router_shared(r)->pool;
     uint64_t most = sl_router_options(r)->max_request_bytes / 2, part = most - most / CLIENT_PART;
     sl_pool_lane *l = lane_of(p, client);
+    SL_CHECK(j->kind->lanes, "a kind of job that does not wait in lanes");
     if (!l)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     if (p->waiting >= MAX_JOBS || (p->bytes && p->bytes + bytes > most) ||
@@ -223,7 +244,7 @@ void sl_front_job_cancel(sl_front_job *j, sl_status why)
     sl_pool *p = &sl_router_shared(j->r)->pool;
     unlink_job(p, j->lane, j);
     forget(p, j);
-    j->done(j, false);
+    j->kind->done(j, false);
 }
 
 static void stop_lane(sl_pool_lane *l, uint64_t now_ns, sl_status why)
@@ -260,43 +281,42 @@ static void on_posted(uv_work_t *w, int status)
     sl_front_job *j = w->data;
     sl_router *r = j->r;
     const char *before = sl_router_work(r, "end of posted work");
-    j->done(j, status == 0);
+    j->kind->done(j, status == 0);
     sl_router_work(r, before);
 }
 
-void sl_front_job_post(sl_router *r, uv_loop_t *loop, sl_front_job *j)
+void sl_front_job_post(uv_loop_t *loop, sl_front_job *j)
 {
+    SL_CHECK(!j->kind->lanes, "a kind of job that waits in lanes");
     j->work.data = j;
-    j->r = r;
     SL_CHECK(!uv_queue_work(loop, &j->work, on_work, on_posted), "uv_queue_work refuses a callback");
 }
 
 typedef struct drop_job {
-    sl_front_job job;
-    void (*drop)(void *p);
+    sl_front_job job; /* first: an sl_front_job pointer is a drop_job pointer */
     void *p;
 } drop_job;
 
-static void drop_run(sl_front_job *j)
+void *sl_front_dropped(sl_front_job *j)
 {
-    drop_job *d = (drop_job *)j;
-    d->drop(d->p);
+    return ((drop_job *)j)->p;
 }
 
-static void drop_done(sl_front_job *j, bool ran)
+void sl_job_dropped(sl_front_job *j, bool ran)
 {
     if (!ran)
-        drop_run(j);
+        j->kind->run(j);
     free(j);
 }
 
-void sl_front_drop(sl_router *r, uv_loop_t *loop, void (*drop)(void *p), void *p)
+void sl_front_drop(sl_router *r, uv_loop_t *loop, sl_pool_job_id kind, void *p)
 {
-    drop_job *d = calloc(1, sizeof *d);
+    drop_job *d = calloc(1, sizeof *d), here = {.p = p};
     if (!d) {
-        drop(p);
+        sl_pool_jobs[kind].run(&here.job);
         return;
     }
-    *d = (drop_job){.job.run = drop_run, .job.done = drop_done, .drop = drop, .p = p};
-    sl_front_job_post(r, loop, &d->job);
+    d->p = p;
+    sl_front_job_init(r, &d->job, kind);
+    sl_front_job_post(loop, &d->job);
 }

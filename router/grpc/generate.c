@@ -89,7 +89,7 @@ static sl_status parse(parse_job *j)
     return SL_OK;
 }
 
-static void run_parse(sl_front_job *f)
+void sl_job_grpc_request(sl_front_job *f)
 {
     parse_job *j = (parse_job *)f;
     if (!j->read)
@@ -102,15 +102,19 @@ static void run_parse(sl_front_job *f)
         sl_front_check_constraint(f->r, &j->spec.sampling, "sampling_params.constraint", &f->guard, &j->err);
 }
 
-static void free_parse(void *job)
+static void free_parse(parse_job *j)
 {
-    parse_job *j = job;
     sl_request_spec_free(&j->spec);
     if (j->q)
         protobuf_c_message_free_unpacked(&j->q->base, NULL);
     free(j->body);
     sl_front_hold(j->job.r, &j->job.guard.held, 0);
     free(j);
+}
+
+void sl_job_free_grpc_request(sl_front_job *f)
+{
+    free_parse(sl_front_dropped(f));
 }
 
 static sl_status set_output(generation *g, const S(GenerateRequest) * q, const sl_request_spec *s)
@@ -163,7 +167,7 @@ static void submit(generation *g, parse_job *j)
     }
 }
 
-static void parsed(sl_front_job *f, bool ran)
+void sl_job_grpc_requested(sl_front_job *f, bool ran)
 {
     parse_job *j = (parse_job *)f;
     generation *g = j->g;
@@ -184,7 +188,7 @@ static void parsed(sl_front_job *f, bool ran)
         submit(g, j);
     }
     if (j->n > SL_FRONT_POOL_BYTES)
-        sl_front_drop(f->r, j->loop, free_parse, j);
+        sl_front_drop(f->r, j->loop, SL_JOB_FREE_GRPC_REQUEST, j);
     else
         free_parse(j);
 }
@@ -197,9 +201,7 @@ static void take_message(rpc_call *c, parse_job *j, size_t n)
     j->n = n;
     memcpy(j->client, c->caller.client, sizeof j->client);
     j->max_tokens = sl_call_max_tokens(c->r);
-    sl_front_job_init(c->r, &j->job);
-    j->job.run = run_parse;
-    j->job.done = parsed;
+    sl_front_job_init(c->r, &j->job, SL_JOB_GRPC_REQUEST);
     if (c->held > RPC_CALL_BYTES) {
         j->job.guard.held = c->held - RPC_CALL_BYTES;
         c->held = RPC_CALL_BYTES;
@@ -235,7 +237,7 @@ void rpc_generate(rpc_call *c, const uint8_t *data, size_t n)
     j->begun = !j->st;
     j->pool = n > SL_FRONT_POOL_BYTES;
     if (!j->st && !j->pool) {
-        run_parse(&j->job);
+        sl_job_grpc_request(&j->job);
         j->pool = !j->st && j->spec.sampling.constraint;
     }
     if (!j->st && j->pool) {
@@ -246,7 +248,7 @@ void rpc_generate(rpc_call *c, const uint8_t *data, size_t n)
         j->st = st;
         j->err = err;
     }
-    parsed(&j->job, true);
+    sl_job_grpc_requested(&j->job, true);
 }
 
 void rpc_generate_gone(rpc_call *c)

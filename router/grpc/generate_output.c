@@ -212,12 +212,12 @@ static bool send_packed(generation *g)
     return true;
 }
 
-static void run_pack(sl_front_job *f)
+void sl_job_complete(sl_front_job *f)
 {
     pack((pack_job *)f);
 }
 
-static void packed(sl_front_job *f, bool ran)
+void sl_job_completed(sl_front_job *f, bool ran)
 {
     pack_job *j = (pack_job *)f;
     (void)ran;
@@ -239,9 +239,7 @@ static bool complete(generation *g, uint32_t index)
         return false;
     }
     out_tokens *t = &g->out[index];
-    j->job.run = run_pack;
-    j->job.done = packed;
-    j->job.r = g->call->r;
+    sl_front_job_init(g->call->r, &j->job, SL_JOB_GRPC_COMPLETE);
     j->g = g;
     j->id = strdup(g->id);
     j->index = index;
@@ -254,7 +252,7 @@ static bool complete(generation *g, uint32_t index)
     g->pack = j;
     if (j->t.n * token_bytes(g) > LOOP_PACK_BYTES) {
         j->working = true;
-        sl_front_job_post(g->call->r, g->call->g->loop, &j->job);
+        sl_front_job_post(g->call->g->loop, &j->job);
         return false;
     }
     pack(j);

@@ -147,8 +147,9 @@ void rpc_std_watch_tick(rpc_call *c, uint64_t now);
 void rpc_std_changed(sl_grpc *g);
 void rpc_reflection(rpc_call *c, const uint8_t *data, size_t n);
 
-/* zip.c: an uncompressed archive of files that exist; malloc'ed. */
-sl_status rpc_zip(const char *dir, const char *const *names, size_t n, uint8_t **out, size_t *len,
-                  sl_err *err);
+/* zip.c: an uncompressed archive of files that exist, each of 64 MiB at most; malloc'ed. CANCELLED: the guard was stopped
+ * while they were read. */
+sl_status rpc_zip(const char *dir, const char *const *names, size_t n, const sl_guard *guard, uint8_t **out,
+                  size_t *len, sl_err *err);
 
 #endif

@@ -56,24 +56,26 @@ void rpc_archive_drop(sl_grpc *g)
 {
     rpc_archive *a = g->archive;
     g->archive = NULL;
-    if (a && a->making)
+    if (a && a->making) {
         a->g = NULL;
-    else if (a)
+        sl_guard_stop(&a->job.guard);
+    } else if (a) {
         free_archive(a);
+    }
 }
 
-static void make_archive(sl_front_job *j)
+void sl_job_archive(sl_front_job *j)
 {
     static const char *const files[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                                         "config.json", "generation_config.json"};
     rpc_archive *a = (rpc_archive *)j;
-    a->st = rpc_zip(a->dir, files, SL_COUNT(files), &a->zip, &a->len, &a->err);
+    a->st = rpc_zip(a->dir, files, SL_COUNT(files), &j->guard, &a->zip, &a->len, &a->err);
     if (!a->st)
         hex_sha256(a->zip, a->len, a->sha);
 }
 
 /* All calls that wait for the archive go on, or end with its error, after which the next call tries again. */
-static void archive_made(sl_front_job *j, bool ran)
+void sl_job_archived(sl_front_job *j, bool ran)
 {
     rpc_archive *a = (rpc_archive *)j;
     sl_grpc *g = a->g;
@@ -101,11 +103,11 @@ static sl_status begin_archive(rpc_call *c)
         return SL_ERR_NO_MEMORY;
     a->g = c->g;
     a->dir = c->g->o->model_path;
-    a->job.run = make_archive;
-    a->job.done = archive_made;
+    sl_front_job_init(c->r, &a->job, SL_JOB_TOKENIZER_ARCHIVE);
+    a->job.guard.hold = NULL; /* no client's bytes */
     a->making = true;
     c->g->archive = a;
-    sl_front_job_post(c->r, c->g->loop, &a->job);
+    sl_front_job_post(c->g->loop, &a->job);
     return SL_OK;
 }
 

@@ -54,7 +54,8 @@ static void put_common(sl_wr *w, const member *m)
 }
 
 /* SL_ERR_NOT_FOUND when there is no such file. */
-static sl_status read_file(const char *dir, const char *name, sl_strbuf *out, sl_err *err)
+static sl_status read_file(const char *dir, const char *name, const sl_guard *guard, sl_strbuf *out,
+                           sl_err *err)
 {
     char path[2048];
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
@@ -65,15 +66,17 @@ static sl_status read_file(const char *dir, const char *name, sl_strbuf *out, sl
                                : sl_fail(err, SL_ERR_IO, "cannot read %s: %s", name, strerror(errno));
     char buf[65536];
     size_t n;
-    while ((n = fread(buf, 1, sizeof buf, f)) > 0 && out->len < MAX_FILE)
+    sl_status st;
+    while (!(st = sl_guard_check(guard, err)) && (n = fread(buf, 1, sizeof buf, f)) > 0 &&
+           out->len < MAX_FILE)
         sl_sb_append(out, buf, n);
     bool bad = ferror(f) || out->bad || out->len >= MAX_FILE;
     fclose(f);
-    return bad ? sl_fail(err, SL_ERR_IO, "cannot read all of %s", name) : SL_OK;
+    return st ? st : bad ? sl_fail(err, SL_ERR_IO, "cannot read all of %s", name) : SL_OK;
 }
 
-sl_status rpc_zip(const char *dir, const char *const *names, size_t n, uint8_t **out, size_t *len,
-                  sl_err *err)
+sl_status rpc_zip(const char *dir, const char *const *names, size_t n, const sl_guard *guard, uint8_t **out,
+                  size_t *len, sl_err *err)
 {
     sl_wr w;
     sl_wr_init(&w);
@@ -82,7 +85,7 @@ sl_status rpc_zip(const char *dir, const char *const *names, size_t n, uint8_t *
     sl_status st = SL_OK;
     for (size_t i = 0; i < n && k < SL_COUNT(m) && !st; i++) {
         sl_strbuf text = {0};
-        st = read_file(dir, names[i], &text, err);
+        st = read_file(dir, names[i], guard, &text, err);
         if (st == SL_ERR_NOT_FOUND) {
             st = SL_OK;
         } else if (!st) {

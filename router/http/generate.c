@@ -29,14 +29,14 @@ typedef struct document_job {
     uint64_t held; /* of the budget */
 } document_job;
 
-static void document_run(sl_front_job *f)
+void sl_job_document(sl_front_job *f)
 {
     document_job *d = (document_job *)f;
-    d->text = sl_oai_answer_json(d->answer);
+    d->text = sl_oai_answer_json(d->answer, &f->guard);
     sl_oai_answer_destroy(d->answer);
 }
 
-static void document_done(sl_front_job *f, bool ran)
+void sl_job_documented(sl_front_job *f, bool ran)
 {
     document_job *d = (document_job *)f;
     http_req *q = d->q;
@@ -62,36 +62,37 @@ static void make_document(http_req *q)
     sl_oai_answer *a = q->answer;
     document_job *d = sl_oai_answer_memory(a) > LOOP_DOCUMENT_BYTES ? calloc(1, sizeof *d) : NULL;
     if (!d) {
-        http_reply(q, 200, "application/json", sl_oai_answer_json(a));
+        http_reply(q, 200, "application/json", sl_oai_answer_json(a, NULL));
         return;
     }
-    d->job.run = document_run;
-    d->job.done = document_done;
+    sl_front_job_init(q->h->r, &d->job, SL_JOB_HTTP_DOCUMENT);
     d->q = q;
     d->answer = a;
     d->held = q->answer_held;
     q->answer = NULL;
     q->answer_held = 0;
     q->document = d;
-    sl_front_job_post(q->h->r, q->h->loop, &d->job);
+    sl_front_job_post(q->h->loop, &d->job);
 }
 
 void http_drop_document(http_req *q)
 {
-    if (q->document)
-        q->document->q = NULL;
+    if (q->document) {
+        q->document->q = NULL; /* and no caller wants the text */
+        sl_guard_stop(&q->document->job.guard);
+    }
     q->document = NULL;
 }
 
-static void drop_answer(void *answer)
+void sl_job_free_answer(sl_front_job *f)
 {
-    sl_oai_answer_destroy(answer);
+    sl_oai_answer_destroy(sl_front_dropped(f));
 }
 
 void http_drop_answer(http_req *q)
 {
     if (q->answer && q->heavy)
-        sl_front_drop(q->h->r, q->h->loop, drop_answer, q->answer);
+        sl_front_drop(q->h->r, q->h->loop, SL_JOB_FREE_ANSWER, q->answer);
     else
         sl_oai_answer_destroy(q->answer);
     q->answer = NULL;
@@ -219,7 +220,7 @@ static sl_status inflate_body(http_job *j)
     return SL_OK;
 }
 
-static void job_run(sl_front_job *f)
+void sl_job_http_request(sl_front_job *f)
 {
     http_job *j = (http_job *)f;
     char field[96];
@@ -243,15 +244,19 @@ static void job_run(sl_front_job *f)
     j->st = sl_front_check_constraint(f->r, &j->out.spec.sampling, field, &f->guard, &j->err);
 }
 
-static void free_job(void *job)
+static void free_job(http_job *j)
 {
-    http_job *j = job;
     if (j->read)
         sl_oai_request_free(&j->out);
     free(j->reply);
     free(j->body);
     sl_front_hold(j->job.r, &j->job.guard.held, 0);
     free(j);
+}
+
+void sl_job_free_http_request(sl_front_job *f)
+{
+    free_job(sl_front_dropped(f));
 }
 
 /* The status of a job that no caller waited for any more. */
@@ -289,7 +294,7 @@ static void reply(http_req *q, http_job *j)
     j->job.guard.held -= q->answer_held; /* the rest, with the body, is given back by free_job() */
 }
 
-static void job_done(sl_front_job *f, bool ran)
+void sl_job_http_requested(sl_front_job *f, bool ran)
 {
     http_job *j = (http_job *)f;
     http_req *q = j->q;
@@ -312,7 +317,7 @@ static void job_done(sl_front_job *f, bool ran)
         http_wake(q);
     }
     if (j->len > SL_FRONT_POOL_BYTES)
-        sl_front_drop(r, j->loop, free_job, j);
+        sl_front_drop(r, j->loop, SL_JOB_FREE_HTTP_REQUEST, j);
     else
         free_job(j);
     sl_router_work(r, before);
@@ -324,9 +329,7 @@ static http_job *new_job(http_req *q)
     http_job *j = calloc(1, sizeof *j);
     if (!j)
         return NULL;
-    sl_front_job_init(h->r, &j->job);
-    j->job.run = job_run;
-    j->job.done = job_done;
+    sl_front_job_init(h->r, &j->job, SL_JOB_HTTP_REQUEST);
     j->loop = h->loop;
     j->q = q;
     memcpy(j->client, q->caller.client, sizeof j->client);
@@ -360,7 +363,7 @@ void http_generate(http_req *q)
     j->pool = j->gzip || j->len > SL_FRONT_POOL_BYTES;
     j->job.unknown = j->gzip;
     if (!j->st && !j->pool) {
-        job_run(&j->job);
+        sl_job_http_request(&j->job);
         j->pool = !j->st && j->out.form;
     }
     if (!j->st && j->pool) {
@@ -372,7 +375,7 @@ void http_generate(http_req *q)
         j->st = st;
         j->err = err;
     }
-    job_done(&j->job, true);
+    sl_job_http_requested(&j->job, true);
 }
 
 void http_drop_job(http_req *q)

@@ -72,15 +72,16 @@ static void put_choice(sl_oai_answer *a, uint32_t i, sl_strbuf *out)
     sl_sb_char(out, '}');
 }
 
-char *sl_oai_answer_json(sl_oai_answer *a)
+char *sl_oai_answer_json(sl_oai_answer *a, sl_guard *guard)
 {
     sl_strbuf out = {0};
+    a->env.guard = guard;
     if (a->agent)
         return a->agent->shape->document(a);
     if (a->generate)
         return oai_generate_document(a);
     oai_put_head(a, a->chat ? "chat.completion" : "text_completion", &out);
-    for (uint32_t i = 0; i < a->n && !out.bad; i++)
+    for (uint32_t i = 0; i < a->n && !out.bad && !sl_guard_check(guard, NULL); i++)
         put_choice(a, i, &out);
     sl_sb_str(&out, "],\"usage\":");
     oai_put_usage(a, &out);

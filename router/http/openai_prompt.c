@@ -126,11 +126,11 @@ static void keep(sl_strbuf *sb, const sl_msg_token *t)
     sl_sb_append(sb, (const char *)list, (1 + (size_t)n) * sizeof list[0]);
 }
 
-/* Takes one token from what was kept; false: there is none. */
-static bool next(const sl_strbuf *sb, size_t *at, sl_msg_token *t)
+/* Takes one token from what was kept; false: there is none, or no caller wants it any more. */
+static bool next(const sl_oai_answer *a, const sl_strbuf *sb, size_t *at, sl_msg_token *t)
 {
     sl_logprob list[1 + SL_MSG_MAX_TOP];
-    if (*at >= sb->len)
+    if (*at >= sb->len || sl_guard_check(a->env.guard, NULL))
         return false;
     uint8_t n = (uint8_t)sb->data[*at];
     memcpy(list, sb->data + *at + 1, (1 + (size_t)n) * sizeof list[0]);
@@ -199,7 +199,7 @@ void oai_prompt_logprobs(const sl_oai_answer *a, uint32_t choice, oai_logprobs *
     sl_sb_str(&all.top, "null");
     sl_sb_str(&all.offsets, "0");
     all.offset = p->added ? 0 : len;
-    for (size_t at = 0; next(&p->scores, &at, &t);)
+    for (size_t at = 0; next(a, &p->scores, &at, &t);)
         oai_logprobs_add(a, &all, &t);
     join(&all.tokens, &lp->tokens);
     join(&all.values, &lp->values);
@@ -229,7 +229,7 @@ void oai_prompt_input(const sl_oai_answer *a, sl_strbuf *out)
 {
     sl_msg_token t;
     sl_sb_printf(out, ",\"input_token_logprobs\":[[null,%d,null]", a->prompts[0].first);
-    for (size_t at = 0; next(&a->prompts[0].scores, &at, &t);) {
+    for (size_t at = 0; next(a, &a->prompts[0].scores, &at, &t);) {
         sl_sb_str(out, ",[");
         oai_put_logprob(out, t.logprob);
         sl_sb_printf(out, ",%d,null]", t.id);
@@ -243,7 +243,7 @@ void oai_prompt_member(const sl_oai_answer *a, uint32_t choice, sl_strbuf *out)
     if (a->prompt_top < 0)
         return;
     sl_sb_str(out, ",\"prompt_logprobs\":[null");
-    for (size_t at = 0; next(&a->prompts[choice / a->n_per_prompt].scores, &at, &t);) {
+    for (size_t at = 0; next(a, &a->prompts[choice / a->n_per_prompt].scores, &at, &t);) {
         int rank = 0;
         for (int i = 0; i < t.n_top; i++)
             rank = t.top_ids[i] == t.id ? i + 1 : rank;

@@ -66,6 +66,8 @@ static sl_status parse_bias(const json_t *o, sl_sampling *s, sl_err *err)
     return st;
 }
 
+enum { IDS_A_LOOK = 1024 };
+
 static sl_status parse_ids(sl_guard *g, const json_t *a, const char *what, size_t max, int32_t **out,
                            size_t *n, sl_err *err)
 {
@@ -76,13 +78,18 @@ static sl_status parse_ids(sl_guard *g, const json_t *a, const char *what, size_
     int32_t *ids = malloc((count + 1) * sizeof *ids);
     if (!ids)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    for (size_t i = 0; i < count; i++) {
+    sl_status st = SL_OK;
+    for (size_t i = 0; i < count && !st; i++) {
         const json_t *v = json_array_get(a, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX) {
-            free(ids);
-            return sl_fail(err, SL_ERR_INVALID, W ".%s: entry %zu is no token id", what, i);
-        }
+        if (i % IDS_A_LOOK == 0)
+            st = sl_guard_check(g, err);
+        if (!st && (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX))
+            st = sl_fail(err, SL_ERR_INVALID, W ".%s: entry %zu is no token id", what, i);
         ids[i] = (int32_t)json_integer_value(v);
+    }
+    if (st) {
+        free(ids);
+        return st;
     }
     *out = ids;
     *n = count;
@@ -448,7 +455,7 @@ sl_status sl_oai_load(const sl_oai_env *env, const char *body, size_t len, json_
     if (cost.depth > SL_JSON_DEPTH_MAX)
         return sl_fail(err, SL_ERR_INVALID, W ": is nested deeper than %d levels", SL_JSON_DEPTH_MAX);
     SL_TRY(sl_guard_take(env->guard, cost.bytes, err));
-    SL_TRY(sl_json_parse(body, len, W, &o, err));
+    SL_TRY(sl_json_parse_guarded(env->guard, body, len, W, &o, err));
     if (!json_is_object(o)) {
         json_decref(o);
         return sl_fail(err, SL_ERR_INVALID, W ": want a JSON object");

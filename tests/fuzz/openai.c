@@ -52,7 +52,7 @@ static void check_answer(const sl_oai_env *env, sl_oai_request *q, const uint8_t
         sl_oai_answer_feed(a, &e);
     }
     if (a && !sl_oai_answer_stream(a) && !sl_oai_answer_status(a)) {
-        char *text = sl_oai_answer_json(a);
+        char *text = sl_oai_answer_json(a, NULL);
         if (text)
             check_json(text, strlen(text));
         free(text);

@@ -533,7 +533,7 @@ START_TEST(document_shape)
     ck_assert(sl_oai_answer_done(a));
     /* counted in the budget */
     ck_assert_uint_gt(sl_oai_answer_memory(a), 4 * 3 * strlen("{\"token_logprobs\":[-0.25]"));
-    char *text = sl_oai_answer_json(a);
+    char *text = sl_oai_answer_json(a, NULL);
     json_t *o = json_loads(text, 0, NULL), *choices = json_object_get(o, "choices");
     ck_assert_uint_eq(json_array_size(choices), 4);
     for (size_t i = 0; i < 4; i++) {
@@ -588,7 +588,7 @@ static void check_call(const char *name, const char *arguments)
 START_TEST(tool_call_in_a_document)
 {
     sl_oai_answer *a = glm("false", 9);
-    char *text = sl_oai_answer_json(a);
+    char *text = sl_oai_answer_json(a, NULL);
     json_t *o = json_loads(text, 0, NULL), *c = json_array_get(json_object_get(o, "choices"), 0);
     ck_assert_str_eq(json_string_value(json_object_get(c, "finish_reason")), "tool_calls");
     json_t *calls = json_object_get(json_object_get(c, "message"), "tool_calls");
