@@ -1,6 +1,7 @@
 """Algorithms from shared objects (sparse/plugin.h): the example of the docs is built, chosen by its own keys and run; objects that
 cannot be are refused with the reason; and workers with different objects of one name refuse each other."""
 import csv
+import json
 import subprocess
 
 import pytest
@@ -10,11 +11,12 @@ from real import ROOT, SLUICE
 
 MODEL = ROOT / "models" / "facts-llama"
 SOURCE = ROOT / "docs" / "examples" / "dilated.c"
+KEY_NORM = ROOT / "docs" / "examples" / "key_norm.c"
 
 
-def build(folder, name="dilated.so", edit=lambda text: text):
+def build(folder, name="dilated.so", edit=lambda text: text, of=SOURCE):
     source, out = folder / (name + ".c"), folder / name
-    source.write_text(edit(SOURCE.read_text(encoding="utf-8")), encoding="utf-8")
+    source.write_text(edit(of.read_text(encoding="utf-8")), encoding="utf-8")
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-I", ROOT, "-o", out, source], check=True)
     return out
 
@@ -49,6 +51,29 @@ def test_the_example_selects_what_it_says(dilated, tmp_path):
             assert list(l.ids) == far + list(range(n - near, n))
     shown = run("config", "--set", "sparse_attention.algorithm=dilated", "--set", f"sparse_attention.plugin={dilated}")
     assert "near_percent: 50" in shown.stdout, shown.stderr  # in any order
+
+
+def test_the_example_that_reads_keys(tmp_path):
+    """One list for each KV head: ascending, of the budget's length, with the newest token; with a budget of everything it is dense."""
+    import sys
+    sys.path.insert(0, str(ROOT / "docs" / "examples"))
+    import read_lists
+    plugin = build(tmp_path, "key_norm.so", of=KEY_NORM)
+    p = run("eval", "--model", MODEL, "--set", f"sparse_attention.plugin={plugin}", "--tasks", "needle", "--lengths", "256", "--samples", "1",
+            "--budgets", "32", "--algorithms", "key_norm", "--no-bounds", "--dump-lists", tmp_path / "lists")
+    assert p.returncode == 0, p.stderr
+    by_head = {}
+    for answer, lists in read_lists.read(tmp_path / "lists"):
+        for l in lists if answer["algorithm"] == "key_norm" else []:
+            ids = list(l.ids)
+            assert len(ids) == 32 and ids == sorted(set(ids)) and ids[-1] == l.position
+            by_head.setdefault((l.layer, l.position), []).append(ids)
+    assert by_head and all(len(h) == 2 for h in by_head.values()) and any(a != b for a, b in by_head.values())
+    text = ["--model", MODEL, "--prompt", "The code of the lamp is 1234. The code of the lamp", "--max-new-tokens", "6", "--json"]
+    whole = run("generate", *text, "--plugin", plugin, "--algorithm", "key_norm", "--token-budget", "512")
+    dense = run("generate", *text, "--algorithm", "dense")
+    assert whole.returncode == 0 and dense.returncode == 0, whole.stderr + dense.stderr
+    assert json.loads(whole.stdout)["ids"] == json.loads(dense.stdout)["ids"]
 
 
 def test_its_flags_and_a_budget_of_everything(dilated):
