@@ -53,6 +53,9 @@ sl_status sl_algo_serves(const sl_algo_desc *algo, const sl_cache_dims *dims, sl
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "sparse algorithm %s: selects by the keys of KV heads, which rows of %s do not have",
                        algo->name, dims->rows ? dims->rows->name : "an unknown format");
+    if (algo->index_blocks && dims->index_dim < 1)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "sparse algorithm %s: the model has no index keys; dense serves it", algo->name);
     if (algo->needs_indexer && dims->index_dim > 0 && algo->index_blocks != (dims->index_block > 0))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "sparse algorithm %s: needs index keys that select %s, and the model's select %s",

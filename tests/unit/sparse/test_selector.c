@@ -133,6 +133,34 @@ static void refused_on(const sl_algo_desc *a, sl_row_format rows, sl_status want
     ck_assert_msg(strstr(err.text, word) != NULL, "\"%s\" does not say %s", err.text, word);
 }
 
+/* Index keys that select tokens or blocks, or none, for algorithms of either kind. */
+START_TEST(index_keys_are_of_the_right_kind)
+{
+    static const struct {
+        const char *algorithm, *says; /* NULL: served */
+        int32_t dim, block;
+    } c[] = {{"msa", NULL, 16, 8},
+             {"msa", "needs index keys that select blocks, and the model's select tokens", 16, 0},
+             {"msa", "has no index keys", 0, 0},
+             {"dsa", "needs index keys that select tokens, and the model's select blocks", 16, 8}};
+    for (size_t i = 0; i < SL_COUNT(c); i++) {
+        const sl_cache_dims d = {.rows = sl_row_format_of(SL_ROW_GQA_F32),
+                                 .kv_heads = 2,
+                                 .head_dim = 8,
+                                 .index_dim = c[i].dim,
+                                 .index_heads = 2,
+                                 .index_topk = 32,
+                                 .index_block = c[i].block};
+        sl_cache_shape shape;
+        sl_err err = {0};
+        const sl_status st = sl_algo_cache_shape(sl_algo_find(c[i].algorithm), &d, &shape, &err);
+        ck_assert_msg(c[i].says ? st == SL_ERR_UNSUPPORTED && strstr(err.text, c[i].says) != NULL
+                                : st == SL_OK,
+                      "%zu: %s", i, err.text);
+    }
+}
+END_TEST
+
 static void refused(const sl_algo_desc *a, sl_status want, const char *word)
 {
     refused_on(a, SL_ROW_MLA_F32, want, word);
@@ -189,6 +217,7 @@ int main(void)
     tcase_add_test(c, registered_algorithms_are_consistent);
     tcase_add_test(c, contradictions_are_refused);
     tcase_add_test(c, grouped_query_attention_takes_lists_by_head);
+    tcase_add_test(c, index_keys_are_of_the_right_kind);
     tcase_add_test(c, the_coordinator_refuses_what_no_kernel_takes);
     suite_add_tcase(s, c);
     return run_suite(s);
