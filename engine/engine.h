@@ -80,6 +80,8 @@ typedef struct sl_engine_opts {
     int32_t max_graphs; /* graphs kept at once, of which the least recently used is replaced; 0: 64 */
     int32_t list_bytes; /* for lists of changed logits of the requests that are sampled; 0: 32 KiB for each */
     bool poison;        /* testing: fill freed and unused device rows with NaN */
+    bool
+        zero_states; /* benchmarks: the states of a sequence that begins with cached tokens are zero, not unknown */
 } sl_engine_opts;
 
 typedef struct sl_engine_stats { /* cumulative */

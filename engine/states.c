@@ -78,10 +78,11 @@ sl_status sl_states_load(sl_seq *s, int32_t first, int32_t end, sl_err *err)
 sl_status sl_states_begin(sl_seq *s, sl_err *err)
 {
     sl_engine *e = s->e;
-    s->state_len = s->len == 0 ? 0 : UNKNOWN;
+    const bool zero = s->len == 0 || e->o.zero_states;
+    s->state_len = zero ? s->len : UNKNOWN;
     for (int32_t l = 0; l < e->cfg->n_layers; l++)
-        if (e->memory[l].state && (s->len == 0 || e->o.poison))
-            SL_TRY(sl_be_fill(e->be, state_of(s, l), s->len == 0 ? 0 : 0xff, (size_t)state_bytes(e, l), err));
+        if (e->memory[l].state && (zero || e->o.poison))
+            SL_TRY(sl_be_fill(e->be, state_of(s, l), zero ? 0 : 0xff, (size_t)state_bytes(e, l), err));
     return SL_OK;
 }
 

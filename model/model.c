@@ -18,7 +18,10 @@ void sl_model_auto_formats(const sl_model_config *cfg, sl_dtype stored, sl_index
     *row = stored == SL_F8_E4M3 ? SL_ROW_MLA_FP8 : stored == SL_F32 ? SL_ROW_MLA_F32 : SL_ROW_MLA_BF16;
     if (cfg->index_blocks.tokens > 0) /* blocks are scored by the keys as they are */
         *index = SL_INDEX_PLAIN;
-    if (cfg->n_kv_heads > 0)
+    if (cfg->entries.window) { /* nothing is kept in 8 bits */
+        *index = SL_INDEX_PLAIN;
+        *row = stored == SL_F32 ? SL_ROW_GQA_F32 : SL_ROW_GQA_BF16;
+    } else if (cfg->n_kv_heads > 0)
         *row = stored == SL_F8_E4M3 ? SL_ROW_GQA_FP8 : stored == SL_F32 ? SL_ROW_GQA_F32 : SL_ROW_GQA_BF16;
 }
 

@@ -47,8 +47,23 @@ sl_status sl_algo_select(const sl_algo_desc *algo, const char *text, sl_select_o
     return SL_OK;
 }
 
+/* Whether some layer has rows of tokens, among which an algorithm could select. */
+static bool has_rows(const sl_cache_dims *dims)
+{
+    bool has = dims->n_classes == 0;
+    for (int32_t c = 0; c < dims->n_classes; c++)
+        has = has || dims->classes[c].kind == SL_LAYER_TOKENS;
+    return has;
+}
+
 sl_status sl_algo_serves(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_err *err)
 {
+    if (!has_rows(dims) && algo != &sl_algo_dense)
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "sparse algorithm %s: no layer of the model has rows of tokens; what its layers read is "
+            "chosen by the model alone (auto, dense)",
+            algo->name);
     if (algo->needs_kv_heads && (!dims->rows || dims->rows->attn != SL_ATTN_GQA || dims->kv_heads < 1))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "sparse algorithm %s: selects by the keys of KV heads, which rows of %s do not have",

@@ -195,18 +195,23 @@ static void set_defaults(sl_bench_decode *b)
 {
     sl_bench_decode_opts *o = &b->o;
     const bool heads = b->local.checkpoint.cfg.n_kv_heads > 0,
-               blocks = b->local.checkpoint.cfg.index_blocks.tokens > 0;
+               blocks = b->local.checkpoint.cfg.index_blocks.tokens > 0,
+               entries = b->local.checkpoint.cfg.entries.window > 0; /* no layer has rows of tokens */
     if (o->rows.n == 0)
         add(&o->rows, heads ? SL_ROW_GQA_BF16 : SL_ROW_MLA_FP8);
     if (o->modes.n == 0) {
-        if (heads)
+        if (heads && !entries)
             add(&o->modes, SL_BENCH_READ_ALL);
-        add(&o->modes, SL_BENCH_RESIDENT), add(&o->modes, SL_BENCH_HIERARCHICAL);
-        add(&o->modes, SL_BENCH_FREE_ROWS);
+        add(&o->modes, SL_BENCH_RESIDENT);
+        if (!entries)
+            add(&o->modes, SL_BENCH_HIERARCHICAL), add(&o->modes, SL_BENCH_FREE_ROWS);
     }
     const sl_algo_desc *const *all = sl_algo_registry();
     for (int32_t i = 0; o->algorithms.n == 0 && all[i]; i++)
-        if (all[i] == (blocks ? &sl_algo_msa : heads ? &sl_algo_quest : &sl_algo_dsa))
+        if (all[i] == (entries  ? &sl_algo_dense
+                       : blocks ? &sl_algo_msa
+                       : heads  ? &sl_algo_quest
+                                : &sl_algo_dsa))
             add(&o->algorithms, i);
 }
 

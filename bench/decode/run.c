@@ -115,7 +115,8 @@ static sl_status open_engine(run *x, sl_err *err)
                          .max_step_tokens = o->max_batch * per_step(o),
                          .policy = x->b->policy,
                          .draw = &draw,
-                         .arena_readable = true};
+                         .arena_readable = true,
+                         .zero_states = true};
     /* A step that fetches no rows, or fetches them at no cost, is fastest with one group. */
     eo.groups = resident || x->mode == SL_BENCH_FREE_ROWS ? 1 : o->groups;
     SL_TRY(sl_plan_pools(&plan, resident ? SL_RESIDENT : SL_HIERARCHICAL, x->batch, x->context, &eo, err));

@@ -76,3 +76,13 @@ def test_a_worker_is_killed(start, model, roles):
     os.kill(victim["pid"], signal.SIGKILL)
     streams.check()
     c.idle()
+
+
+def test_a_group_shares_the_experts(start, model):
+    """Experts by scores and by tables, on two ranks that exchange rows."""
+    ids = prompt("group", 150)
+    port = real.free_ports(1)
+    c = begin(start, model, ("router", "both", "both"), **{"cluster.groups": f"[both=2@127.0.0.1:{port}]"})
+    for _ in range(2):
+        assert c.tokens(ids, 40) == reference(model, ids, 40)
+    c.idle()

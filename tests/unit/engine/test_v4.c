@@ -169,6 +169,18 @@ START_TEST(bits_do_not_depend_on_the_way)
 }
 END_TEST
 
+/* An algorithm would have nothing to select from, and a model without pages has no entries. */
+START_TEST(refusals)
+{
+    fix f;
+    open_case(&f, cases[0], SL_F32, 1);
+    sl_engine_opts eo = f.eo;
+    eo.algorithm = &sl_algo_streaming_llm;
+    fix_refused(&f, &eo, SL_ERR_UNSUPPORTED, "no layer of the model has rows of tokens");
+    fix_close(&f);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("engine/v4");
@@ -176,6 +188,7 @@ int main(void)
     tcase_set_timeout(t, 240);
     tcase_add_loop_test(t, equals_transformers, 0, SL_COUNT(cases));
     add_variants(t, bits_do_not_depend_on_the_way, 2 * SL_COUNT(cases));
+    tcase_add_test(t, refusals);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -48,6 +48,14 @@ static const char *const m3_text =
     "\"layer_types\": [\"full_attention\", \"minimax_m3_sparse\"], \"mlp_layer_types\": [\"sparse\", \"dense\"], "
     "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}";
 
+static const char *const v4 =
+    "{\"architectures\": [\"DeepseekV4ForCausalLM\"], \"model_type\": \"deepseek_v4\", \"vocab_size\": 129280, "
+    "\"hidden_size\": 4096, \"moe_intermediate_size\": 2048, \"num_hidden_layers\": 6, \"num_attention_heads\": 64, "
+    "\"head_dim\": 512, \"q_lora_rank\": 1024, \"o_groups\": 8, \"o_lora_rank\": 1024, \"index_n_heads\": 64, "
+    "\"index_head_dim\": 128, \"index_topk\": 512, \"n_routed_experts\": 256, \"num_experts_per_tok\": 6}";
+#define YARN "\"rope_type\": \"yarn\", \"factor\": 16, \"original_max_position_embeddings\": 65536"
+#define ROPES(main, compress) "{\"rope_parameters\": {\"main\": {" main "}, \"compress\": {" compress "}}}"
+
 /* `base` with the keys of `more`, a JSON object. */
 static sl_status parse(const char *base, const char *more, sl_model_config *c, sl_err *err)
 {
@@ -141,12 +149,64 @@ START_TEST(keys_of_minimax_m3)
 }
 END_TEST
 
+START_TEST(keys_of_v4)
+{
+    static const uint8_t by_default[] = {2, 2, 2, 3, 2, 3}, stated[] = {0, 0, 1, 2, 1, 2};
+    sl_model_config c = accepted(v4, "{}");
+    ck_assert(c.entries.window == 128 && c.entries.rate_chosen == 4 && c.entries.rate_pooled == 128);
+    ck_assert(c.streams.count == 4 && c.streams.iters == 20 && c.qk_rope_head_dim == 64 &&
+              c.softmax_scale == 0.044194173824159216f);
+    ck_assert(c.rope_theta == 1e4 && c.entries.rope.theta == 1.6e5 && c.entries.rope.type == SL_ROPE_PLAIN);
+    ck_assert(c.route_score == SL_ROUTE_SQRT_SOFTPLUS && c.norm_topk_prob && c.mlp_glu.limit == 10.0f &&
+              c.max_context == 1 << 20);
+    for (int i = 0; i < 6; i++)
+        ck_assert(c.layer_class[i] == (by_default[i] == 3 ? 1 : 2) && c.layer_is_moe[i] &&
+                  c.entries.hashed[i] == (i < 3));
+    c = accepted(
+        v4,
+        "{\"compress_ratios\": [0, 0, 4, 128, 4, 128, 0, 0], \"num_hash_layers\": 0, \"compress_rate_hca\": 32, "
+        "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 16, \"original_max_position_embeddings\": 65536}}");
+    ck_assert(memcmp(c.layer_class, stated, sizeof stated) == 0 && c.entries.rate_pooled == 32 &&
+              !c.entries.hashed[0]);
+    ck_assert(c.entries.rope.type == SL_ROPE_YARN && c.entries.rope.attention_factor == 1 &&
+              c.rope_type == SL_ROPE_PLAIN);
+    ck_assert(c.softmax_scale == 0.044194173824159216f);
+    c = accepted(
+        v4, ROPES("\"rope_theta\": 10000.0, \"partial_rotary_factor\": 0.125", YARN
+                  ", \"rope_theta\": 5000.0, \"partial_rotary_factor\": 0.125, \"attention_factor\": 1.5"));
+    ck_assert(c.entries.rope.theta == 5000 && c.entries.rope.attention_factor == 1.5 &&
+              c.rope_attention_factor == 1);
+}
+END_TEST
+
 static const struct {
     const char *const *base;
     const char *more;
     sl_status status;
     const char *says;
 } wrong[] = {
+    {&v4, "{\"scoring_func\": \"softmax\"}", SL_ERR_UNSUPPORTED, "scoring_func"},
+    {&v4, "{\"compress_ratios\": [0, 0, 4, 8, 4, 128]}", SL_ERR_UNSUPPORTED, "compress_ratios[3]"},
+    {&v4, "{\"compress_ratios\": [0, 0, 4]}", SL_ERR_INVALID, "compress_ratios"},
+    {&v4, "{\"layer_types\": [\"full_attention\", 1, 2, 3, 4, 5]}", SL_ERR_UNSUPPORTED, "layer_types[0]"},
+    {&v4, "{\"mlp_layer_types\": [\"dense\", \"moe\", \"moe\", \"moe\", \"moe\", \"moe\"]}", SL_ERR_INVALID,
+     "mlp_layer_types"},
+    {&v4, "{\"compress_rates\": {\"compressed_sparse_attention\": 0}}", SL_ERR_INVALID,
+     "compressed_sparse_attention"},
+    {&v4, "{\"num_key_value_heads\": 2}", SL_ERR_INVALID, "num_key_value_heads"},
+    {&v4, "{\"o_groups\": 7}", SL_ERR_INVALID, "o_groups"},
+    {&v4, "{\"num_experts_per_tok\": 257}", SL_ERR_INVALID, "num_experts_per_tok"},
+    {&v4, "{\"partial_rotary_factor\": 0.002}", SL_ERR_INVALID, "partial_rotary_factor"},
+    {&v4, "{\"qk_rope_head_dim\": 130}", SL_ERR_INVALID, "index_head_dim"},
+    {&v4, "{\"swiglu_limit\": 0}", SL_ERR_INVALID, "swiglu_limit"},
+    {&v4, "{\"hc_sinkhorn_iters\": 0}", SL_ERR_INVALID, "hc_sinkhorn_iters"},
+    {&v4, "{\"attention_bias\": true}", SL_ERR_UNSUPPORTED, "attention_bias"},
+    {&v4, ROPES("\"rope_theta\": 10000.0", YARN ", \"rope_theta\": 5000.0"), SL_ERR_INVALID,
+     "partial_rotary_factor"},
+    {&v4,
+     ROPES("\"partial_rotary_factor\": 0.125",
+           YARN ", \"rope_theta\": 5000.0, \"partial_rotary_factor\": 0.125"),
+     SL_ERR_INVALID, "rope_theta: missing"},
     {&axk2, "{\"n_group\": 8}", SL_ERR_INVALID, "n_group"},
     {&axk2, "{\"topk_group\": 8}", SL_ERR_INVALID, "topk_group"},
     {&axk2, "{\"n_group\": 7, \"topk_group\": 1}", SL_ERR_INVALID, "n_group: 7"},
@@ -234,7 +294,7 @@ END_TEST
 START_TEST(every_key)
 {
     static const char *const values[] = {"null", "[]", "{}", "\"x\"", "-7", "1e30", "true"};
-    const char *base = _i == 2 ? m3_text : _i ? axk2 : hy4;
+    const char *base = _i == 3 ? v4 : _i == 2 ? m3_text : _i ? axk2 : hy4;
     json_t *j = json_loads(base, 0, NULL);
     const char *key;
     json_t *v;
@@ -247,7 +307,7 @@ START_TEST(every_key)
         sl_status rc = parse(base, more, &c, &err);
         const char *name = strcmp(key, "rope_parameters") == 0 ? "rope" : key;
         ck_assert_msg(rc == SL_OK || strstr(err.text, name) || strstr(err.text, "heads * head dimension") ||
-                          strstr(err.text, "rotary"),
+                          strstr(err.text, "rotary") || strstr(err.text, "a product of heads"),
                       "%s: %s", more, err.text);
     }
     json_decref(j);
@@ -262,7 +322,8 @@ int main(void)
     tcase_add_test(t, keys_of_hy4);
     tcase_add_test(t, keys_of_axk2);
     tcase_add_test(t, keys_of_minimax_m3);
-    tcase_add_loop_test(t, every_key, 0, 3);
+    tcase_add_test(t, keys_of_v4);
+    tcase_add_loop_test(t, every_key, 0, 4);
     tcase_add_loop_test(t, refused, 0, SL_COUNT(wrong));
     suite_add_tcase(s, t);
     return run_suite(s);
