@@ -31,6 +31,7 @@ typedef enum {
     SL_GRAMMAR_REGEX, /* a regular expression that the whole answer matches, as Rust's crate regex reads it */
     SL_GRAMMAR_CHOICE, /* a JSON array of strings, of which the answer is one */
     SL_GRAMMAR_GBNF,   /* a grammar as llama.cpp and SGLang's `ebnf` write it; its first rule is root */
+    SL_GRAMMAR_TAGS, /* structural tags: text with parts that begin at triggers and follow schemas (grammar/tags.c) */
     SL_GRAMMAR_KINDS
 } sl_grammar_kind;
 extern const char *const sl_grammar_kind_names[SL_GRAMMAR_KINDS];
@@ -82,7 +83,8 @@ sl_status sl_grammar_open(sl_grammars *g, sl_grammar_kind kind, const char *text
                           sl_grammar **out, sl_err *err);
 void sl_grammar_close(sl_grammar *c);
 
-/* The tokens that the stream has got. SL_ERR_INVALID: the constraint does not allow them; then it cannot be used any more. */
+/* The tokens that the stream has got. SL_ERR_INVALID: the constraint does not allow them; then it cannot be used any more. An eos id
+ * ends the answer; a stream that continues nevertheless (ignore_eos) is free from there on. */
 sl_status sl_grammar_take(sl_grammar *c, const int32_t *ids, size_t n, sl_err *err);
 /* Undoes the last n tokens that were taken, as if they had never been: drafts that were not accepted. */
 sl_status sl_grammar_undo(sl_grammar *c, size_t n, sl_err *err);

@@ -171,9 +171,6 @@ static sl_status check_constraint(const sl_sampling *s, sl_err *err)
     if (s->n_grammar > SL_GRAMMAR_BYTES_MAX)
         return sl_fail(err, SL_ERR_TOO_LARGE, "%s: %u bytes; at most %d are possible",
                        sl_grammar_kind_names[s->constraint], s->n_grammar, SL_GRAMMAR_BYTES_MAX);
-    if (s->constraint && s->ignore_eos)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "ignore_eos: a constrained answer ends where its constraint ends it");
     return SL_OK;
 }
 

@@ -10,7 +10,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "model/grammar/llg_api.h"
+#include "model/grammar/follow.h"
 
 /*
  * Budgets in the library's units; its documentation gives their speed on one core. Building the lexer of a grammar 50,000 a ms:
@@ -35,8 +35,8 @@ enum {
     STACK_BYTES = 128 << 20
 };
 
-const char *const sl_grammar_kind_names[SL_GRAMMAR_KINDS] = {"none",  "json_object", "json_schema",
-                                                             "regex", "choice",      "grammar"};
+const char *const sl_grammar_kind_names[SL_GRAMMAR_KINDS] = {
+    "none", "json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"};
 
 /* A constraint before its first token, which others are copied from. */
 typedef struct kept {
@@ -65,11 +65,6 @@ struct sl_grammars {
     uint64_t uses, kept_bytes;
     sl_key accepted[ACCEPTED]; /* the newest ones, in a ring */
     uint64_t n_accepted;
-};
-
-struct sl_grammar {
-    sl_grammars *of;
-    LlgMatcher *m;
 };
 
 /* ---- the vocabulary ---- */
@@ -167,7 +162,7 @@ static sl_status compile(sl_grammars *g, const char *type, const char *text, Llg
 #define BLANKS "{\"x-guidance\":{\"whitespace_pattern\":\"[ \\n\\r\\t]{0,32}\"}"
 
 /* The schema with the bound of blanks; malloc'ed. NULL: out of memory. */
-static char *bound_blanks(const char *text, size_t len)
+char *sl_grammar_bound_blanks(const char *text, size_t len)
 {
     json_t *j = json_loadb(text, len, JSON_DECODE_ANY, NULL);
     const bool as_it_is = !json_is_object(j) || json_object_get(j, "x-guidance");
@@ -194,7 +189,7 @@ static sl_status compile_kind(sl_grammars *g, sl_grammar_kind kind, const char *
     case SL_GRAMMAR_OBJECT:
     case SL_GRAMMAR_SCHEMA:
         text = kind == SL_GRAMMAR_OBJECT ? "{\"type\":\"object\"}" : text;
-        if (!(made = bound_blanks(text, strlen(text))))
+        if (!(made = sl_grammar_bound_blanks(text, strlen(text))))
             return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a schema");
         break;
     case SL_GRAMMAR_REGEX:
@@ -202,6 +197,9 @@ static sl_status compile_kind(sl_grammars *g, sl_grammar_kind kind, const char *
     case SL_GRAMMAR_CHOICE:
     case SL_GRAMMAR_GBNF:
         SL_TRY(sl_grammar_lark(kind, text, strlen(text), &made, err));
+        break;
+    case SL_GRAMMAR_TAGS:
+        SL_TRY(sl_grammar_tags(text, strlen(text), &made, err));
         break;
     default:
         return sl_fail(err, SL_ERR_INVALID, "a constraint of no kind");
@@ -456,7 +454,7 @@ static sl_status check_text(sl_grammar_kind kind, const char *text, size_t len, 
         return sl_fail(err, SL_ERR_TOO_LARGE, "%zu bytes; at most %zu are possible", len, most);
     if (len && memchr(text, 0, len))
         return sl_fail(err, SL_ERR_INVALID, "it contains a NUL byte");
-    return kind == SL_GRAMMAR_SCHEMA ? check_schema(text, len, err) : SL_OK;
+    return kind == SL_GRAMMAR_SCHEMA || kind == SL_GRAMMAR_TAGS ? check_schema(text, len, err) : SL_OK;
 }
 
 static void count(sl_grammars *g, sl_status st, double seconds)
@@ -543,7 +541,7 @@ sl_status sl_grammar_open(sl_grammars *g, sl_grammar_kind kind, const char *text
         g->api->free_matcher(m);
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a constraint");
     }
-    *c = (sl_grammar){g, m};
+    *c = (sl_grammar){.api = g->api, .m = m, .eos = g->eos, .n_eos = g->n_eos, .vocab = g->vocab};
     *out = c;
     return SL_OK;
 }
@@ -552,49 +550,6 @@ void sl_grammar_close(sl_grammar *c)
 {
     if (!c)
         return;
-    c->of->api->free_matcher(c->m);
+    c->api->free_matcher(c->m);
     free(c);
-}
-
-static sl_status failed(sl_grammar *c, const char *what, sl_status st, sl_err *err)
-{
-    const char *why = c->of->api->matcher_get_error(c->m);
-    return sl_fail(err, st, "%s: %.300s", what, why ? why : "no reason given");
-}
-
-sl_status sl_grammar_take(sl_grammar *c, const int32_t *ids, size_t n, sl_err *err)
-{
-    if (n && c->of->api->matcher_consume_tokens(c->m, (const uint32_t *)ids, n) != 0)
-        return failed(c, "the constraint does not allow a token of the answer", SL_ERR_INVALID, err);
-    return SL_OK;
-}
-
-sl_status sl_grammar_undo(sl_grammar *c, size_t n, sl_err *err)
-{
-    if (n && c->of->api->matcher_rollback(c->m, n) != 0)
-        return failed(c, "the constraint cannot go back", SL_ERR_INVALID, err);
-    return SL_OK;
-}
-
-sl_status sl_grammar_mask(sl_grammar *c, uint32_t *bits, sl_err *err)
-{
-    if (sl_grammar_must_end(c)) {
-        memset(bits, 0, c->of->mask_bytes);
-        for (size_t i = 0; i < c->of->n_eos; i++)
-            bits[c->of->eos[i] / 32] |= 1u << c->of->eos[i] % 32;
-        return SL_OK;
-    }
-    if (c->of->api->matcher_compute_mask_into(c->m, bits, c->of->mask_bytes) != 0)
-        return failed(c, "which tokens a constraint allows", SL_ERR_TOO_LARGE, err);
-    return SL_OK;
-}
-
-bool sl_grammar_may_end(sl_grammar *c)
-{
-    return c->of->api->matcher_is_accepting(c->m);
-}
-
-bool sl_grammar_must_end(const sl_grammar *c)
-{
-    return c->of->api->matcher_is_stopped(c->m);
 }

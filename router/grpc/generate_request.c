@@ -2,7 +2,7 @@
  * A GenerateRequest to a sl_request_spec.
  *
  * proto3 zeros are "not set" for everything except temperature, as the protocol's clients expect. What cannot be done
- * (structural tags, images, embeddings, LoRA, hidden states) is refused by name, never ignored.
+ * (images, embeddings, LoRA, hidden states) is refused by name, never ignored.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +15,9 @@
 
 static sl_status refuse_unsupported(const S(GenerateRequest) * q, sl_err *err)
 {
-    const S(SamplingParams) *p = q->sampling_params;
     const char *what = NULL;
-    if (p && p->constraint_case == SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT_STRUCTURAL_TAG)
-        what = "sampling_params.structural_tag";
-    else if (q->mm_inputs &&
-             (q->mm_inputs->n_image_urls || q->mm_inputs->n_video_urls || q->mm_inputs->n_audio_urls))
+    if (q->mm_inputs &&
+        (q->mm_inputs->n_image_urls || q->mm_inputs->n_video_urls || q->mm_inputs->n_audio_urls))
         what = "mm_inputs";
     else if (q->n_input_embeds)
         what = "input_embeds";
@@ -137,7 +134,9 @@ static sl_status read_constraint(const S(SamplingParams) * p, sl_sampling *s, sl
     } rows[] = {
         {SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT_REGEX, SL_GRAMMAR_REGEX, "regex"},
         {SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT_JSON_SCHEMA, SL_GRAMMAR_SCHEMA, "json_schema"},
-        {SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT_EBNF_GRAMMAR, SL_GRAMMAR_GBNF, "ebnf_grammar"}};
+        {SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT_EBNF_GRAMMAR, SL_GRAMMAR_GBNF, "ebnf_grammar"},
+        {SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__CONSTRAINT_STRUCTURAL_TAG, SL_GRAMMAR_TAGS,
+         "structural_tag"}};
     for (size_t i = 0; i < SL_COUNT(rows); i++) {
         if ((int)p->constraint_case != rows[i].which)
             continue;

@@ -237,7 +237,7 @@ void sl_job_http_request(sl_front_job *f)
         j->read = !j->st;
         j->kept = j->read && j->out.tools ? sl_json_measure(j->body, j->len).bytes : 0;
     }
-    if (j->st || !j->pool || !j->out.form)
+    if (j->st || !j->pool || !j->out.constraint)
         return;
     snprintf(field, sizeof field, "body.%s", j->out.constraint);
     f->extra += sl_front_constraint_cost(&j->out.spec.sampling);
@@ -364,7 +364,7 @@ void http_generate(http_req *q)
     j->job.unknown = j->gzip;
     if (!j->st && !j->pool) {
         sl_job_http_request(&j->job);
-        j->pool = !j->st && j->out.form;
+        j->pool = !j->st && j->out.constraint;
     }
     if (!j->st && j->pool) {
         uint64_t deadline = q->arrival_ns + h->o->request_timeout_ms * SL_MS;

@@ -89,6 +89,8 @@ static sl_status read_rows(const json_t *o, const row *rows, size_t n, sl_oai_re
             SL_TRY(set_schema(q, rows[i].field, v, err));
         else if (rows[i].kind == SL_GRAMMAR_CHOICE)
             SL_TRY(set_choice(q, rows[i].field, v, err));
+        else if (rows[i].kind == SL_GRAMMAR_TAGS && json_is_object(v))
+            SL_TRY(set_json(q, rows[i].field, SL_GRAMMAR_TAGS, v, err));
         else if (rows[i].kind != SL_GRAMMAR_OBJECT)
             SL_TRY(set_text(q, rows[i].field, rows[i].kind, v, err));
         else if (json_is_true(v))
@@ -105,6 +107,7 @@ static sl_status read_structured(const json_t *o, sl_oai_request *q, sl_err *err
                                {"regex", "structured_outputs.regex", SL_GRAMMAR_REGEX},
                                {"choice", "structured_outputs.choice", SL_GRAMMAR_CHOICE},
                                {"grammar", "structured_outputs.grammar", SL_GRAMMAR_GBNF},
+                               {"structural_tag", "structured_outputs.structural_tag", SL_GRAMMAR_TAGS},
                                {"json_object", "structured_outputs.json_object", SL_GRAMMAR_OBJECT}};
     json_t *s = NULL;
     const char *key;
@@ -118,8 +121,9 @@ static sl_status read_structured(const json_t *o, sl_oai_request *q, sl_err *err
         bool off = json_is_null(v) || json_is_false(v) || !strcmp(key, "backend") || key[0] == '_';
         if (i == SL_COUNT(rows) && !off)
             return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           W ".structured_outputs: its fields are json, regex, choice, grammar and "
-                             "json_object");
+                           W
+                           ".structured_outputs: its fields are json, regex, choice, grammar, structural_tag "
+                           "and json_object");
     }
     return s ? read_rows(s, rows, SL_COUNT(rows), q, err) : SL_OK;
 }
@@ -138,9 +142,11 @@ static sl_status read_format(const json_t *o, sl_oai_request *q, sl_err *err)
         return set_schema(q, "response_format", json_object_get(format, "schema"), err);
     if (!strcmp(type, "json_object"))
         return set(q, "response_format", SL_GRAMMAR_OBJECT, "", 0, err);
+    if (!strcmp(type, "structural_tag"))
+        return set_json(q, "response_format", SL_GRAMMAR_TAGS, format, err);
     if (strcmp(type, "json_schema"))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       W ".response_format: its types are text, json_object and json_schema");
+                       W ".response_format: its types are text, json_object, json_schema and structural_tag");
     SL_TRY(sl_json_get_object(format, W ".response_format", "json_schema", &named, err));
     if (!oai_given(named, "schema"))
         return sl_fail(err, SL_ERR_INVALID, W ".response_format.json_schema.schema: is missing");
@@ -295,17 +301,19 @@ sl_status sl_oai_read_constraint(const json_t *o, sl_oai_request *q, sl_err *err
                                {"json_schema", "json_schema", SL_GRAMMAR_SCHEMA},
                                {"regex", "regex", SL_GRAMMAR_REGEX},
                                {"ebnf", "ebnf", SL_GRAMMAR_GBNF},
+                               {"structural_tag", "structural_tag", SL_GRAMMAR_TAGS},
                                {"grammar", "grammar", SL_GRAMMAR_GBNF}};
     SL_TRY(read_format(o, q, err));
     SL_TRY(read_rows(o, rows, SL_COUNT(rows), q, err));
     SL_TRY(read_structured(o, q, err));
-    q->form = q->spec.sampling.constraint ? OAI_CONTENT : OAI_FREE;
+    /* Structural tags leave reasoning and calls in the model's own syntax as they are. */
+    const sl_grammar_kind kind = q->spec.sampling.constraint;
+    q->form = kind && kind != SL_GRAMMAR_TAGS ? OAI_CONTENT : OAI_FREE;
     if (q->chat) {
         SL_TRY(sl_oai_check_tools(o, err));
         SL_TRY(force_call(o, q, err));
     }
-    if (q->form && q->spec.sampling.ignore_eos)
-        return sl_fail(err, SL_ERR_INVALID,
-                       W ".ignore_eos: a constrained answer ends where its constraint ends it");
+    if (q->form > OAI_CONTENT && q->spec.sampling.ignore_eos)
+        return sl_fail(err, SL_ERR_INVALID, W ".ignore_eos: a call that is forced ends where it is complete");
     return SL_OK;
 }

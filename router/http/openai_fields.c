@@ -63,6 +63,7 @@ static const oai_field fields[] = {
     {"structured_outputs", BOTH, OAI_USED, NULL},
     {"regex", BOTH, OAI_USED, NULL},
     {"ebnf", BOTH, OAI_USED, NULL},
+    {"structural_tag", BOTH, OAI_USED, NULL},
     {"json_schema", BOTH, OAI_USED, NULL},
     {"grammar", BOTH, OAI_USED, NULL},
     {"user", BOTH, OAI_USED, NULL},
@@ -82,7 +83,6 @@ static const oai_field fields[] = {
     /* would change the answer */
     {"suffix", TEXT, OAI_REFUSED, NULL},
     {"guided_whitespace_pattern", BOTH, OAI_REFUSED, NULL},
-    {"structural_tag", BOTH, OAI_REFUSED, NULL},
     {"use_beam_search", BOTH, OAI_REFUSED, NULL},
     {"length_penalty", BOTH, OAI_REFUSED, "1"},
     {"early_stopping", BOTH, OAI_REFUSED, NULL},

@@ -14,6 +14,7 @@
 #include "base/strbuf.h"
 #include "model/grammar.h"
 #include "tests/unit/llguidance.h"
+#include "tests/unit/model/grammar_hostile.h"
 #include "tests/unit/peak_memory.h"
 #include "tests/unit/run_suite.h"
 
@@ -105,6 +106,12 @@ static bool accepts(sl_grammar_kind kind, const char *grammar, const char *text)
     "number ::= (\"-\"? ([0-9] | [1-9] [0-9]{0,15})) (\".\" [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws\n"               \
     "ws     ::= | \" \" | \"\\n\" [ \\t]{0,20}\n"
 
+#define TAG_A                                                                                                \
+    "{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"integer\"}},\"required\":[\"x\"],\"additionalProperties\":false}"
+#define TAGS_FORMAT                                                                                                             \
+    "{\"type\":\"structural_tag\",\"format\":{\"type\":\"triggered_tags\",\"triggers\":[\"<t>\"],\"tags\":[{\"begin\":\"<t>\"," \
+    "\"content\":{\"type\":\"json_schema\",\"json_schema\":{\"type\":\"integer\"}},\"end\":\"</t>\"}]"
+
 static const struct {
     sl_grammar_kind kind;
     const char *grammar;
@@ -142,6 +149,24 @@ static const struct {
      {"\xe3\x81\x82\xe3\x81\x84!", "\xe3\x81\x82x\xc3\xa9"},
      {"x", "\xe3\x81\x82"
            "x\xc3\xa9\xc3\xa9"}},
+    {SL_GRAMMAR_TAGS,
+     "{\"structures\":[{\"begin\":\"<f=a>\",\"schema\":" TAG_A
+     ",\"end\":\"</f>\"},{\"begin\":\"<f=b>\",\"schema\":"
+     "{\"type\":\"integer\"},\"end\":\"\"}],\"triggers\":[\"<f=\"]}",
+     {"", "free text <f", "so <f=a>{\"x\":1}</f> and <f=b>12", "<f=b>3 <f=a>{ \"x\": -2 }</f><"},
+     {"<f=", "x<f=c>", "<f=a>{\"x\":\"1\"}</f>", "<f=a>{\"x\":1}", "<f=a>{\"x\":1,\"y\":1}</f>", "<f=b>x"}},
+    {SL_GRAMMAR_TAGS,
+     TAGS_FORMAT ",\"at_least_one\":true}}",
+     {"<t>1</t>", "x<t>2</t>y<t>3</t>"},
+     {"", "x", "x<t>", "<t>1</t><t>x"}},
+    {SL_GRAMMAR_TAGS,
+     TAGS_FORMAT ",\"stop_after_first\":true}}",
+     {"", "x", "<t>1</t>", "x<t>2</t>"},
+     {"<t>1</t>x", "<t>1</t><t>2</t>"}},
+    {SL_GRAMMAR_TAGS,
+     TAGS_FORMAT ",\"stop_after_first\":true,\"at_least_one\":true}}",
+     {"<t>1</t>", "x<t>2</t>"},
+     {"", "x", "<t>1</t>x"}},
 };
 
 START_TEST(texts)
@@ -221,6 +246,37 @@ START_TEST(a_token_that_is_not_allowed)
 }
 END_TEST
 
+/* What follows the end is free, can be undone, and the state is that of a constraint that took the same tokens at once. */
+START_TEST(after_the_end)
+{
+    static uint32_t bits[WORDS_MAX], before[WORDS_MAX];
+    sl_err err = {0};
+    int32_t *ids;
+    size_t n;
+    sl_grammar *c = opened(SL_GRAMMAR_REGEX, "ab+");
+    ck_assert_int_eq(sl_tokenizer_encode(tok, "ab", 2, 0, &ids, &n, &err), SL_OK);
+    ck_assert_int_eq(sl_grammar_take(c, &eos, 1, &err), SL_ERR_INVALID); /* not complete */
+    sl_grammar_close(c);
+    c = opened(SL_GRAMMAR_REGEX, "ab+");
+    ck_assert_int_eq(sl_grammar_take(c, ids, n, &err), SL_OK);
+    mask(c, before);
+    const int32_t more[] = {eos, ids[0], eos, 3, ids[0]};
+    ck_assert_int_eq(sl_grammar_take(c, more, SL_COUNT(more), &err), SL_OK);
+    mask(c, bits);
+    for (int32_t i = 0; i < sl_tokenizer_vocab_size(tok) + 7; i++)
+        ck_assert_msg(allowed(bits, i), "token %d", i);
+    ck_assert(!sl_grammar_must_end(c) && sl_grammar_may_end(c));
+    ck_assert_int_eq(sl_grammar_undo(c, 4, &err), SL_OK);
+    mask(c, bits);
+    ck_assert(allowed(bits, 3));
+    ck_assert_int_eq(sl_grammar_undo(c, 1, &err), SL_OK);
+    mask(c, bits);
+    ck_assert_mem_eq(bits, before, sl_grammar_mask_words(engine) * 4);
+    free(ids);
+    sl_grammar_close(c);
+}
+END_TEST
+
 /* The answer must end: only the end is allowed, and special tokens never are, whatever they spell. */
 START_TEST(the_end_and_special_tokens)
 {
@@ -257,6 +313,24 @@ static const struct {
     {SL_GRAMMAR_CHOICE, "[]", "want a list"},
     {SL_GRAMMAR_CHOICE, "[1]", "entry 0 is no text"},
     {SL_GRAMMAR_CHOICE, "{", "not JSON"},
+    {SL_GRAMMAR_TAGS, "[]", "want structures and triggers"},
+    {SL_GRAMMAR_TAGS, "{\"structures\":[],\"triggers\":[\"<\"]}", "tags"},
+    {SL_GRAMMAR_TAGS, "{\"structures\":[{\"begin\":\"<a\",\"schema\":{},\"end\":\"\"}],\"triggers\":[]}",
+     "triggers"},
+    {SL_GRAMMAR_TAGS, "{\"structures\":[{\"begin\":\"a\",\"schema\":{},\"end\":\"\"}],\"triggers\":[\"<\"]}",
+     "starts with 0"},
+    {SL_GRAMMAR_TAGS,
+     "{\"structures\":[{\"begin\":\"<a\",\"schema\":{},\"end\":\"\"}],\"triggers\":[\"<\",\"<a\"]}",
+     "starts with 2"},
+    {SL_GRAMMAR_TAGS,
+     "{\"structures\":[{\"begin\":\"<a\",\"schema\":true,\"end\":\"\"}],\"triggers\":[\"<\"]}",
+     "JSON schema"},
+    {SL_GRAMMAR_TAGS, "{\"structures\":[{\"begin\":\"<a\",\"schema\":{}}],\"triggers\":[\"<\"]}",
+     "begin and end"},
+    {SL_GRAMMAR_TAGS,
+     "{\"structures\":[{\"begin\":\"<a\",\"schema\":{\"type\":\"nothing\"},\"end\":\"\"}],\"triggers\":[\"<\"]}",
+     "structural_tag"},
+    {SL_GRAMMAR_TAGS, "{\"format\":{\"type\":\"any_text\"}}", "only triggered_tags"},
     {SL_GRAMMAR_GBNF, "", "has no rules"},
     {SL_GRAMMAR_GBNF, "# nothing", "has no rules"},
     {SL_GRAMMAR_GBNF, "root ::= \"a", "line 1: a text in quotes does not end"},
@@ -286,250 +360,6 @@ START_TEST(what_is_refused)
 END_TEST
 
 /* ---- hostile grammars ---- */
-
-static void repeat(sl_strbuf *sb, const char *text, int n)
-{
-    for (int i = 0; i < n; i++)
-        sl_sb_str(sb, text);
-}
-
-/* Each fills about `bytes` bytes. */
-
-static void nested_schema(sl_strbuf *sb, size_t bytes)
-{
-    repeat(sb, "{\"items\":", (int)bytes / 10);
-    sl_sb_str(sb, "{}");
-    repeat(sb, "}", (int)bytes / 10);
-}
-
-static void linked(sl_strbuf *sb, size_t bytes, const char *before, const char *after)
-{
-    sl_sb_str(sb, "{\"$ref\":\"#/a0\"");
-    int i = 0;
-    for (; sb->len < bytes; i++)
-        sl_sb_printf(sb, ",\"a%d\":%s{\"$ref\":\"#/a%d\"}%s", i, before, i + 1, after);
-    sl_sb_printf(sb, ",\"a%d\":{\"type\":\"integer\"}}", i);
-}
-
-static void linked_refs(sl_strbuf *sb, size_t bytes)
-{
-    linked(sb, bytes, "", "");
-}
-
-static void linked_all_of(sl_strbuf *sb, size_t bytes)
-{
-    linked(sb, bytes, "{\"allOf\":[", "]}");
-}
-
-static void linked_properties(sl_strbuf *sb, size_t bytes)
-{
-    linked(sb, bytes, "{\"properties\":{\"x\":", "}}");
-}
-
-static void doubling_refs(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "{\"$ref\":\"#/a0\"");
-    int i = 0;
-    for (; sb->len < bytes; i++)
-        sl_sb_printf(sb, ",\"a%d\":{\"anyOf\":[{\"$ref\":\"#/a%d\"},{\"$ref\":\"#/a%d\"}]}", i, i + 1, i + 1);
-    sl_sb_printf(sb, ",\"a%d\":{\"type\":\"integer\"}}", i);
-}
-
-static void crossed_all_of(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "{\"type\":\"string\",\"allOf\":[{}");
-    for (int i = 0; sb->len < bytes; i++)
-        sl_sb_printf(sb, ",{\"anyOf\":[{\"pattern\":\"^.*a%d.*$\"},{\"pattern\":\"^.*b%d.*$\"}]}", i, i);
-    sl_sb_str(sb, "]}");
-}
-
-static void many_properties(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "{\"type\":\"object\",\"properties\":{\"a\":{}");
-    for (int i = 0; sb->len < bytes; i++)
-        sl_sb_printf(sb, ",\"p%d\":{\"maxLength\":5000}", i);
-    sl_sb_str(sb, "}}");
-}
-
-static void optional_patterns(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "{\"properties\":{\"a\":{}");
-    for (int i = 0; sb->len + 4100 < bytes; i++) {
-        sl_sb_printf(sb, ",\"p%d\":{\"type\":\"string\",\"pattern\":\"", i);
-        repeat(sb, "a?", 2000);
-        sl_sb_str(sb, "\"}");
-    }
-    sl_sb_str(sb, "}}");
-}
-
-static void optional_letters(sl_strbuf *sb, size_t bytes)
-{
-    repeat(sb, "a?", (int)(bytes < SL_GRAMMAR_REGEX_MAX ? bytes : SL_GRAMMAR_REGEX_MAX) / 2);
-}
-
-static void stars(sl_strbuf *sb, size_t bytes)
-{
-    repeat(sb, "(a|b*)", (int)(bytes < SL_GRAMMAR_REGEX_MAX ? bytes : SL_GRAMMAR_REGEX_MAX) / 6);
-}
-
-static void powers_of_repeats(sl_strbuf *sb, size_t bytes)
-{
-    (void)bytes;
-    sl_sb_str(sb, "((((((a{1,100}){1,100}){1,100}){1,100}){1,100}){1,100})");
-}
-
-static void subset_explosion(sl_strbuf *sb, size_t bytes)
-{
-    (void)bytes;
-    sl_sb_str(sb, "(a|b)*a(a|b){4000}");
-}
-
-static void deep_groups(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "root ::= ");
-    repeat(sb, "(", (int)bytes);
-}
-
-static void circle_of_rules(sl_strbuf *sb, size_t bytes)
-{
-    int rules = (int)bytes / 22;
-    sl_sb_str(sb, "root ::= r0\n");
-    for (int i = 0; i < rules; i++)
-        sl_sb_printf(sb, "r%d ::= \"a\" | r%d\n", i, (i + 1) % rules);
-}
-
-static void optional_items(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "root ::= ");
-    repeat(sb, "\"a\"? ", (int)bytes / 5);
-}
-
-static void alternatives(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "root ::= \"b\"");
-    for (int i = 0; sb->len < bytes; i++)
-        sl_sb_printf(sb, "|\"a%d\"", i);
-}
-
-static void ambiguous(sl_strbuf *sb, size_t bytes)
-{
-    (void)bytes;
-    sl_sb_str(sb, "root ::= s\ns ::= s s | s s s | [a-z] | \"\"\n");
-}
-
-static void letters_of_all_scripts(sl_strbuf *sb, size_t bytes)
-{
-    (void)bytes;
-    for (int i = 0; i < 16; i++)
-        sl_sb_printf(sb, "[\\p{L}\\p{N}\\p{M}]{%d,%d}[^\\p{Lu}]", i, 900 + i);
-}
-
-static void ranges_of_numbers(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "{\"anyOf\":[{}");
-    for (int i = 0; sb->len + 100 < bytes; i++)
-        sl_sb_printf(sb, ",{\"type\":\"number\",\"minimum\":-%d.0000123,\"maximum\":98765432%d.123456}", i,
-                     i);
-    sl_sb_str(sb, "]}");
-}
-
-static void multiples(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "{\"anyOf\":[{}");
-    for (int i = 0; sb->len + 100 < bytes; i++)
-        sl_sb_printf(sb, ",{\"type\":\"integer\",\"multipleOf\":%d}", 9973 + i);
-    sl_sb_str(sb, "]}");
-}
-
-static void lists_of_lists(sl_strbuf *sb, size_t bytes)
-{
-    (void)bytes;
-    for (int i = 0; i < 12; i++)
-        sl_sb_str(sb, "{\"type\":\"array\",\"minItems\":500,\"maxItems\":1000,\"items\":");
-    sl_sb_str(sb, "{}");
-    repeat(sb, "}", 12);
-}
-
-static void names_by_pattern(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "{\"type\":\"object\",\"patternProperties\":{\"^x\":{}");
-    for (int i = 0; sb->len + 100 < bytes; i++)
-        sl_sb_printf(sb, ",\"^a%d(b|c)*d\":{\"format\":\"date-time\"}", i);
-    sl_sb_str(sb, "}}");
-}
-
-static void most_patterns(sl_strbuf *sb, size_t bytes)
-{
-    (void)bytes;
-    sl_sb_str(sb, "{\"allOf\":[{\"patternProperties\":{\"^x\":{}}},{\"patternProperties\":{\"^y\":{}");
-    for (int i = 0; i < 126; i++)
-        sl_sb_printf(sb, ",\"^a%d(b|c)*d\":{\"format\":\"date-time\"}", i);
-    sl_sb_str(sb, "}}]}");
-}
-
-static void crossed_formats(sl_strbuf *sb, size_t bytes)
-{
-    static const char *const formats[] = {"date-time", "email",    "uuid",    "ipv6",
-                                          "uri",       "hostname", "duration"};
-    sl_sb_str(sb, "{\"allOf\":[{}");
-    for (int i = 0; sb->len + 150 < bytes; i++)
-        sl_sb_printf(
-            sb,
-            ",{\"anyOf\":[{\"type\":\"string\",\"format\":\"%s\"},{\"type\":\"string\",\"format\":\"%s\"}]}",
-            formats[i % 7], formats[(i + 1) % 7]);
-    sl_sb_str(sb, "]}");
-}
-
-static void one_of(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "{\"oneOf\":[{\"const\":0}");
-    for (int i = 0; sb->len + 100 < bytes; i++)
-        sl_sb_printf(sb, ",{\"properties\":{\"kind\":{\"const\":\"k%d\"}},\"required\":[\"kind\"]}", i);
-    sl_sb_str(sb, "]}");
-}
-
-static void long_choices(sl_strbuf *sb, size_t bytes)
-{
-    sl_sb_str(sb, "[\"x\"");
-    for (int i = 0; sb->len + 20 < bytes; i++)
-        sl_sb_printf(sb, ",\"%x\"", i * 2654435761u);
-    sl_sb_str(sb, "]");
-}
-
-enum { ALTERNATIVES = 15 };
-
-static const struct {
-    const char *name;
-    sl_grammar_kind kind;
-    void (*make)(sl_strbuf *sb, size_t bytes);
-} hostile[] = {
-    {"nested schema", SL_GRAMMAR_SCHEMA, nested_schema},
-    {"refs", SL_GRAMMAR_SCHEMA, linked_refs},
-    {"allOf", SL_GRAMMAR_SCHEMA, linked_all_of},
-    {"properties of properties", SL_GRAMMAR_SCHEMA, linked_properties},
-    {"doubling refs", SL_GRAMMAR_SCHEMA, doubling_refs},
-    {"crossed allOf", SL_GRAMMAR_SCHEMA, crossed_all_of},
-    {"many properties", SL_GRAMMAR_SCHEMA, many_properties},
-    {"patterns", SL_GRAMMAR_SCHEMA, optional_patterns},
-    {"optional letters", SL_GRAMMAR_REGEX, optional_letters},
-    {"stars", SL_GRAMMAR_REGEX, stars},
-    {"powers", SL_GRAMMAR_REGEX, powers_of_repeats},
-    {"subsets", SL_GRAMMAR_REGEX, subset_explosion},
-    {"groups", SL_GRAMMAR_GBNF, deep_groups},
-    {"circle of rules", SL_GRAMMAR_GBNF, circle_of_rules},
-    {"optional items", SL_GRAMMAR_GBNF, optional_items},
-    [ALTERNATIVES] = {"alternatives", SL_GRAMMAR_GBNF, alternatives},
-    {"ambiguous", SL_GRAMMAR_GBNF, ambiguous},
-    {"letters of all scripts", SL_GRAMMAR_REGEX, letters_of_all_scripts},
-    {"ranges of numbers", SL_GRAMMAR_SCHEMA, ranges_of_numbers},
-    {"multiples", SL_GRAMMAR_SCHEMA, multiples},
-    {"lists of lists", SL_GRAMMAR_SCHEMA, lists_of_lists},
-    {"names by pattern", SL_GRAMMAR_SCHEMA, names_by_pattern},
-    {"most patterns of names", SL_GRAMMAR_SCHEMA, most_patterns},
-    {"crossed formats", SL_GRAMMAR_SCHEMA, crossed_formats},
-    {"one of", SL_GRAMMAR_SCHEMA, one_of},
-    {"choices", SL_GRAMMAR_CHOICE, long_choices},
-};
 
 /* Whether it is refused or served: compiling and 20 tokens end, and in three times the processor time that the header promises. */
 START_TEST(hostile_grammars_are_bounded)
@@ -662,6 +492,7 @@ int main(void)
     tcase_add_loop_test(t, texts, 0, (int)SL_COUNT(cases));
     tcase_add_loop_test(t, walks, 0, (int)SL_COUNT(cases));
     tcase_add_test(t, a_token_that_is_not_allowed);
+    tcase_add_test(t, after_the_end);
     tcase_add_test(t, the_end_and_special_tokens);
     tcase_add_loop_test(t, what_is_refused, 0, (int)SL_COUNT(refused));
     tcase_add_loop_test(t, hostile_grammars_are_bounded, 0, (int)SL_COUNT(hostile));

@@ -65,9 +65,6 @@ START_TEST(validation_names_the_field)
     sl_sampling_set_stop_ids(&s, NULL, 0);
     sl_sampling_set_constraint(&s, SL_GRAMMAR_REGEX, "a+", 2);
     ck_assert_int_eq(sl_sampling_validate(&s, 100, NULL), SL_OK);
-    s.ignore_eos = true;
-    expect_field(&s, "ignore_eos");
-    s.ignore_eos = false;
     s.n_grammar = SL_GRAMMAR_BYTES_MAX + 1;
     expect_field(&s, "regex");
     sl_sampling_free(&s);

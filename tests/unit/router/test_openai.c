@@ -218,7 +218,10 @@ START_TEST(bad_bodies_name_the_field)
          "tools[0].function.name", SL_ERR_INVALID},
         {true, ASKED ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":[]}}]}",
          "tools[0].function.parameters", SL_ERR_INVALID},
-        {true, ASKED ",\"guided_regex\":\"a\",\"ignore_eos\":true}", "ignore_eos", SL_ERR_INVALID},
+        {true,
+         ASKED
+         ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"required\",\"ignore_eos\":true}",
+         "ignore_eos", SL_ERR_INVALID},
         {true, "{\"model\":\"m\"}", "messages", SL_ERR_INVALID},
         {true, "{\"model\":\"m\",\"messages\":[]}", "messages", SL_ERR_INVALID},
         {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":{}}", "tools",
