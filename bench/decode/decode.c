@@ -200,7 +200,7 @@ static void set_defaults(sl_bench_decode *b)
     if (o->rows.n == 0)
         add(&o->rows, heads ? SL_ROW_GQA_BF16 : SL_ROW_MLA_FP8);
     if (o->modes.n == 0) {
-        if (heads && !entries)
+        if (heads)
             add(&o->modes, SL_BENCH_READ_ALL);
         add(&o->modes, SL_BENCH_RESIDENT);
         if (!entries)

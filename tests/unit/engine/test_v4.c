@@ -181,6 +181,61 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* A copy of the file in which the bytes of a table of experts are others. */
+static void write_table(const char *to, const char *from, const sl_st_tensor *t, int64_t id)
+{
+    char path[320];
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/model.safetensors", from);
+    FILE *in = fopen(path, "rb");
+    ck_assert_ptr_nonnull(in);
+    uint8_t *all = malloc(t->bytes + (8u << 20));
+    ck_assert_ptr_nonnull(all);
+    n = fread(all, 1, 8u << 20, in);
+    fclose(in);
+    uint8_t *at = memmem(all, n, t->data, t->bytes);
+    ck_assert_ptr_nonnull(at);
+    memcpy(at + 8 * 5, &id, sizeof id);
+    snprintf(path, sizeof path, "%s/model.safetensors", to);
+    FILE *out = fopen(path, "wb");
+    ck_assert(out && fwrite(all, 1, n, out) == n && fclose(out) == 0);
+    free(all);
+}
+
+/* A table that names an expert that is none is refused with the tensor's name. */
+START_TEST(tables_of_experts)
+{
+    static const int64_t ids[] = {8, -1, INT64_C(1) << 32, INT64_MIN, 7};
+    char dir[] = "/tmp/v4-XXXXXX", path[320], command[640];
+    sl_safetensors *st;
+    sl_backend_opts bo = {.threads = 1};
+    sl_model_opts mo = {
+        .row_format = SL_ROW_GQA_F32, .act = SL_F32, .max_tokens = 8, .max_logit_rows = 1, .max_context = 64};
+    sl_backend *be;
+    sl_err err = {0};
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(command, sizeof command, "cp %s/config.json %s", cases[0], dir);
+    ck_assert_int_eq(system(command), 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", cases[0]);
+    ck_assert_int_eq(sl_st_open(path, &st, &err), SL_OK);
+    const sl_st_tensor *t = sl_st_find(st, "layers.1.ffn.gate.tid2eid");
+    ck_assert_ptr_nonnull(t);
+    ck_assert_int_eq(sl_backend_create("cpu", &bo, &be, &err), SL_OK);
+    for (size_t i = 0; i < SL_COUNT(ids); i++) {
+        sl_model *m = NULL;
+        write_table(dir, cases[0], t, ids[i]);
+        sl_status rc = sl_model_load(be, dir, &mo, &m, &err);
+        ck_assert_int_eq(rc, ids[i] == 7 ? SL_OK : SL_ERR_INVALID);
+        ck_assert(rc == SL_OK || strstr(err.text, "layers.1.ffn.gate.tid2eid"));
+        sl_model_destroy(m);
+    }
+    sl_backend_destroy(be);
+    sl_st_close(st);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("engine/v4");
@@ -189,6 +244,7 @@ int main(void)
     tcase_add_loop_test(t, equals_transformers, 0, SL_COUNT(cases));
     add_variants(t, bits_do_not_depend_on_the_way, 2 * SL_COUNT(cases));
     tcase_add_test(t, refusals);
+    tcase_add_test(t, tables_of_experts);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
