@@ -110,7 +110,8 @@ const sl_option sl_cfg_own[] = {
         "streaming_llm: the first sink_tokens and the newest recent_tokens rows. "
         "cluster_kv: rows whose keys are in clusters near the query, for models with KV heads. "
         "pq_cache: rows, chosen by products with their quantised keys, likewise. "
-        "auto: dsa or msa for a model with an indexer, dense for every other model."),
+        "pooled: the checkpoint's own indexer, where its keys are those of units of tokens. "
+        "auto: dsa, msa or pooled for a model with an indexer, dense for every other model."),
     STR(sparse_attention, plugin, "",
         "A shared object with algorithms from outside of this program (docs/sparse-algorithms.md); it is read before all other keys, "
         "so `algorithm` can name them and their options are keys. It is code that runs with all rights of the process."),

@@ -142,8 +142,8 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f, sl_local_sele
          "their keys, likewise; snapkv keeps what the end of the prompt attends to; rocket_kv selects among that; skip_softmax reads all rows but leaves "
          "out tiles of attention; streaming_llm reads the first --sinks and the "
          "newest --recent rows; cluster_kv selects rows by clusters of their keys; pq_cache selects rows by their quantised "
-         "keys. auto, the default, is dsa or msa for a model with an indexer and dense for every other "
-         "model.",
+         "keys; pooled is for indexers whose keys are those of units of tokens. auto, the default, is dsa, msa or pooled for a model with an "
+         "indexer and dense for every other model.",
          0, 0, NULL},
         {"plugin", SL_ARG_TEXT, &f->plugin, "FILE",
          "A shared object with algorithms (sparse_attention.plugin), whose options are flags too.", 0, 0,

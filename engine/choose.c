@@ -43,6 +43,7 @@ sl_status sl_choose_algorithm(const char *name, const sl_model_config *cfg, cons
 {
     if (is_auto(name)) {
         *out = cfg->index_blocks.tokens > 0 ? &sl_algo_msa
+               : cfg->index_unit > 0        ? &sl_algo_pooled
                : cfg->index_topk > 0        ? &sl_algo_dsa
                                             : &sl_algo_dense;
         return SL_OK;

@@ -13,6 +13,7 @@
 #include "kernels/backend.h"
 #include "kernels/cache.h"
 #include "kernels/gqa.h"
+#include "kernels/pooled.h"
 
 /* SL_ATTN_MLA: absorbed queries over latent rows; the result goes to attn.o. */
 typedef struct sl_attn_mla {
@@ -35,6 +36,11 @@ typedef struct sl_attn_index {
     const float *weights;       /* [T][heads] */
     int32_t heads, dim, topk;
     sl_index_format format;
+    /* With unit > 0 a key is that of this number of tokens: `pool` takes the place of `key` (seqs, base, page_stride and host left
+     * for the receiver), weights may be NULL, and scores are multiplied by `scale` (kernels/pooled.h). */
+    int32_t unit;
+    sl_pool_append_params pool;
+    float scale;
 } sl_attn_index;
 
 typedef struct sl_attn_call {

@@ -173,11 +173,33 @@ const sl_row_format_desc *sl_row_format_of(sl_row_format f)
 
 /* ---- shapes ---- */
 
+/* A key for each unit of tokens that is complete. */
+static sl_status pooled_plane(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
+{
+    if (d->index_unit < 1 || SL_PAGE_TOKENS % d->index_unit)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "an index key of %d tokens: a page of %d tokens is no multiple of them", d->index_unit,
+                       SL_PAGE_TOKENS);
+    *out = (sl_cache_plane){.name = "index",
+                            .format = "pooled",
+                            .role = SL_PLANE_INDEX,
+                            .scope = SL_SCOPE_REQUEST,
+                            .indexed_only = true,
+                            .heads = 1,
+                            .unit_tokens = d->index_unit,
+                            .n_parts = 1};
+    out->parts[0] = part("key", SL_F32, d->index_dim);
+    out->parts[0].per = SL_PER_CLOSED_UNIT;
+    return SL_OK;
+}
+
 /* A block of 64 keys, then (official) their scales. */
 static sl_status index_plane(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
 {
     if (d->index_dim < 1 || d->index_dim > MAX_INDEX_DIM)
         return sl_fail(err, SL_ERR_INVALID, "index_head_dim %d is not in 1..%d", d->index_dim, MAX_INDEX_DIM);
+    if (d->index_unit)
+        return pooled_plane(d, out, err);
     bool official = d->index_format == SL_INDEX_OFFICIAL;
     *out = (sl_cache_plane){.name = "index",
                             .role = SL_PLANE_INDEX,

@@ -221,6 +221,8 @@ typedef struct sl_cache_dims {
     /* Index keys that select blocks: the tokens of a block (0: they select tokens), and how many of the newest blocks are always
      * selected. index_topk counts tokens all the same. */
     int32_t index_block, index_local;
+    int32_t
+        index_unit; /* tokens of an index key (kernels/pooled.h); 0: every token has one, in index_format */
     /* What a sparse algorithm selects (sl_algo_cache_shape() sets it): the tokens of a row, 0 for one, and whether
      * every KV head has rows of its own. A format that cannot divide its rows in this way leaves them whole. */
     sl_list_scope row_scope;

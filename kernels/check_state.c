@@ -159,6 +159,7 @@ void sl_chk_ngram(sl_chk *c, const void *params)
     sl_chk_need(c, p->n_shards >= 1 && p->n_shards <= SL_NGRAM_SHARDS_MAX, "n_shards",
                 "must be within 1..4096");
     sl_chk_float(c, "table_dtype", p->table_dtype);
+    sl_chk_act(c, "act", p->act);
     if (c->st != SL_OK)
         return;
     chk_state(c, p->state, p->state_stride, p->order - 1);
@@ -168,7 +169,7 @@ void sl_chk_ngram(sl_chk *c, const void *params)
     sl_chk_ptr(c, "offsets", p->offsets, 8);
     sl_chk_ptr(c, "shards", p->shards, sizeof(void *));
     sl_chk_ptr(c, "shard_rows", p->shard_rows, 8);
-    sl_chk_ptr(c, "out", p->out, 4);
+    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
 }
 
 void sl_chk_ngram_mix(sl_chk *c, const void *params)

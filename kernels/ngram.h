@@ -18,7 +18,7 @@ enum { SL_NGRAM_MAX = 8, SL_NGRAM_HEADS_MAX = 64, SL_NGRAM_SHARDS_MAX = 4096 };
  * Of order n = 2 .. order and head h < heads, one after the other: the row offset + x mod size of the table, with
  * x = id_0 * m_0 xor .. id_{n-1} * m_{n-1} in 64 bits. id_s is the token s places before, or eos if there is none or an eos lies
  * between: in the places s - 1 .. 1 before. m, sizes and offsets are of the checkpoint; x is taken as a signed number, mod as a
- * number of 0 .. size - 1. out[t] is the rows after each other, as float32. The state is int32 [order - 1]: the token at position p is
+ * number of 0 .. size - 1. out[t] is the rows after each other, rounded to act. The state is int32 [order - 1]: the token at position p is
  * in place p % (order - 1), plus one, so that zero says that there is none.
  */
 typedef struct sl_ngram_params {
@@ -28,12 +28,12 @@ typedef struct sl_ngram_params {
     const int64_t *offsets;     /* as sizes */
     const void *const *shards;  /* [n_shards] device-readable pointers to rows */
     const int64_t *shard_rows;  /* [n_shards] the first row after each shard, ascending */
-    float *out;                 /* [T][(order - 1) * heads * dim] */
+    void *out;                  /* [T][(order - 1) * heads * dim] act */
     const sl_seq_tables *seqs;
     uint8_t *state;
     int64_t state_stride;
     int32_t order, heads, dim, eos, n_shards;
-    sl_dtype table_dtype;
+    sl_dtype table_dtype, act;
 } sl_ngram_params;
 
 /*

@@ -37,7 +37,7 @@ enum {
     SL_T_JOIN, /* from both to the layer's input */
     SL_T_HEAD_NORM,
     SL_T_OWN,
-    SL_OWN_SLOTS = 24,
+    SL_OWN_SLOTS = 40,
     SL_LAYER_SLOTS = SL_T_OWN + SL_OWN_SLOTS,
 };
 
@@ -70,7 +70,8 @@ typedef enum {
     SL_K_FLOATS, /* [rows], or with more than one column [rows][cols], converted to F32 at load */
     /* [rows][cols] numbers of routed experts, I32 or I64, converted to int32 at load; a number that is none is an error */
     SL_K_EXPERTS,
-    SL_K_TAPS, /* [rows][1][cols] of a convolution by channel, converted to F32 */
+    SL_K_LONGS, /* [rows], I64, as they are */
+    SL_K_TAPS,  /* [rows][1][cols] of a convolution by channel, converted to F32 */
 } sl_kind;
 
 enum {
@@ -102,6 +103,15 @@ typedef struct sl_row_map {
     sl_dim file_rows;
     int64_t (*row_of)(const sl_model_config *c, int64_t row);
 } sl_row_map;
+
+/* The table of a layer that stays in host memory: the rows of tensor "<name>.weight", or of "<name>.shard_0.weight" and so on, one
+ * after the other, of `cols` values in F32, BF16 or F16. Sizes and offsets of its parts are in the slots of these numbers. */
+typedef struct sl_table_spec {
+    const char *name;
+    sl_when when;
+    sl_dim cols;
+    int sizes, offsets;
+} sl_table_spec;
 
 /* One step of a layer: enqueues one or a few ops. */
 typedef struct sl_layer_step {
@@ -138,6 +148,7 @@ typedef struct sl_family {
     size_t n_model_tensors, n_layer_tensors;
     /* The map of a layer tensor's rows, NULL: as in the file. NULL: no tensor has one. Several slots may be parts of one tensor. */
     const sl_row_map *(*row_map)(const sl_model_config *c, int slot);
+    const sl_table_spec *table; /* NULL: no layer has one */
     /* Beginnings of names of tensors that a checkpoint may carry and nothing uses, ends with NULL. NULL: none. */
     const char *const *unused;
     /* Whether a checkpoint may carry the unused tensor "model.layers.<layer>.<rest>". NULL: none. */

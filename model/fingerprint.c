@@ -113,6 +113,23 @@ static void put_entries(sl_wr *w, const sl_model_config *c)
         sl_wr_u8(w, e->hashed[i]);
 }
 
+/* Layers with states, and what they compute. */
+static void put_layers(sl_wr *w, const sl_model_config *c)
+{
+    const sl_linear_config *l = &c->linear;
+    const sl_ngram_config *n = &c->ngram;
+    const int32_t ints[] = {c->streams.rank, c->index_unit, l->key_heads, l->value_heads, l->key_dim,
+                            l->value_dim,    l->taps,       l->silu_gate, n->order,       n->heads,
+                            n->dim,          n->taps,       n->eos};
+    bool any = false;
+    for (size_t i = 0; i < SL_COUNT(ints); i++)
+        any = any || ints[i] != 0;
+    if (any)
+        sl_wr_i32s(w, ints, SL_COUNT(ints));
+    for (int32_t i = 0; n->order && i < c->n_layers; i++)
+        sl_wr_u8(w, n->in_layer[i]);
+}
+
 /* What only some families have: prints of others do not mention it. */
 static void put_more(sl_wr *w, const sl_model_config *c)
 {
@@ -134,6 +151,7 @@ static void put_more(sl_wr *w, const sl_model_config *c)
         put_f64(w, c->streams.eps);
         put_f64(w, c->streams.magnitude);
     }
+    put_layers(w, c);
     for (size_t i = 0; i < SL_COUNT(g); i++)
         if (g[i]->limit != 0 || g[i]->alpha != 0 || g[i]->offset != 0) {
             sl_wr_u8(w, (uint8_t)i);

@@ -34,6 +34,7 @@ typedef struct sl_streams_config {
     int32_t
         iters; /* the streams are mixed by a matrix that is balanced this number of times; 0: they are not mixed */
     float eps, magnitude;
+    int32_t rank; /* of the gates of gated residuals; 0: there are none */
 } sl_streams_config;
 
 /* A rotary embedding besides that of sl_model_config. */
@@ -59,6 +60,21 @@ typedef struct sl_index_blocks {
     int32_t
         stored_kv_heads; /* KV heads of the checkpoint, each of which the loader repeats; 0: as many as n_kv_heads */
 } sl_index_blocks;
+
+/* Delta-rule layers (kernels/delta.h). value_heads 0: the model has none. */
+typedef struct sl_linear_config {
+    int32_t key_heads, value_heads, key_dim, value_dim;
+    int32_t taps;   /* of the convolutions */
+    bool silu_gate; /* of the norm at the end; false: sigmoid */
+} sl_linear_config;
+
+/* Hashed n-gram embeddings (kernels/ngram.h). order 0: the model has none. */
+typedef struct sl_ngram_config {
+    int32_t order, heads, dim; /* dim: of a row */
+    int32_t taps;              /* of the convolution at the end, whose dilation is the order */
+    int32_t eos;
+    bool in_layer[SL_MAX_LAYERS];
+} sl_ngram_config;
 
 /* What config.json says, checked and completed. Dimensions as in the Hugging Face keys of the same name. */
 #define SL_MAX_FORMS 4
@@ -112,6 +128,10 @@ typedef struct sl_model_config {
         rope_halves; /* latent attention: the checkpoint pairs the rotated values i and i + half; the loader reorders rows */
     sl_streams_config streams;
     sl_entries_config entries;
+    sl_linear_config linear;
+    sl_ngram_config ngram;
+    /* Tokens of an index key: the keys of units of tokens that are complete (kernels/pooled.h). 0: every token has one. */
+    int32_t index_unit;
     sl_route_score route_score;
     sl_glu mlp_glu, expert_glu; /* of dense MLPs and shared experts; of routed experts */
     float rms_eps;              /* residual norms */

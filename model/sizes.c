@@ -25,6 +25,8 @@ static uint64_t tensor(const sl_model_config *c, const sl_tensor_spec *s, sl_dty
         return matrix(s->rows(c), s->cols(c), other);
     case SL_K_VECTOR:
         return matrix(s->rows(c), 1, other);
+    case SL_K_LONGS:
+        return (uint64_t)s->rows(c) * sizeof(int64_t);
     case SL_K_TAPS:
         return matrix(s->rows(c), s->cols(c), SL_F32);
     case SL_K_FLOATS:

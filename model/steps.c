@@ -222,9 +222,12 @@ sl_status sl_pass_logits(sl_pass *p, const int32_t *rows, int32_t n)
         SL_TRY(sl_pass_run(p, SL_OP_ADD, &add));
     p->pending = false;
     SL_TRY(sl_pass_run(p, SL_OP_PICK, &pick));
-    SL_TRY(sl_pass_norm(p, ws->picked, NULL, &p->m->weights.w[SL_T_NORM], c->rms_eps, n, ws->picked_norm));
+    const sl_weight *norm = &p->m->weights.w[SL_T_NORM]; /* data NULL: the model has none */
+    if (norm->data)
+        SL_TRY(sl_pass_norm(p, ws->picked, NULL, norm, c->rms_eps, n, ws->picked_norm));
     p->tokens = n; /* of the linear layer */
-    sl_status st = sl_pass_linear_as(p, ws->picked_norm, w->in, w, p->f->logits, w->out, SL_F32);
+    sl_status st = sl_pass_linear_as(p, norm->data ? ws->picked_norm : ws->picked, w->in, w, p->f->logits,
+                                     w->out, SL_F32);
     p->tokens = tokens;
     return st;
 }

@@ -256,6 +256,7 @@ static sl_status alloc_tables(sl_model *m, sl_err *err)
     size_t layers = (size_t)m->config.n_layers, e = (size_t)m->local_experts;
     sl_weights *w = &m->weights;
     w->be = m->be;
+    w->n_layers = m->config.n_layers;
     w->layers = calloc(layers, sizeof *w->layers);
     w->experts = calloc(layers * e * 3 + 1, sizeof *w->experts);
     if (!w->layers || !w->experts)

@@ -50,6 +50,8 @@ static sl_status bind_rows(sl_loader *l, const sl_tensor_spec *s, const char *na
                                          : 1,
                               s->flags & SL_SPEC_CENTRED ? 1 : 0, out);
     }
+    if (s->kind == SL_K_LONGS)
+        return sl_bind_longs(l, name, rows, out);
     if (s->kind == SL_K_EXPERTS)
         return sl_bind_expert_ids(l, name, rows, s->cols(l->c), out);
     return sl_bind_matrix(l, name, rows, s->cols(l->c), s->kind == SL_K_LINEAR, out);
@@ -215,6 +217,8 @@ static sl_status bind_layer(sl_loader *l, const sl_family *f, int32_t layer)
                          &l->w->layers[layer].w[s->slot]));
         l->to_bf16 = false;
     }
+    if (f->table && sl_when_holds(f->table->when, l->c, layer))
+        SL_TRY(sl_bind_table(l, f->table, layer));
     return l->c->layer_is_moe[layer] ? bind_moe(l, layer) : SL_OK;
 }
 
@@ -230,6 +234,7 @@ static sl_status alloc_tables(sl_loader *l)
         return sl_fail(l->err, SL_ERR_INVALID, "%s: %d ranks share %d routed experts, every rank needs one",
                        sl_checkpoint_dir(l->ck), l->w->ranks, c->n_routed_experts);
     sl_ep_split(c->n_routed_experts, l->w->ranks, l->w->expert_first);
+    l->w->n_layers = c->n_layers;
     l->w->layers = calloc((uint32_t)c->n_layers, sizeof *l->w->layers);
     l->w->experts = calloc(moe ? moe * e * 3 : 1, sizeof *l->w->experts);
     if (!l->w->layers || !l->w->experts)
@@ -287,6 +292,7 @@ static void end_load(sl_loader *l)
     for (size_t i = 0; i < l->n_made; i++)
         free(l->made[i]);
     free(l->made);
+    sl_end_tables(l);
     free(l->places);
 }
 
@@ -298,6 +304,8 @@ sl_status sl_weights_load(sl_backend *be, sl_checkpoint *ck, const sl_family *f,
     sl_status rc = bind_all(&l, f);
     if (rc == SL_OK)
         rc = sl_place_all(&l);
+    if (rc == SL_OK)
+        rc = sl_place_tables(&l);
     end_load(&l);
     if (rc != SL_OK) {
         sl_weights_free(&w);
@@ -328,6 +336,7 @@ void sl_weights_free(sl_weights *w)
 {
     if (w->block)
         sl_be_free(w->be, SL_MEM_DEVICE, w->block);
+    sl_free_tables(w);
     free(w->experts);
     free(w->layers);
     *w = (sl_weights){0};

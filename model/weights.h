@@ -15,19 +15,32 @@
 #include "model/checkpoint.h"
 #include "model/family.h"
 
+/* A table in host memory (sl_table_spec). The arrays are in device memory. */
+typedef struct sl_host_table {
+    const void **shards;
+    int64_t *shard_rows; /* the first row after each shard */
+    int64_t rows;
+    int32_t n_shards;
+    sl_dtype dtype;
+} sl_host_table;
+
 typedef struct sl_layer_weights {
     sl_weight w[SL_LAYER_SLOTS]; /* vectors: out = length, in = 1; data NULL: the layer has none */
     /* [n_routed_experts] of an MoE layer, else NULL. Experts of other ranks have their shape and dtype, but no data. */
     sl_weight *gate, *up, *down;
-    bool quantised; /* gates and ups of all experts take e4m3 inputs (sl_weight_takes_e4m3) */
+    sl_host_table table; /* n_shards 0: the layer has none */
+    bool quantised;      /* gates and ups of all experts take e4m3 inputs (sl_weight_takes_e4m3) */
 } sl_layer_weights;
 
 typedef struct sl_weights {
     sl_backend *be;
     sl_weight w[SL_MODEL_SLOTS];
-    sl_layer_weights *layers;                    /* [n_layers] */
+    sl_layer_weights *layers; /* [n_layers] */
+    int32_t n_layers;
     sl_weight *experts;                          /* storage for gate, up, down of all layers */
     void *block;                                 /* device memory of what was copied, or NULL */
+    void *tables;                                /* host memory of tables that were copied, or NULL */
+    uint64_t table_bytes;                        /* of all tables */
     uint64_t bytes;                              /* of all tensors in use */
     int32_t rank, ranks;                         /* of the group; 0 of 1 without one */
     int32_t expert_first[SL_COMM_RANKS_MAX + 1]; /* rank r holds the experts from [r] to [r + 1] - 1 */

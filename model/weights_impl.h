@@ -36,10 +36,22 @@ typedef struct sl_loader {
     size_t n, cap;
     float **made; /* scales that had to be converted to find a weight; until the load ends */
     size_t n_made;
-    bool elsewhere; /* what is bound now belongs to another rank: checked, not placed */
-    bool to_bf16;   /* quantised weights that are bound now are converted to BF16 at load */
-    int32_t expert; /* of what is bound now, as in sl_ck_tensor */
+    bool elsewhere;                /* what is bound now belongs to another rank: checked, not placed */
+    bool to_bf16;                  /* quantised weights that are bound now are converted to BF16 at load */
+    int32_t expert;                /* of what is bound now, as in sl_ck_tensor */
+    struct sl_bound_table *tables; /* until the load ends */
+    size_t n_tables;
 } sl_loader;
+
+/* ---- weights_table.c ---- */
+
+/* Finds and checks the table of a layer whose sizes and offsets are bound. */
+sl_status sl_bind_table(sl_loader *l, const sl_table_spec *s, int32_t layer);
+/* Puts the rows of all tables where the backend reads them: they stay in the files where it can, else they are copied into host
+ * memory of the backend. */
+sl_status sl_place_tables(sl_loader *l);
+void sl_end_tables(sl_loader *l);
+void sl_free_tables(sl_weights *w);
 
 /* ---- weights_linear.c ---- */
 
@@ -51,6 +63,8 @@ sl_status sl_bind_vector(sl_loader *l, const char *name, int64_t n, sl_weight *o
 /* Values in the shape of these dimensions, as float32 with `plus` added. */
 sl_status sl_bind_floats(sl_loader *l, const char *name, const int64_t *dims, int32_t rank, float plus,
                          sl_weight *out);
+/* n whole numbers of 64 bits. */
+sl_status sl_bind_longs(sl_loader *l, const char *name, int64_t n, sl_weight *out);
 /* A table of numbers of routed experts, as int32 (SL_K_EXPERTS). */
 sl_status sl_bind_expert_ids(sl_loader *l, const char *name, int64_t rows, int64_t cols, sl_weight *out);
 /* One of the two fused expert tensors, [experts][parts * rows][cols], cut into its experts and parts. */

@@ -415,6 +415,17 @@ sl_status sl_bind_floats(sl_loader *l, const char *name, const int64_t *dims, in
     return SL_OK;
 }
 
+sl_status sl_bind_longs(sl_loader *l, const char *name, int64_t n, sl_weight *out)
+{
+    sl_ck_tensor *t;
+    SL_TRY(find(l, name, &t));
+    SL_TRY(check_shape(l, t, &n, 1));
+    if (t->t->dtype != SL_ST_I64)
+        return bad_dtype(l, t);
+    *out = (sl_weight){.out = (int32_t)n, .in = 1, .dtype = SL_I32}; /* no op reads the type */
+    return sl_place(l, t->t->data, t->t->bytes, sizeof(int64_t), &out->data);
+}
+
 static int64_t whole_number(const sl_st_tensor *t, int64_t i)
 {
     int32_t small = 0;

@@ -177,8 +177,10 @@ typedef struct sl_algo_desc {
     const char *name, *description;
     sl_algo_action action;
     bool prefix_reuse, chunked_prefill, disaggregation; /* what it may be combined with */
-    bool needs_indexer;  /* the model must have an indexer; only its layers select */
-    bool index_blocks;   /* with needs_indexer: of the model's index keys it needs those that select blocks */
+    bool needs_indexer; /* the model must have an indexer; only its layers select */
+    bool index_blocks;  /* with needs_indexer: of the model's index keys it needs those that select blocks */
+    bool
+        pooled_keys; /* of an indexer: its keys are those of units of tokens; otherwise every token has one */
     bool needs_kv_heads; /* the model must have grouped-query attention */
     bool host_only;      /* it runs where device memory is host memory, and is refused elsewhere */
     bool reads_all;      /* a list holds everything before the query */
@@ -302,6 +304,7 @@ sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dim
 
 extern const sl_algo_desc sl_algo_dsa;
 extern const sl_algo_desc sl_algo_msa;
+extern const sl_algo_desc sl_algo_pooled;
 extern const sl_algo_desc sl_algo_dense;
 extern const sl_algo_desc sl_algo_cluster_kv;
 extern const sl_algo_desc sl_algo_pq_cache;

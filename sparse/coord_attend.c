@@ -16,6 +16,14 @@ static sl_status capture_keys(sl_coord *c, const sl_attn_call *call, sl_err *err
     if (!call->has_indexer)
         return SL_OK;
     const sl_algo_plane *p = &c->layers[call->layer].planes[c->index_plane];
+    if (call->index.unit) {
+        sl_pool_append_params pool = call->index.pool;
+        pool.seqs = call->seqs;
+        pool.base = p->device;
+        pool.page_stride = p->device_stride;
+        pool.host = p->host;
+        return sl_be_run(c->be, SL_OP_POOL_APPEND, &pool, err);
+    }
     sl_index_append_params k = call->index.key;
     k.seqs = call->seqs;
     k.index_base = p->device;

@@ -17,7 +17,8 @@
     X(skip_softmax)                                                                                          \
     X(cluster_kv)                                                                                            \
     X(pq_cache)                                                                                              \
-    X(rocket_kv)
+    X(rocket_kv)                                                                                             \
+    X(pooled)
 #define DECLARE(name) extern const sl_algo_desc sl_algo_##name;
 #define ENTRY(name) &sl_algo_##name,
 #define NAME(name) #name,
@@ -76,6 +77,9 @@ sl_status sl_algo_serves(const sl_algo_desc *algo, const sl_cache_dims *dims, sl
                        "sparse algorithm %s: needs index keys that select %s, and the model's select %s",
                        algo->name, algo->index_blocks ? "blocks" : "tokens",
                        algo->index_blocks ? "tokens" : "blocks");
+    if (algo->needs_indexer && dims->index_dim && algo->pooled_keys != (dims->index_unit > 0))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "sparse algorithm %s: the model has an index key for %s",
+                       algo->name, dims->index_unit ? "units of tokens, which pooled serves" : "every token");
     return SL_OK;
 }
 

@@ -12,10 +12,11 @@ typedef struct gram_ctx {
     uint32_t bad;
 } gram_ctx;
 
-/* The row of the table, by shards. */
-static void load_row(const sl_ngram_params *p, int64_t row, float *out)
+/* A row of the table, by shards, to values of the result from `to` on. */
+static void load_row(const sl_ngram_params *p, int64_t row, int64_t to)
 {
     int32_t low = 0, high = p->n_shards - 1;
+    float v[64];
 
     while (low < high) {
         const int32_t mid = (low + high) / 2;
@@ -25,12 +26,17 @@ static void load_row(const sl_ngram_params *p, int64_t row, float *out)
         else
             low = mid + 1;
     }
-    sl_load_f32(p->table_dtype, p->shards[low], (row - (low ? p->shard_rows[low - 1] : 0)) * p->dim, p->dim,
-                out);
+    row -= low ? p->shard_rows[low - 1] : 0;
+    for (int32_t at = 0; at < p->dim; at += 64) {
+        const int32_t n = p->dim - at < 64 ? p->dim - at : 64;
+
+        sl_load_f32(p->table_dtype, p->shards[low], row * p->dim + at, n, v);
+        sl_store_f32(p->act, v, n, p->out, to + at);
+    }
 }
 
 /* All rows of one token, whose last tokens are in id[], the newest first. */
-static uint32_t load_rows(const sl_ngram_params *p, const int64_t *id, float *out)
+static uint32_t load_rows(const sl_ngram_params *p, const int64_t *id, int64_t out)
 {
     uint64_t x = (uint64_t)id[0] * (uint64_t)p->multipliers[0];
 
@@ -72,7 +78,7 @@ static uint32_t gram_run(const sl_ngram_params *p, int64_t first, int64_t end, i
             cut = cut || id[back] < 0 || id[back] == p->eos;
             id[back] = cut ? p->eos : id[back];
         }
-        bad |= load_rows(p, id, p->out + t * row);
+        bad |= load_rows(p, id, t * row);
     }
     for (int64_t t = end - first > keep ? end - keep : first; t < end; t++)
         state[(begin + (int32_t)(t - first)) % keep] = p->ids[t] + 1;

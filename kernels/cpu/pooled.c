@@ -237,6 +237,8 @@ static sl_status run_open_units(sl_backend *be, const void *params, sl_err *err)
             continue;
         while (n < p->ld_ids && list[n] >= 0)
             n++;
+        if (n > 0 && list[n - 1] == pos >> p->unit_log2)
+            continue;
         if (n == p->ld_ids)
             bad |= SL_DEVERR_SELECTION;
         else

@@ -69,7 +69,7 @@ __global__ static void __launch_bounds__(THREADS)
     __syncthreads();
     for (int i = threadIdx.x; i < n * p.dim; i += THREADS)
         if (base[i / p.dim])
-            p.out[(int64_t)t * n * p.dim + i] = sl_ld(base[i / p.dim], i % p.dim, p.table_dtype);
+            sl_st(p.out, (int64_t)t * n * p.dim + i, sl_ld(base[i / p.dim], i % p.dim, p.table_dtype), p.act);
 }
 
 __global__ static void keep_kernel(sl_ngram_params p, sl_seq_tables s, uint32_t *deverr)

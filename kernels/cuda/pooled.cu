@@ -219,6 +219,8 @@ __global__ static void __launch_bounds__(THREADS)
         else
             low = mid + 1;
     }
+    if (low > 0 && list[low - 1] == pos >> p.unit_log2)
+        return;
     if (low == p.ld_ids)
         atomicOr(deverr, SL_DEVERR_SELECTION);
     else

@@ -31,7 +31,7 @@ static void check(const sl_model_config *c)
             abort();
     if (!isfinite(c->softmax_scale) || c->softmax_scale <= 0 || c->qk_rope_head_dim % 2)
         abort();
-    if (c->n_kv_heads && (c->n_heads % c->n_kv_heads || c->v_head_dim != c->qk_rope_head_dim))
+    if (c->n_kv_heads && (c->n_heads % c->n_kv_heads || c->v_head_dim < c->qk_rope_head_dim))
         abort();
     check_quantisation(c);
     sl_rope_table(c, c->max_context - 1, 1, table);

@@ -260,8 +260,10 @@ static void open_units(cf_run *r, const int64_t *a)
     batch_make(r, &b, a[0], a[1], a[2], 0);
     p.seqs = &b.t;
     for (int64_t i = 0; i < r->n; i++)
-        for (int64_t k = 0; k < a[4]; k++) /* lists of 0 to all but one */
-            ids[i * a[4] + k] = k < (int64_t)(cf_hash(5, r->first + i) % (uint64_t)a[4]) ? (int32_t)k : -1;
+        for (int64_t k = 0; k < a[4]; k++) /* of any length, up to the open unit */
+            ids[i * a[4] + k] =
+                k < (int64_t)(cf_hash(5, r->first + i) % (uint64_t)a[4]) && k <= b.pos[i] >> a[3] ? (int32_t)k
+                                                                                                  : -1;
     p.ids = cf_mem(r, ids, 4 * (size_t)(r->n * a[4]));
     cf_op(r, SL_OP_OPEN_UNITS, &p);
     cf_work(r, 4.0 * (double)(r->n * a[4]), 0, SL_F32, 0);
@@ -270,7 +272,7 @@ static void open_units(cf_run *r, const int64_t *a)
 
 /* ---- n-grams ---- */
 
-/* T, per, length, order, heads, dim, shards, dtype */
+/* T, per, length, order, heads, dim, shards, dtype, act */
 static void ngram(cf_run *r, const int64_t *a)
 {
     enum { ROWS = 23, EOS = 2 };
@@ -283,7 +285,8 @@ static void ngram(cf_run *r, const int64_t *a)
                          .dim = (int32_t)a[5],
                          .eos = EOS,
                          .n_shards = (int32_t)a[6],
-                         .table_dtype = (sl_dtype)a[7]};
+                         .table_dtype = (sl_dtype)a[7],
+                         .act = (sl_dtype)a[8]};
 
     batch_make(r, &b, a[0], a[1], a[2], 0);
     p.seqs = &b.t;
@@ -301,7 +304,7 @@ static void ngram(cf_run *r, const int64_t *a)
     p.multipliers = cf_mem(r, mult, 8 * (size_t)a[3]);
     p.shards = cf_mem(r, (const void *)shards, sizeof(void *) * (size_t)a[6]);
     p.shard_rows = cf_mem(r, ends, 8 * (size_t)a[6]);
-    p.out = cf_mem(r, NULL, 4 * (size_t)(r->n * out));
+    p.out = cf_mem(r, NULL, e(p.act) * (size_t)(r->n * out));
     p.state_stride = 4 * (a[3] - 1) + 8;
     state = cf_temp(r, (size_t)(b.seqs * p.state_stride));
     for (int64_t i = 0; i < b.seqs * p.state_stride / 4; i++)
@@ -309,19 +312,19 @@ static void ngram(cf_run *r, const int64_t *a)
     p.state = cf_mem(r, state, (size_t)(b.seqs * p.state_stride));
     sl_ngram_params q = p;
     q.state = cf_mem(r, state, (size_t)(b.seqs * p.state_stride));
-    q.out = cf_mem(r, NULL, 4 * (size_t)(r->n * out));
+    q.out = cf_mem(r, NULL, e(p.act) * (size_t)(r->n * out));
     cf_op(r, SL_OP_NGRAM, &p);
     cf_work(r, 8.0 * (double)(r->n * out), 0, SL_F32, 0);
-    cf_out_tokens(r, "out", p.out, 4 * (size_t)out, CF_BYTES, 0);
+    cf_out_tokens(r, "out", p.out, e(p.act) * (size_t)out, CF_BYTES, 0);
     cf_out(r, "states", p.state, b.seqs, (size_t)p.state_stride, (size_t)p.state_stride, CF_BYTES, 0);
     for (int64_t at = 0; !r->perf && at < r->n; at += piece(at, r->n)) {
         sl_seq_tables t = cut(&b, at, piece(at, r->n));
         sl_ngram_params s = q;
-        s.seqs = &t, s.ids += at, s.out += at * out;
+        s.seqs = &t, s.ids += at, s.out = (uint8_t *)s.out + e(p.act) * (size_t)(at * out);
         cf_op(r, SL_OP_NGRAM, &s);
     }
     if (!r->perf)
-        same(r, "out", p.out, q.out, 4 * (size_t)(r->n * out));
+        same(r, "out", p.out, q.out, e(p.act) * (size_t)(r->n * out));
 }
 
 /* T, dim, count, act */
@@ -474,9 +477,9 @@ static const cf_case cases[] = {
     {SL_OP_POOL_SCORES, "T=16 h=4 d=128 units of 4 128K", pool_scores, {16, 1, 131072, 4, 128, 2, 0, 0}, CF_PERF_ONLY},
     {SL_OP_OPEN_UNITS, "T=40 units of 4", open_units, {40, 20, 150, 2, 5}, CF_SPLIT},
     {SL_OP_OPEN_UNITS, "T=10 units of 1", open_units, {10, 5, 150, 0, 3}, CF_SPLIT},
-    {SL_OP_NGRAM, "T=60 order=3 heads=8", ngram, {60, 20, 90, 3, 8, 5, 2, F}, CF_FIX_ALL},
-    {SL_OP_NGRAM, "T=40 order=4 heads=2 bf16 shards", ngram, {40, 10, 90, 4, 2, 8, 5, B}, CF_FIX_ALL},
-    {SL_OP_NGRAM, "T=20 order=2 heads=1 of a sequence each", ngram, {20, 1, 90, 2, 1, 3, 3, F}, CF_SPLIT},
+    {SL_OP_NGRAM, "T=60 order=3 heads=8", ngram, {60, 20, 90, 3, 8, 5, 2, F, F}, CF_FIX_ALL},
+    {SL_OP_NGRAM, "T=40 order=4 heads=2 bf16 shards", ngram, {40, 10, 90, 4, 2, 8, 5, B, F}, CF_FIX_ALL},
+    {SL_OP_NGRAM, "T=20 order=2 heads=1 of a sequence each", ngram, {20, 1, 90, 2, 1, 130, 3, F, B}, CF_SPLIT},
     {SL_OP_NGRAM_MIX, "T=5 dim=37 C=3", ngram_mix, {5, 37, 3, F}, CF_SPLIT},
     {SL_OP_NGRAM_MIX, "T=4 dim=2560 C=4 bf16", ngram_mix, {4, 2560, 4, B}, CF_SPLIT},
     {SL_OP_STREAMS_MIX, "T=5 dim=37 C=3", streams_mix, {5, 37, 3, F, 1}, CF_SPLIT},

@@ -259,13 +259,15 @@ void ref_open_units(const void *params)
     const sl_open_units_params *p = params;
     int64_t size = (int64_t)1 << p->unit_log2;
 
-    for (int64_t t = 0; t < p->seqs->n_tokens; t++)
-        for (int64_t i = 0; p->seqs->token_seq[t] >= 0 && (p->seqs->token_pos[t] + 1) % size && i < p->ld_ids;
-             i++)
-            if (p->ids[t * p->ld_ids + i] < 0) {
-                p->ids[t * p->ld_ids + i] = (int32_t)(p->seqs->token_pos[t] / size);
-                break;
-            }
+    for (int64_t t = 0; t < p->seqs->n_tokens; t++) {
+        int32_t *list = p->ids + t * p->ld_ids, open = (int32_t)(p->seqs->token_pos[t] / size), n = 0;
+
+        if (p->seqs->token_seq[t] < 0 || (p->seqs->token_pos[t] + 1) % size == 0)
+            continue;
+        while (list[n] >= 0 && list[n] != open)
+            n++;
+        list[n] = open;
+    }
 }
 
 /* ---- n-grams ---- */
@@ -301,7 +303,8 @@ void ref_ngram(const void *params)
                     shard++;
                 row -= shard ? p->shard_rows[shard - 1] : 0;
                 for (int64_t d = 0; d < p->dim; d++)
-                    p->out[out + d] = (float)ref_at(p->shards[shard], p->table_dtype, row * p->dim + d);
+                    ref_put(p->out, p->act, out + d,
+                            ref_at(p->shards[shard], p->table_dtype, row * p->dim + d));
             }
         ((int32_t *)(void *)(p->state + s->token_seq[t] * p->state_stride))[s->token_pos[t] % keep] =
             p->ids[t] + 1;

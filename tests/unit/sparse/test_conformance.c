@@ -19,12 +19,12 @@ static const rig_opts variants[] = {
     {.row_format = SL_ROW_MLA_FP8, .index_format = SL_INDEX_PLAIN, .no_poison = true},
 };
 
-/* The algorithms that serve latent rows, which the rig has. Those of KV heads run through the engine
- * (tests/unit/engine/test_quest.c). Returns NULL after the last one. */
+/* The algorithms that serve latent rows and an index key for every token, which the rig has. Those of KV heads and of units of
+ * tokens run through the engine (tests/unit/engine/test_quest.c, test_state_families.c). Returns NULL after the last one. */
 static const sl_algo_desc *latent(int i)
 {
     for (const sl_algo_desc *const *a = sl_algo_registry(); *a; a++)
-        if (!(*a)->needs_kv_heads && i-- == 0)
+        if (!(*a)->needs_kv_heads && !(*a)->pooled_keys && i-- == 0)
             return *a;
     return NULL;
 }
@@ -68,7 +68,8 @@ START_TEST(table_is_complete)
                                 .index_heads = 4,
                                 .index_topk = 24,
                                 .index_block = a->index_blocks ? 8 : 0,
-                                .index_local = 1}};
+                                .index_local = 1,
+                                .index_unit = a->pooled_keys ? 4 : 0}};
     ck_assert_int_eq(sl_algo_cache_shape(a, &d.cache, &d.shape, NULL), SL_OK);
     sl_selector s = a->selector(&d.cache);
     ck_assert_int_ge(s.unit_tokens, 1);

@@ -1,0 +1,227 @@
+/* The keys of config.json that Qwen 4 has, and what its layers keep. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/delta.h"
+#include "kernels/ngram.h"
+#include "kernels/streams.h"
+#include "model/config_read.h"
+#include "model/families/qwen4_exp/qwen4.h"
+
+static const sl_cfg_int_key int_keys[] = {
+    {"num_key_value_heads", SL_CFG_FIELD(n_kv_heads), 1, 1 << 10, SL_CFG_REQUIRED},
+    {"head_dim", SL_CFG_FIELD(v_head_dim), 2, 1 << 10, SL_CFG_REQUIRED},
+    {"num_experts", SL_CFG_FIELD(n_routed_experts), 1, 1 << 13, SL_CFG_REQUIRED},
+    {"num_experts_per_tok", SL_CFG_FIELD(num_experts_per_tok), 1, 1 << 10, SL_CFG_REQUIRED},
+    {"moe_intermediate_size", SL_CFG_FIELD(moe_intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"shared_expert_intermediate_size", SL_CFG_FIELD(shared_intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"linear_num_key_heads", SL_CFG_FIELD(linear.key_heads), 1, 1 << 12, SL_CFG_REQUIRED},
+    {"linear_num_value_heads", SL_CFG_FIELD(linear.value_heads), 1, 1 << 12, SL_CFG_REQUIRED},
+    {"linear_key_head_dim", SL_CFG_FIELD(linear.key_dim), 1, SL_DELTA_DIM_MAX, SL_CFG_REQUIRED},
+    {"linear_value_head_dim", SL_CFG_FIELD(linear.value_dim), 1, SL_DELTA_DIM_MAX, SL_CFG_REQUIRED},
+    {"linear_conv_kernel_dim", SL_CFG_FIELD(linear.taps), 2, SL_CONV_TAPS_MAX, SL_CFG_REQUIRED},
+    {"hc_count", SL_CFG_FIELD(streams.count), 1, SL_STREAMS_MAX, SL_CFG_REQUIRED},
+    {"hc_lowrank", SL_CFG_FIELD(streams.rank), 1, 1 << 14, SL_CFG_REQUIRED},
+    {"indexer_n_heads", SL_CFG_FIELD(index_n_heads), 1, 1 << 12, SL_CFG_REQUIRED},
+    {"indexer_head_dim", SL_CFG_FIELD(index_head_dim), 2, 1 << 10, SL_CFG_REQUIRED},
+    {"indexer_budget", SL_CFG_FIELD(index_topk), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"indexer_compress_ratio", SL_CFG_FIELD(index_unit), 1, 1 << 20, SL_CFG_REQUIRED},
+};
+
+static const sl_cfg_int_key ngram_keys[] = {
+    {"ngram_size", SL_CFG_FIELD(ngram.order), 2, SL_NGRAM_MAX, SL_CFG_REQUIRED},
+    {"heads_per_ngram", SL_CFG_FIELD(ngram.heads), 1, SL_NGRAM_HEADS_MAX, SL_CFG_REQUIRED},
+    {"ple_conv_kernel_size", SL_CFG_FIELD(ngram.taps), 2, SL_CONV_TAPS_MAX, SL_CFG_REQUIRED},
+};
+
+/* What the published configuration class fills in; every layer has experts, so nothing reads a size of dense MLPs. */
+sl_status sl_qwen4_begin(sl_config_reader *x)
+{
+    return sl_cfg_fill(x,
+                       "{\"intermediate_size\": 1, \"norm_topk_prob\": true, \"full_attention_interval\": 4, "
+                       "\"linear_conv_kernel_dim\": 4, \"ple_conv_kernel_size\": 4, \"ngram_size\": 3, "
+                       "\"heads_per_ngram\": 8}");
+}
+
+static bool one_of(const char *s, const char *const *words, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(s, words[i]) == 0)
+            return true;
+    return false;
+}
+
+/* `layer_types`, or every full_attention_interval-th layer attends. Configs of several versions name such layers differently. */
+static sl_status read_layers(sl_config_reader *x)
+{
+    static const char *const attention[] = {"qwen_sparse_attention", "full_attention", "indexed_attention",
+                                            "deepseek_sparse_attention"};
+    const json_t *list = sl_cfg_get(x->root, "layer_types");
+    sl_model_config *c = x->c;
+    int32_t interval, attending = 0;
+    SL_TRY(sl_cfg_int(x, sl_cfg_get(x->root, "full_attention_interval"), "full_attention_interval", 1,
+                      SL_MAX_LAYERS, &interval));
+    if (list && (!json_is_array(list) || json_array_size(list) != (size_t)c->n_layers))
+        return sl_cfg_bad(x, "layer_types: not a list of %d layers", c->n_layers);
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        const char *s = list ? json_string_value(json_array_get(list, (size_t)i)) : NULL;
+        if (list && !s)
+            return sl_cfg_bad(x, "layer_types[%d]: not a word", i);
+        bool attends = list ? one_of(s, attention, SL_COUNT(attention)) : (i + 1) % interval == 0;
+        if (list && !attends && strcmp(s, "linear_attention") != 0)
+            return sl_cfg_cannot(x, "layer_types[%d]: \"%.32s\" is not supported", i, s);
+        c->layer_class[i] = attends ? SL_QWEN4_ATTENTION : SL_QWEN4_LINEAR;
+        c->layer_has_indexer[i] = attends;
+        c->layer_is_moe[i] = true;
+        attending += attends;
+    }
+    return attending ? SL_OK : sl_cfg_cannot(x, "layer_types: no layer attends");
+}
+
+/* The layers with n-grams, counted from 1, and their dimensions. */
+static sl_status read_ngrams(sl_config_reader *x)
+{
+    const json_t *list = sl_cfg_get(x->root, "ple_layer_ids"), *eos = sl_cfg_get(x->root, "eos_token_id"),
+                 *width = sl_cfg_get(x->root, "ple_embed_dim");
+    sl_model_config *c = x->c;
+    int32_t all = c->hidden_size, layer;
+    if (list && !json_is_array(list))
+        return sl_cfg_bad(x, "ple_layer_ids: not a list");
+    if (!list || json_array_size(list) == 0)
+        return SL_OK;
+    SL_TRY(sl_cfg_ints(x, ngram_keys, SL_COUNT(ngram_keys)));
+    if (width)
+        SL_TRY(sl_cfg_int(x, width, "ple_embed_dim", 1, 1 << 16, &all));
+    const int32_t rows = (c->ngram.order - 1) * c->ngram.heads;
+    if (all % rows)
+        return sl_cfg_bad(x, "ple_embed_dim: %d is no multiple of %d rows", all, rows);
+    c->ngram.dim = all / rows;
+    if (json_is_array(eos))
+        eos = json_array_get(eos, 0);
+    if (!eos)
+        return sl_cfg_bad(x, "eos_token_id: missing, and n-grams end there");
+    SL_TRY(sl_cfg_int(x, eos, "eos_token_id", 0, c->vocab_size - 1, &c->ngram.eos));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        SL_TRY(sl_cfg_int(x, json_array_get(list, i), "ple_layer_ids", 1, c->n_layers, &layer));
+        if (c->layer_class[layer - 1] == SL_QWEN4_ATTENTION)
+            return sl_cfg_cannot(x, "ple_layer_ids: layer %d attends, only linear layers have n-grams",
+                                 layer);
+        c->layer_class[layer - 1] = SL_QWEN4_NGRAM;
+        c->ngram.in_layer[layer - 1] = true;
+    }
+    return SL_OK;
+}
+
+static sl_status check_dims(sl_config_reader *x)
+{
+    const sl_model_config *c = x->c;
+    static const sl_dim products[] = {sl_qwen4_dim_all,  sl_qwen4_dim_channels, sl_qwen4_dim_values,
+                                      sl_qwen4_dim_q,    sl_qwen4_dim_kv,       sl_qwen4_dim_index_q,
+                                      sl_qwen4_dim_ngram};
+    for (size_t i = 0; i < SL_COUNT(products); i++)
+        if (products[i](c) > SL_CFG_MAX_PRODUCT / 2)
+            return sl_cfg_bad(x,
+                              "a product of heads, streams or rows and their dimension is greater than 2^23");
+    if (c->n_heads % c->n_kv_heads)
+        return sl_cfg_bad(x, "num_key_value_heads: %d does not divide %d heads", c->n_kv_heads, c->n_heads);
+    if (c->linear.value_heads % c->linear.key_heads)
+        return sl_cfg_bad(x, "linear_num_key_heads: %d does not divide %d value heads", c->linear.key_heads,
+                          c->linear.value_heads);
+    if (c->num_experts_per_tok > c->n_routed_experts)
+        return sl_cfg_bad(x, "num_experts_per_tok: %d of %d experts", c->num_experts_per_tok,
+                          c->n_routed_experts);
+    if (c->index_topk % c->index_unit)
+        return sl_cfg_bad(x, "indexer_budget: %d is no multiple of indexer_compress_ratio %d", c->index_topk,
+                          c->index_unit);
+    if (SL_PAGE_TOKENS % c->index_unit)
+        return sl_cfg_cannot(x, "indexer_compress_ratio: %d does not divide a page of %d tokens",
+                             c->index_unit, SL_PAGE_TOKENS);
+    if (c->qk_rope_head_dim > c->index_head_dim)
+        return sl_cfg_bad(x, "indexer_head_dim: %d is less than the %d values that are rotated",
+                          c->index_head_dim, c->qk_rope_head_dim);
+    if (sl_qwen4_conv_bytes(c) + sl_qwen4_delta_bytes(c) + sl_qwen4_tokens_bytes(c) +
+            sl_qwen4_ngram_bytes(c) >
+        SL_STATE_BYTES_MAX)
+        return sl_cfg_bad(x, "linear_num_value_heads: the state of a layer has more than 2^30 bytes");
+    return SL_OK;
+}
+
+static sl_status read_gate(sl_config_reader *x)
+{
+    const char *gate = NULL;
+    SL_TRY(sl_cfg_string(x, x->root, "output_gate_type", &gate));
+    if (gate && strcmp(gate, "silu") != 0 && strcmp(gate, "sigmoid") != 0)
+        return sl_cfg_cannot(x, "output_gate_type: \"%.32s\" is not supported (silu, sigmoid are)", gate);
+    x->c->linear.silu_gate = !gate || strcmp(gate, "silu") == 0;
+    return SL_OK;
+}
+
+sl_status sl_qwen4_read_config(sl_config_reader *x, const sl_family *f)
+{
+    sl_model_config *c = x->c;
+    int32_t one;
+    (void)f;
+    SL_TRY(sl_cfg_only_false(x, "attention_bias"));
+    SL_TRY(sl_cfg_ints(x, int_keys, SL_COUNT(int_keys)));
+    SL_TRY(sl_cfg_int(x, sl_cfg_get(x->root, "indexer_kv_heads"), "indexer_kv_heads", 1, 1, &one));
+    SL_TRY(sl_cfg_bool_or(x, x->root, "norm_topk_prob", true, &c->norm_topk_prob));
+    c->n_shared_experts = c->n_group = c->topk_group = 1;
+    c->routed_scaling_factor = 1;
+    c->route_score = SL_ROUTE_SOFTMAX;
+    c->index_eps = c->rms_eps;
+    SL_TRY(read_gate(x));
+    SL_TRY(read_layers(x));
+    SL_TRY(read_ngrams(x));
+    SL_TRY(sl_cfg_rope_part(x, c->v_head_dim, c->v_head_dim));
+    c->softmax_scale = (float)(1.0 / sqrt((double)c->v_head_dim)); /* whatever the rope type is */
+    return check_dims(x);
+}
+
+/* ---- what a layer keeps ---- */
+
+int64_t sl_qwen4_conv_bytes(const sl_model_config *c)
+{
+    return (int64_t)(c->linear.taps - 1) * sl_qwen4_dim_channels(c) * (int64_t)sizeof(float);
+}
+
+int64_t sl_qwen4_delta_bytes(const sl_model_config *c)
+{
+    return (int64_t)c->linear.value_heads * c->linear.key_dim * c->linear.value_dim * (int64_t)sizeof(float);
+}
+
+int64_t sl_qwen4_tokens_bytes(const sl_model_config *c)
+{
+    return c->ngram.order ? (int64_t)(c->ngram.order - 1) * (int64_t)sizeof(int32_t) : 0;
+}
+
+int64_t sl_qwen4_ngram_bytes(const sl_model_config *c)
+{
+    if (!c->ngram.order)
+        return 0;
+    return (int64_t)(c->ngram.taps - 1) * c->ngram.order * sl_qwen4_dim_all(c) * (int64_t)sizeof(float);
+}
+
+void sl_qwen4_cache_dims(const sl_model_config *c, sl_cache_dims *out)
+{
+    const int64_t linear = sl_qwen4_conv_bytes(c) + sl_qwen4_delta_bytes(c);
+    out->kv_heads = c->n_kv_heads;
+    out->head_dim = c->v_head_dim;
+    out->query_heads = c->n_heads;
+    out->index_dim = c->index_head_dim;
+    out->index_heads = c->index_n_heads;
+    out->index_topk = c->index_topk;
+    out->index_unit = c->index_unit;
+    out->n_classes = SL_QWEN4_CLASSES;
+    out->classes[SL_QWEN4_ATTENTION] = (sl_layer_class){
+        .name = "attention",
+        .kind = SL_LAYER_TOKENS,
+        .state = {.format = "open unit",
+                  .bytes = (int64_t)c->index_unit * c->index_head_dim * (int64_t)sizeof(float)}};
+    out->classes[SL_QWEN4_LINEAR] = (sl_layer_class){
+        .name = "linear", .kind = SL_LAYER_STATE, .state = {.format = "delta", .bytes = linear}};
+    out->classes[SL_QWEN4_NGRAM] =
+        (sl_layer_class){.name = "linear+ngrams",
+                         .kind = SL_LAYER_STATE,
+                         .state = {.format = "delta+ngrams",
+                                   .bytes = linear + sl_qwen4_tokens_bytes(c) + sl_qwen4_ngram_bytes(c)}};
+}
