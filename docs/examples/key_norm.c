@@ -21,8 +21,8 @@ typedef struct norm_options {
 } norm_options;
 
 static const sl_option rows[] = {
-    SL_OPTION(norm_options, token_budget, SL_OPTION_INT, SL_OPTION_PAGES | SL_OPTION_CONTEXT, "1024", 1, 1 << 24,
-              "Tokens that a query reads at most."),
+    SL_OPTION(norm_options, token_budget, SL_OPTION_INT, SL_OPTION_PAGES | SL_OPTION_CONTEXT, "1024", 1,
+              1 << 24, "Tokens that a query reads at most."),
 };
 static const sl_options table = {.section = "sparse_attention",
                                  .name = "key_norm",
@@ -123,7 +123,8 @@ static float norm_at(const sl_algo_call *call, int32_t t, int32_t head, int32_t 
 static int by_norm(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
-    return x->norm != y->norm ? (x->norm > y->norm) - (x->norm < y->norm) : (x->pos > y->pos) - (x->pos < y->pos);
+    return x->norm != y->norm ? (x->norm > y->norm) - (x->norm < y->norm)
+                              : (x->pos > y->pos) - (x->pos < y->pos);
 }
 
 static int by_pos(const void *a, const void *b)
@@ -131,13 +132,16 @@ static int by_pos(const void *a, const void *b)
     return ((const ranked *)a)->pos - ((const ranked *)b)->pos;
 }
 
-static sl_status retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count, int32_t *ids, sl_err *err)
+static sl_status retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count, int32_t *ids,
+                          sl_err *err)
 {
     instance *s = (instance *)a;
     (void)err;
     for (int32_t i = 0; i < count * call->lists; i++, ids += call->k) {
-        const int32_t t = first + i / call->lists, head = i % call->lists, n = call->attn->seqs->token_pos[t] + 1;
-        const int32_t most = n <= call->dense_below || n < s->budget ? n : s->budget, k = most < call->k ? most : call->k;
+        const int32_t t = first + i / call->lists, head = i % call->lists,
+                      n = call->attn->seqs->token_pos[t] + 1;
+        const int32_t most = n <= call->dense_below || n < s->budget ? n : s->budget,
+                      k = most < call->k ? most : call->k;
         for (int32_t pos = 0; pos < n && call->attn->seqs->token_seq[t] >= 0; pos++)
             s->order[pos] = (ranked){pos == n - 1 ? -1 : norm_at(call, t, head, pos, s->key), pos};
         qsort(s->order, (size_t)n, sizeof *s->order, by_norm);
@@ -148,25 +152,26 @@ static sl_status retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, i
     return SL_OK;
 }
 
-const sl_algo_desc key_norm = {.name = "key_norm",
-                               .description = "the newest token, and those whose keys have the smallest norms",
-                               .action = SL_ACTION_VISIBILITY,
-                               .prefix_reuse = true,
-                               .chunked_prefill = true,
-                               .disaggregation = true,
-                               .needs_kv_heads = true,
-                               .host_only = true,
-                               .keeps_lists = true,
-                               .constant_k = true,
-                               .reads_rows = true, /* rows of the step's tokens are there when lists are made */
-                               .budget_key = "token_budget",
-                               .options = &table,
-                               .selector = selector,
-                               .width = width,
-                               .device_bytes = device_bytes,
-                               .create = create,
-                               .destroy = destroy,
-                               .retrieve = retrieve};
+const sl_algo_desc key_norm = {
+    .name = "key_norm",
+    .description = "the newest token, and those whose keys have the smallest norms",
+    .action = SL_ACTION_VISIBILITY,
+    .prefix_reuse = true,
+    .chunked_prefill = true,
+    .disaggregation = true,
+    .needs_kv_heads = true,
+    .host_only = true,
+    .keeps_lists = true,
+    .constant_k = true,
+    .reads_rows = true, /* rows of the step's tokens are there when lists are made */
+    .budget_key = "token_budget",
+    .options = &table,
+    .selector = selector,
+    .width = width,
+    .device_bytes = device_bytes,
+    .create = create,
+    .destroy = destroy,
+    .retrieve = retrieve};
 
 static const sl_algo_desc *const algorithms[] = {&key_norm, NULL};
 SL_PLUGIN(algorithms);
