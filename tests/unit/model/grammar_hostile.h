@@ -1,4 +1,4 @@
-/* Texts of constraints that are made to cost much, for test_grammar.c: each is written into sb with about so many bytes. */
+/* Texts of constraints that are made to cost much, for test_grammar.c: each fills sb with about `bytes` bytes. */
 #ifndef TESTS_UNIT_MODEL_GRAMMAR_HOSTILE_H
 #define TESTS_UNIT_MODEL_GRAMMAR_HOSTILE_H
 
