@@ -131,99 +131,97 @@ static void hier_make(cf_run *r, hier *h)
 
 #define UNCONST(p) ((void *)(uintptr_t)(p))
 
-/* T = 1, what */
+/* What the refusal of a resolve that was spoiled in one way says, by the number of the way. */
+static const struct {
+    sl_status st;
+    const char *field;
+} resolve_says[] = {
+    {SL_ERR_INVALID, "ascending"}, {SL_ERR_INVALID, "0..pos"},     {SL_ERR_UNSUPPORTED, "several tokens"},
+    {SL_ERR_INVALID, "page"},      {SL_ERR_EXHAUSTED, "hot_rows"}, {SL_ERR_EXHAUSTED, "miss_cap"},
+    {SL_ERR_INVALID, "sequence"},  {SL_ERR_INVALID, "position"},   {SL_ERR_INVALID, "position"},
+    {SL_ERR_INVALID, "step"},      {SL_ERR_INVALID, "step"},       {SL_ERR_UNSUPPORTED, "hot_rows"},
+    {SL_ERR_INVALID, "tail_rows"}, {SL_ERR_EXHAUSTED, "hot_rows"}, {SL_ERR_INVALID, "tail_spare"},
+    {SL_ERR_INVALID, "ld_ids"},
+};
+
+/* The lists, tokens and pages that the op reads on the device. */
+static void spoil_data(cf_run *r, hier *h, int64_t way)
+{
+    switch (way) {
+    case 0:
+        h->ids[1][2] = 10;
+        break;
+    case 1:
+        h->ids[1][5] = 100;
+        break;
+    case 2: /* a run of two waits for blocks */
+        h->seq[1] = 0;
+        h->pos[0] = 98;
+        h->p.block_need = cf_mem(r, NULL, 8);
+        h->p.block_done = cf_mem(r, NULL, 8);
+        h->p.miss_block = cf_mem(r, NULL, 4 * 12);
+        h->p.ld_blocks = 1;
+        break;
+    case 3:
+        h->pages[1][0] = -1;
+        break;
+    case 4:
+        h->ids[0][6] = 60;
+        break;
+    case 6:
+        h->seq[1] = 2;
+        break;
+    case 7:
+        h->pos[1] = 128;
+        break;
+    case 13: /* the union of two lists is longer than a list may be */
+        h->seq[1] = 0;
+        h->pos[0] = 98;
+        h->ids[1][3] = 31;
+        break;
+    default: /* its parameters are */
+        break;
+    }
+}
+
+static void spoil_params(sl_resolve_params *p, uint32_t *step, int64_t way)
+{
+    if (way == 5)
+        p->miss_cap = 11;
+    if (way == 8)
+        p->hot.max_tokens = 99;
+    if (way == 9)
+        *step = 0;
+    if (way == 10) {
+        p->policy = SL_EVICT_CLOCK;
+        *step = 1u << 31;
+    }
+    if (way == 11)
+        p->rows.hot_rows = SL_HOT_ROWS_MAX + 1;
+    if (way == 12)
+        p->rows.tail_rows = 0;
+    if (way == 14)
+        p->tail_spare = 2;
+    if (way == 15)
+        p->ld_ids = 7;
+}
+
+/* T = 1, way */
 static void resolve(cf_run *r, const int64_t *a)
 {
     hier h;
-    const char *field = "";
-    sl_status st = SL_ERR_INVALID;
+    const int64_t way = a[1];
     uint32_t step = 1;
 
     hier_make(r, &h);
-    switch (a[1]) {
-    case 0:
-        h.ids[1][2] = 10;
-        field = "ascending";
-        break;
-    case 1:
-        h.ids[1][5] = 100;
-        field = "0..pos";
-        break;
-    case 2: /* a run of two waits for blocks */
-        h.seq[1] = 0;
-        h.pos[0] = 98;
-        h.p.block_need = cf_mem(r, NULL, 8);
-        h.p.block_done = cf_mem(r, NULL, 8);
-        h.p.miss_block = cf_mem(r, NULL, 4 * 12);
-        h.p.ld_blocks = 1;
-        st = SL_ERR_UNSUPPORTED;
-        field = "several tokens";
-        break;
-    case 3:
-        h.pages[1][0] = -1;
-        field = "page";
-        break;
-    case 4:
-        h.ids[0][6] = 60;
-        st = SL_ERR_EXHAUSTED;
-        field = "hot_rows";
-        break;
-    case 5:
-        h.p.miss_cap = 11;
-        st = SL_ERR_EXHAUSTED;
-        field = "miss_cap";
-        break;
-    case 6:
-        h.seq[1] = 2;
-        field = "sequence";
-        break;
-    case 7:
-        h.pos[1] = 128;
-        field = "position";
-        break;
-    case 8:
-        h.p.hot.max_tokens = 99;
-        field = "position";
-        break;
-    case 9:
-        step = 0;
-        field = "step";
-        break;
-    case 10:
-        h.p.policy = SL_EVICT_CLOCK;
-        step = 1u << 31;
-        field = "step";
-        break;
-    case 11:
-        h.p.rows.hot_rows = SL_HOT_ROWS_MAX + 1;
-        st = SL_ERR_UNSUPPORTED;
-        field = "hot_rows";
-        break;
-    case 12:
-        h.p.rows.tail_rows = 0;
-        field = "tail_rows";
-        break;
-    case 13: /* the union of two lists is longer than a list may be */
-        h.seq[1] = 0;
-        h.pos[0] = 98;
-        h.ids[1][3] = 31;
-        st = SL_ERR_EXHAUSTED;
-        field = "hot_rows";
-        break;
-    case 14:
-        h.p.tail_spare = 2;
-        field = "tail_spare";
-        break;
-    default:
-        h.p.ld_ids = 7;
-        field = "ld_ids";
-    }
+    spoil_data(r, &h, way);
+    spoil_params(&h.p, &step, way);
     cf_put(r, UNCONST(h.p.ids), h.ids, sizeof(h.ids));
     cf_put(r, UNCONST(h.p.step), &step, 4);
     cf_put(r, UNCONST(h.t.token_seq), h.seq, sizeof(h.seq));
     cf_put(r, UNCONST(h.t.token_pos), h.pos, sizeof(h.pos));
     cf_put(r, UNCONST(h.t.host_pages), h.pages, sizeof(h.pages));
-    cf_refused(r, SL_OP_RESOLVE, &h.p, st, field);
+    cf_refused(r, SL_OP_RESOLVE, &h.p, resolve_says[way].st, resolve_says[way].field);
     cf_out(r, "ids", h.p.ids, 1, sizeof(h.ids), sizeof(h.ids), CF_BYTES, 0);
 }
 
