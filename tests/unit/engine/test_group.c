@@ -52,7 +52,8 @@ typedef struct options {
 #define DS_FP8 "tests/golden/model/ds-fp8"
 #define DS_BF16 "tests/golden/model/ds-bf16"
 #define GLM "tests/golden/model/glm-groups"
-#define V32 "deepseek_v32" /* not a checkpoint: random weights, on GPUs only */
+#define M3 "tests/golden/model/m3-vl" /* clamped experts of a model with KV heads */
+#define V32 "deepseek_v32"            /* not a checkpoint: random weights, on GPUs only */
 static const config configs[] = {
     {TINY, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 2, 0, 0, BEFORE_STEP},
     {TINY, SL_INDEX_OFFICIAL, SL_ROW_MLA_FP8, SL_BF16, SL_GRAPHS_AUTO, 3, 0, 0, BEFORE_STEP},
@@ -67,6 +68,7 @@ static const config configs[] = {
     {TINY, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 3, 60, 9, KILLED_IN_DECODE},
     {TINY, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 2, 60, 5, STOPPED_IN_PROMPT},
     {V32, SL_INDEX_OFFICIAL, SL_ROW_MLA_FP8, SL_BF16, SL_GRAPHS_AUTO, 2, 300, 0, BEFORE_STEP},
+    {M3, SL_INDEX_PLAIN, SL_ROW_GQA_F32, SL_F32, SL_GRAPHS_AUTO, 3, 60, 0, BEFORE_STEP},
 };
 
 static int32_t steps_of(const config *c)
@@ -151,11 +153,13 @@ static bool open_whole(test *t, whole *w, sl_comm *comm)
         return false;
     const sl_model_config *cfg = sl_model_get_config(w->model);
     sl_cache_dims cache = sl_engine_cache_dims(cfg, c->rows, c->index);
+    if (cfg->index_blocks.tokens)
+        eo.algorithm = &sl_algo_msa;
 
     t->vocab = cfg->vocab_size;
     eo.hot_rows = cfg->index_topk;
     if (!cg_ok(t->r,
-               sl_engine_geometry(cfg, &cache, &sl_algo_dsa, SL_LAYOUT_PAGE_FIRST,
+               sl_engine_geometry(cfg, &cache, eo.algorithm, SL_LAYOUT_PAGE_FIRST,
                                   sl_model_fingerprint(w->model), &g, &err),
                &err, "geometry"))
         return false;
