@@ -14,6 +14,7 @@
 
 #include "kernels/gqa.h"
 #include "model/tokenizer.h"
+#include "sparse/budgets.h"
 #include "tests/unit/engine/fix.h"
 #include "tests/unit/run_suite.h"
 
@@ -146,6 +147,47 @@ START_TEST(the_order_is_that_of_the_definition)
 }
 END_TEST
 
+/* Budgets: what shares one has 1 on average, no list has less than an even fifth, and duo has as many of either kind as was asked. */
+START_TEST(budgets_are_divided)
+{
+    char in[64], out[64];
+    files(in, out);
+    sl_calibrate_opts o = {.dir = MODEL,
+                           .text_path = in,
+                           .output = out,
+                           .block_tokens = BLOCK * BLOCKS,
+                           .max_tokens = 1000,
+                           .threads = 1,
+                           .budget = 16,
+                           .retrieval = 0.25};
+    for (o.method = 0; sl_budgets_methods[o.method]; o.method++) {
+        sl_calibrate_result r;
+        sl_model_config m;
+        const sl_budgets *b = NULL;
+        sl_err err = {0};
+        double all = 0;
+        int many = 0;
+        ck_assert_msg(sl_calibrate(&o, &r, &err) == SL_OK, "%s", err.text);
+        ck_assert_int_eq(sl_model_config_load(MODEL, &m, &err), SL_OK);
+        const sl_channels_model of = {m.architecture, m.n_layers,   m.n_heads, m.n_kv_heads, m.v_head_dim,
+                                      m.hidden_size,  m.vocab_size, NULL,      NULL};
+        ck_assert_msg(sl_budgets_load(out, &of, &b, &err) == SL_OK, "%s", err.text);
+        for (int l = 0; l < LAYERS; l++) {
+            const double x = (double)b->share[l * HEADS], y = (double)b->share[l * HEADS + 1];
+            many += isinf(x) + isinf(y);
+            all += isinf(x + y) ? 0 : x + y;
+            MUST(o.method == SL_BUDGETS_DUO ? (x == 0 || isinf(x)) && (y == 0 || isinf(y))
+                                            : x >= 0.2 && y >= 0.2);
+            MUST(o.method != SL_BUDGETS_HEAD || fabs(x + y - 2) < 2e-3);
+            MUST(o.method != SL_BUDGETS_LAYER || x == y);
+        }
+        MUST(o.method == SL_BUDGETS_DUO ? many == LAYERS * HEADS / 4 : fabs(all - LAYERS * HEADS) < 2e-2);
+    }
+    unlink(in);
+    unlink(out);
+}
+END_TEST
+
 static void refused(const sl_calibrate_opts *o, sl_status want, const char *says)
 {
     sl_calibrate_result r;
@@ -186,6 +228,7 @@ int main(void)
     TCase *c = tcase_create("calibrate");
     tcase_set_timeout(c, 120);
     tcase_add_test(c, the_order_is_that_of_the_definition);
+    tcase_add_test(c, budgets_are_divided);
     tcase_add_test(c, refusals);
     suite_add_tcase(s, c);
     return run_suite(s);
