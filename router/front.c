@@ -3,6 +3,7 @@
  */
 #include "router/front.h"
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,24 +159,68 @@ uint32_t sl_front_per_address(const sl_router_opts *o)
 }
 
 enum { COMPILE_WAIT_US = 2000 };
+static pthread_mutex_t compile_lock = PTHREAD_MUTEX_INITIALIZER; /* of sl_front_compiling, held for moments */
 
-/* One text compiles at a time: it takes much memory for its length, and what it takes cannot be given back before its end. A job that
- * waits for its turn looks at its guard. */
+/* Whether it is this turn now: nothing compiles, and no earlier turn waits. */
+static bool begins(sl_front_compiling *c, size_t slot)
+{
+    bool first = !c->busy;
+    for (size_t i = 0; i < SL_COUNT(c->turns); i++)
+        first = first && (!c->turns[i] || c->turns[i] >= c->turns[slot]);
+    if (first) {
+        c->busy = true;
+        c->turns[slot] = 0;
+    }
+    return first;
+}
+
+/* Waits for the turns before this one, in the order of coming: a client has few jobs on the pool, so that another one waits for few texts.
+ * CANCELLED: the job's caller has gone. */
+static sl_status take_turn(sl_front_compiling *c, sl_guard *guard, sl_err *err)
+{
+    size_t slot = 0;
+    pthread_mutex_lock(&compile_lock);
+    while (slot < SL_COUNT(c->turns) && c->turns[slot])
+        slot++;
+    SL_CHECK(slot < SL_COUNT(c->turns), "more jobs than the pool has threads");
+    c->turns[slot] = ++c->last;
+    for (;;) {
+        if (begins(c, slot)) {
+            pthread_mutex_unlock(&compile_lock);
+            return SL_OK;
+        }
+        pthread_mutex_unlock(&compile_lock);
+        usleep(COMPILE_WAIT_US);
+        sl_status st = sl_guard_check(guard, err);
+        pthread_mutex_lock(&compile_lock);
+        if (st) {
+            c->turns[slot] = 0;
+            pthread_mutex_unlock(&compile_lock);
+            return st;
+        }
+    }
+}
+
+static void end_turn(sl_front_compiling *c)
+{
+    pthread_mutex_lock(&compile_lock);
+    c->busy = false;
+    pthread_mutex_unlock(&compile_lock);
+}
+
+/* One text compiles at a time: it takes much memory for its length, and what it takes cannot be given back before its end. */
 static sl_status compile_constraint(sl_router *r, const sl_sampling *s, const char *text, sl_guard *guard,
                                     sl_err *why)
 {
-    bool *compiling = &sl_router_shared(r)->compiling;
+    sl_front_compiling *compiling = &sl_router_shared(r)->compiling;
     const uint64_t bytes = sl_grammar_bytes(s->n_grammar);
-    while (__atomic_exchange_n(compiling, true, __ATOMIC_ACQUIRE)) {
-        SL_TRY(sl_guard_check(guard, why));
-        usleep(COMPILE_WAIT_US);
-    }
+    SL_TRY(take_turn(compiling, guard, why));
     sl_status st = sl_guard_take(guard, bytes, why), kept = st;
     if (!st)
         st = sl_grammar_check(sl_router_model(r)->grammars, s->constraint, text, s->n_grammar, why);
     if (!kept)
         sl_guard_give(guard, bytes);
-    __atomic_store_n(compiling, false, __ATOMIC_RELEASE);
+    end_turn(compiling);
     return st == SL_ERR_TOO_LARGE && !kept ? SL_ERR_INVALID : st;
 }
 

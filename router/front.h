@@ -70,12 +70,18 @@ sl_status sl_front_hold_spec(sl_router *r, uint64_t *held, uint64_t bytes, const
 /* What the requests of a call hold while they run: a copy of its prompt and of its lists for each. */
 uint64_t sl_front_spec_bytes(const sl_request_spec *s);
 
+/* Whose turn it is to compile a constraint, among the jobs of the pool. */
+typedef struct sl_front_compiling {
+    bool busy;
+    uint64_t last, turns[4]; /* of those that wait, by their threads; 0: free */
+} sl_front_compiling;
+
 /* The state of budget and pool; one per router, zero at start. */
 typedef struct sl_front_shared {
     uint64_t held;    /* atomic */
     uint64_t keyless; /* by callers without a key, counted in held too */
     sl_pool pool;
-    bool compiling; /* a constraint, on a thread of the pool; atomic */
+    sl_front_compiling compiling;
 } sl_front_shared;
 sl_front_shared *sl_router_shared(sl_router *r);
 
