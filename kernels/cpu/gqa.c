@@ -155,8 +155,10 @@ static int32_t seen_block(const sl_gqa_attn_params *p, int64_t t, int32_t kv_hea
         return -1;
     const int32_t page =
         p->prompt.pages[((int64_t)list * p->kv_heads + kv_head) * p->prompt.ld + (at >> in_page)];
+    if (page < 0)
+        return -1;
     const int32_t block = (page << in_page) + (at & ((1 << in_page) - 1));
-    return page < 0 || block > pos >> p->rows.block_log2 ? -1 : block;
+    return block > pos >> p->rows.block_log2 ? -1 : block;
 }
 
 /* The same for a token that attends to everything before it, or to its pages of these. */
