@@ -298,7 +298,7 @@ START_TEST(simulation_by_plan)
 {
 #define SIM                                                                                                            \
     "simulate --generate 40 --costs simulate/costs/h200-v32.yaml --preset deepseek_v32 --set cluster.groups=decode=8 " \
-    "--prefill 2 --decode 2 "
+    "--prefill 2 --decode 8 "
     fails(SIM "--host-bytes 64M --gpu-bytes 139G", 1, "the plan refuses a host store");
     fails(SIM "--host-bytes 64G --gpu-bytes 90G", 1, "--gpu-bytes, with decode.max_batch 64");
     fails("simulate --generate 5 --costs simulate/costs/h200-v32.yaml --gpu-bytes 1G --preset nothing", 1,
