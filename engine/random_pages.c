@@ -182,7 +182,8 @@ void sl_random_pages_fill(const sl_random_pages *f, sl_arena *arena, int32_t pag
                 continue;
             if (p == SL_CACHE_ROWS)
                 fill_rows(f, &h, page, l);
-            else if (g->shape.planes[p].role == SL_PLANE_INDEX)
+            else if (g->shape.planes[p].role == SL_PLANE_INDEX &&
+                     g->shape.planes[p].unit_tokens == SL_PAGE_TOKENS)
                 fill_index(g, p, h.base + (int64_t)page * h.page_stride, &state);
             else
                 fill_meta(&g->shape.planes[p], &h, page, &state);
