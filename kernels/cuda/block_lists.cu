@@ -29,7 +29,8 @@ __device__ static inline uint64_t rank_of(const sl_block_lists_params &p, const 
     const int64_t first = (int64_t)b * p.block_tokens, end = first + p.block_tokens;
     const bool forced = first < p.sinks || (p.recent > 0 && end > (int64_t)pos + 1 - p.recent);
 
-    return (uint64_t)(forced ? 0xffffffffu : score_key(scores[b])) << 32 | (0xffffffffu - (uint32_t)b);
+    /* below ~0, with which worst_of() begins, also for a forced block 0 */
+    return (uint64_t)(forced ? 0xffffffffu : score_key(scores[b])) << 32 | (0xfffffffeu - (uint32_t)b);
 }
 
 __device__ static inline uint64_t block_max(uint64_t v, uint64_t *part)

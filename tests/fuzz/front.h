@@ -6,6 +6,7 @@
 #define SL_TESTS_FUZZ_FRONT_H
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -51,7 +52,17 @@ static inline int fuzz_front_connect(const sl_front *front)
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)front->c->port(front))};
     inet_pton(AF_INET, "127.0.0.1", &a.sin_addr);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a)) {
+    while (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a)) {
+        if (errno ==
+            EINTR) { /* a signal of the fuzzer's own clock; the kernel still makes that connection, which is not used */
+            close(fd);
+            fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            continue;
+        }
+        close(fd);
+        fd = -1;
+    }
+    if (fd < 0) {
         perror("connection to the front");
         abort();
     }
