@@ -65,6 +65,7 @@ typedef struct decode_double {
     int batches;      /* calls with messages that were gathered */
     sl_stamp since;   /* of the last one that was sent as a batch */
     int n_said, seen; /* the test has not yet read said[seen..n_said) */
+    int n_joined;     /* how often requests joined the batch, which traces are told */
     int fences;
     sl_writer fenced; /* of the last fence */
     int reader_fences;

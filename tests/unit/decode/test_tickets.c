@@ -53,8 +53,10 @@ START_TEST(from_reserve_to_done)
     ck_assert(dd_checked(&x, 0));
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_TOKENS, 1)->first_index, 0);
     ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_WAITING);
+    ck_assert_int_eq(x.n_joined, 0);
     ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
     ck_assert(worked);
+    ck_assert_int_eq(x.n_joined, 1);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_TOKENS, 1)->first_index, 1);
     ck_assert_int_eq(dd_ticket(&x, 1)->state, SL_TICKET_RUNNING);
     ck_assert_int_eq(dd_step(&x, &worked), SL_OK);

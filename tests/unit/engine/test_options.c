@@ -2,7 +2,7 @@
  * Options and pages: for every option of every algorithm, the bytes of the pages of one request change with its value exactly
  * when its row says so (SL_OPTION_PAGES), and then its stamp does, too, so pages of two values never match. The values are
  * generated from the tables; budgets are first made small enough to matter for a request of some hundred tokens. Options that
- * only a file can change are in test_choose.c (double_sparsity).
+ * name a file are in test_choose.c (double_sparsity) and tests/unit/sparse/test_budgets.c.
  */
 #include <check.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ static const char *const small[][2] = {
     {"gqa_reduction", "softmax"}, /* list_mass needs it */
 };
 
-/* Doubled, halved, of 0 a half, or the next name; of types not f32, which `auto` stands for with rows of f32. */
+/* Doubled, halved, of 0 a tenth, or the next name; of types not f32, which `auto` stands for with rows of f32. */
 static void other_value(const sl_option *o, double v, char *text, size_t cap)
 {
     const char *const *names = sl_option_names(o);
@@ -43,7 +43,7 @@ static void other_value(const sl_option *o, double v, char *text, size_t cap)
                  : names[(int)v + 1]       ? names[(int)v + 1]
                                            : names[0]);
     else if (o->type == SL_OPTION_FLOAT)
-        snprintf(text, cap, "%g", v > 1 ? 4 * v : v > 0 ? v / 2 : 0.5);
+        snprintf(text, cap, "%g", v > 1 ? 4 * v : v > 0 ? v / 2 : 0.1);
     else if (!strcmp(o->name, "kernel_size"))
         snprintf(text, cap, "%d", (int)v == 5 ? 1 : 5);
     else
@@ -101,7 +101,7 @@ static void find_cases(void)
     } all[CASES_MAX];
     for (const sl_algo_desc *const *a = sl_algo_registry(); *a; a++)
         for (size_t i = 0; (*a)->options && *a != &sl_algo_double_sparsity && i < (*a)->options->n; i++)
-            if (n_cases < CASES_MAX)
+            if (n_cases < CASES_MAX && (*a)->options->rows[i].type != SL_OPTION_TEXT)
                 all[n_cases].a = *a, all[n_cases++].row = i;
     cases = (const void *)all;
 }

@@ -14,8 +14,8 @@ enum { PAGES = 3, LAYERS = 3, MARK = 0xa5 };
 static const struct {
     const char *rows;
     int32_t latent, rope, kv_heads, head_dim;
-} kinds[] = {{"mla_f32", 24, 8, 0, 0},     {"mla_bf16", 32, 16, 0, 0},  {"mla_fp8", 512, 64, 0, 0}, {"gqa_f32", 0, 0, 1, 20},
-             {"gqa_bf16", 0, 0, 3, 16},    {"gqa_fp8", 0, 0, 2, 64}};
+} kinds[] = {{"mla_f32", 24, 8, 0, 0}, {"mla_bf16", 32, 16, 0, 0}, {"mla_fp8", 512, 64, 0, 0},
+             {"gqa_f32", 0, 0, 1, 20}, {"gqa_bf16", 0, 0, 3, 16},  {"gqa_fp8", 0, 0, 2, 64}};
 static const struct {
     int32_t dim, unit, block;
     sl_index_format format;
@@ -91,7 +91,8 @@ START_TEST(a_page_is_filled_and_nothing_else)
     memset(base, (uint8_t)~MARK, o.bytes);
     sl_random_pages_fill(&f, arena, 1);
     for (uint64_t i = 0; i < o.bytes; i++)
-        ck_assert_msg(!mine[i] || base[i] == first[i], "byte %lu of %lu of the page was not filled", i, o.bytes);
+        ck_assert_msg(!mine[i] || base[i] == first[i], "byte %lu of %lu of the page was not filled", i,
+                      o.bytes);
     sl_random_pages_close(&f);
     sl_arena_destroy(arena);
     free(mine);
