@@ -382,7 +382,7 @@ static sl_status f_submit(void *impl, sl_step_item *items, int32_t n, sl_err *er
         open |= is_late(&items[k]);
     f->in_flight++;
     fake_flight *t = last_flight(f);
-    *t = (fake_flight){items, n, open, calloc((size_t)n, sizeof *t->out)};
+    *t = (fake_flight){items, n, open, calloc(n > 0 ? (size_t)n : 1, sizeof *t->out)};
     for (int32_t k = 0; k < n; k++) {
         ((fake_seq *)(void *)items[k].seq)->flying++;
         if (!items[k].sample)
