@@ -5,6 +5,7 @@ A Cluster is one run of `mpirun … sluice serve`; a Process is one `sluice rout
 whichever process is their parent. Every wait has a limit that ends what hangs; it is long enough for a slow machine.
 """
 
+import collections
 import concurrent.futures
 import functools
 import json
@@ -106,16 +107,22 @@ class Leftovers:
 # ---- small things ----
 
 
+GIVEN = collections.deque(maxlen=512)  # ports of late; whoever got one may not have bound it yet
+
+
 def free_ports(n):
-    """A port p such that p .. p + n - 1 are free now."""
+    """A port p such that p .. p + n - 1 are free now, and were not given to somebody else just now."""
     for _ in range(200):
         first = random.randrange(20000, 32000)
         held = []
+        if any(port in GIVEN for port in range(first, first + n)):
+            continue
         try:
             for port in range(first, first + n):
                 s = socket.socket()
                 held.append(s)
                 s.bind(("127.0.0.1", port))
+            GIVEN.extend(range(first, first + n))
             return first
         except OSError:
             pass
