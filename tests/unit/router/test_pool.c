@@ -73,7 +73,8 @@ static uint64_t cpu_ns(sl_pool_job_id k)
 static bool idle(void)
 {
     const sl_front_shared *s = sl_router_shared(h.r);
-    return !s->pool.running && !s->pool.waiting && !s->held && !h.r->requests.active;
+    return !s->pool.running && !s->pool.waiting && !__atomic_load_n(&s->held, __ATOMIC_RELAXED) &&
+           !h.r->requests.active;
 }
 
 static void drain(int fd)
