@@ -116,7 +116,7 @@ void rpc_tokenizer_more(rpc_call *c)
     const rpc_archive *a = c->g->archive;
     reader *d = c->user;
     bool ok = true;
-    if (!d || !a || a->making || !a->zip) /* while it is made, the rest of it is the pool's */
+    if (!d || !a || a->making || !a->zip) /* while it is made, its other fields are the pool's */
         return;
     while (ok && d->sent < a->len && h2_stream_waiting(c->s) < RPC_ROOM_BYTES) {
         C(GetTokenizerChunk) k = SMG__GRPC__COMMON__GET_TOKENIZER_CHUNK__INIT;
