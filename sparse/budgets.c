@@ -3,14 +3,12 @@
 
 #include <errno.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "sparse/algorithm.h"
 #include "sparse/calibrated.h"
 
@@ -94,7 +92,7 @@ static sl_status check_sizes(const sl_channels_model *m, const char *name, sl_er
 }
 
 static sl_status read_table(const json_t *doc, const char *name, const sl_channels_model *m, bool *said,
-                            sl_budgets **out, sl_err *err)
+                            void **out, sl_err *err)
 {
     sl_budgets *b = NULL;
     int64_t version = 0;
@@ -120,70 +118,35 @@ static sl_status read_table(const json_t *doc, const char *name, const sl_channe
     return SL_OK;
 }
 
-sl_status sl_budgets_parse(const char *text, size_t n, const char *name, const sl_channels_model *m,
-                           sl_budgets **out, sl_err *err)
+static bool same_table(const void *first, const void *second)
 {
-    json_t *doc = NULL;
-    bool said;
-    SL_TRY(sl_json_parse(text, n, name, &doc, err));
-    sl_status st = read_table(doc, name, m, &said, out, err);
-    json_decref(doc);
-    return st;
-}
-
-typedef struct loaded {
-    struct loaded *next;
-    sl_budgets *table;
-} loaded;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static loaded *all; /* under the lock */
-
-static bool same_table(const sl_budgets *a, const sl_budgets *b)
-{
+    const sl_budgets *a = first, *b = second;
     return a->hash == b->hash && a->n_layers == b->n_layers && a->kv_heads == b->kv_heads &&
            memcmp(a->share, b->share, entries(a) * sizeof *a->share) == 0;
 }
 
-/* The loaded table with the contents of b, which is freed if it is not needed. */
-static const sl_budgets *keep(sl_budgets *b)
+static void free_table(void *table)
 {
-    loaded *n = malloc(sizeof *n);
-    const sl_budgets *kept = NULL;
-    pthread_mutex_lock(&lock);
-    for (const loaded *l = all; l && !kept; l = l->next)
-        if (same_table(l->table, b))
-            kept = l->table;
-    if (!kept && n) {
-        *n = (loaded){.next = all, .table = b};
-        all = n, n = NULL;
-        kept = b;
-    }
-    pthread_mutex_unlock(&lock);
-    free(n);
-    if (kept != b)
-        sl_budgets_free(b);
-    return kept;
+    sl_budgets_free(table);
 }
+
+static const sl_calibrated_kind kind = {
+    .max_bytes = MAX_FILE, .read = read_table, .same = same_table, .free = free_table};
 
 sl_status sl_budgets_load(const char *path, const sl_channels_model *m, const sl_budgets **out, sl_err *err)
 {
-    json_t *doc = NULL;
-    sl_budgets *b = NULL;
-    bool said;
-    SL_TRY(sl_json_load(path, MAX_FILE, &doc, err));
-    sl_status st = read_table(doc, path, m, &said, &b, err);
-    json_decref(doc);
-    SL_TRY(st);
-    const sl_budgets *kept = keep(b);
-    if (!kept)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    if (!said && kept == b) /* once for each table */
-        sl_log(
-            SL_LOG_WARN, "sparse", "calibration",
-            "file=\"%s\" reason=\"it does not say for which weights it was made, so only its shape was compared\"",
-            path);
-    *out = kept;
+    const void *table;
+    SL_TRY(sl_calibrated_load(&kind, path, m, &table, err));
+    *out = table;
+    return SL_OK;
+}
+
+sl_status sl_budgets_parse(const char *text, size_t n, const char *name, const sl_channels_model *m,
+                           sl_budgets **out, sl_err *err)
+{
+    void *table;
+    SL_TRY(sl_calibrated_parse(&kind, text, n, name, m, &table, err));
+    *out = table;
     return SL_OK;
 }
 

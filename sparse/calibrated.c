@@ -1,10 +1,13 @@
 /* What every calibration file says of its model. See calibrated.h. */
 #include "sparse/calibrated.h"
 
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
+#include "base/log.h"
 
 static sl_status same_number(const json_t *doc, const char *name, const char *key, int32_t mine, bool must,
                              sl_err *err)
@@ -77,4 +80,70 @@ void sl_calibrated_put(FILE *f, const sl_channels_model *m, const char *name)
     const uint64_t print = m->print ? m->print(m->print_ctx) : 0;
     if (print)
         fprintf(f, "\"model_print\": \"%016llx\",\n", (unsigned long long)print);
+}
+
+/* ---- loading ---- */
+
+typedef struct loaded {
+    struct loaded *next;
+    const sl_calibrated_kind *kind;
+    void *table;
+} loaded;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static loaded *all; /* under the lock */
+
+/* The loaded table with the contents of t, which is freed if it is not needed. NULL: out of memory. */
+static const void *keep(const sl_calibrated_kind *k, void *t)
+{
+    loaded *n = malloc(sizeof *n);
+    const void *kept = NULL;
+    pthread_mutex_lock(&lock);
+    for (const loaded *l = all; l && !kept; l = l->next)
+        if (l->kind == k && k->same(l->table, t))
+            kept = l->table;
+    if (!kept && n) {
+        *n = (loaded){.next = all, .kind = k, .table = t};
+        all = n, n = NULL;
+        kept = t;
+    }
+    pthread_mutex_unlock(&lock);
+    free(n);
+    if (kept != t)
+        k->free(t);
+    return kept;
+}
+
+sl_status sl_calibrated_load(const sl_calibrated_kind *k, const char *path, const sl_channels_model *m,
+                             const void **out, sl_err *err)
+{
+    json_t *doc = NULL;
+    void *t = NULL;
+    bool said = false;
+    SL_TRY(sl_json_load(path, k->max_bytes, &doc, err));
+    sl_status st = k->read(doc, path, m, &said, &t, err);
+    json_decref(doc);
+    SL_TRY(st);
+    const void *kept = keep(k, t);
+    if (!kept)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    if (!said && kept == t) /* once for each table */
+        sl_log(
+            SL_LOG_WARN, "sparse", "calibration",
+            "file=\"%s\" reason=\"it does not say for which weights it was made, so only its shape was compared; "
+            "sluice calibrate makes one that does\"",
+            path);
+    *out = kept;
+    return SL_OK;
+}
+
+sl_status sl_calibrated_parse(const sl_calibrated_kind *k, const char *text, size_t n, const char *name,
+                              const sl_channels_model *m, void **out, sl_err *err)
+{
+    json_t *doc = NULL;
+    bool said;
+    SL_TRY(sl_json_parse(text, n, name, &doc, err));
+    sl_status st = k->read(doc, name, m, &said, out, err);
+    json_decref(doc);
+    return st;
 }

@@ -2,14 +2,12 @@
 #include "sparse/channels.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "sparse/calibrated.h"
 
 enum { MAX_LAYERS = 4096, MAX_HEADS = 1024, MAX_DIM = 1024, MAX_FILE = 256 << 20, WHERE = 512 };
@@ -207,7 +205,7 @@ static sl_status check_sizes(const sl_channels_model *m, const char *name, sl_er
 }
 
 static sl_status read_table(const json_t *doc, const char *name, const sl_channels_model *m, bool *said,
-                            sl_channels **out, sl_err *err)
+                            void **out, sl_err *err)
 {
     char key[64];
     sl_channels *c = NULL;
@@ -228,72 +226,36 @@ static sl_status read_table(const json_t *doc, const char *name, const sl_channe
     return SL_OK;
 }
 
-sl_status sl_channels_parse(const char *text, size_t n, const char *name, const sl_channels_model *m,
-                            sl_channels **out, sl_err *err)
+static bool same_table(const void *first, const void *second)
 {
-    json_t *doc = NULL;
-    bool said;
-    SL_TRY(sl_json_parse(text, n, name, &doc, err));
-    sl_status st = read_table(doc, name, m, &said, out, err);
-    json_decref(doc);
-    return st;
-}
-
-typedef struct loaded {
-    struct loaded *next;
-    sl_channels *table;
-} loaded;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static loaded *all; /* under the lock */
-
-static bool same_table(const sl_channels *a, const sl_channels *b)
-{
+    const sl_channels *a = first, *b = second;
     const size_t n = (size_t)a->n_layers * (size_t)a->kv_heads * (size_t)a->count * sizeof *a->of;
     return a->hash == b->hash && a->n_layers == b->n_layers && a->kv_heads == b->kv_heads &&
            a->head_dim == b->head_dim && a->count == b->count && memcmp(a->of, b->of, n) == 0;
 }
 
-/* The loaded table with the contents of c, which is freed if it is not needed. */
-static const sl_channels *keep(sl_channels *c)
+static void free_table(void *table)
 {
-    loaded *n = malloc(sizeof *n);
-    const sl_channels *kept = NULL;
-    pthread_mutex_lock(&lock);
-    for (const loaded *l = all; l && !kept; l = l->next)
-        if (same_table(l->table, c))
-            kept = l->table;
-    if (!kept && n) {
-        *n = (loaded){.next = all, .table = c};
-        all = n, n = NULL;
-        kept = c;
-    }
-    pthread_mutex_unlock(&lock);
-    free(n);
-    if (kept != c)
-        sl_channels_free(c);
-    return kept;
+    sl_channels_free(table);
 }
+
+static const sl_calibrated_kind kind = {
+    .max_bytes = MAX_FILE, .read = read_table, .same = same_table, .free = free_table};
 
 sl_status sl_channels_load(const char *path, const sl_channels_model *m, const sl_channels **out, sl_err *err)
 {
-    json_t *doc = NULL;
-    sl_channels *c = NULL;
-    bool said;
-    SL_TRY(sl_json_load(path, MAX_FILE, &doc, err));
-    sl_status st = read_table(doc, path, m, &said, &c, err);
-    json_decref(doc);
-    SL_TRY(st);
-    const sl_channels *kept = keep(c);
-    if (!kept)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    if (!said && kept == c) /* once for each table */
-        sl_log(
-            SL_LOG_WARN, "sparse", "calibration",
-            "file=\"%s\" reason=\"it does not say for which weights it was made, so only its shape was compared; "
-            "sluice calibrate makes one that does\"",
-            path);
-    *out = kept;
+    const void *table;
+    SL_TRY(sl_calibrated_load(&kind, path, m, &table, err));
+    *out = table;
+    return SL_OK;
+}
+
+sl_status sl_channels_parse(const char *text, size_t n, const char *name, const sl_channels_model *m,
+                            sl_channels **out, sl_err *err)
+{
+    void *table;
+    SL_TRY(sl_calibrated_parse(&kind, text, n, name, m, &table, err));
+    *out = table;
     return SL_OK;
 }
 
