@@ -1,6 +1,7 @@
 /* Steps that families share; see steps.h. */
 #include "model/steps.h"
 
+#include "kernels/streams.h"
 #include "kernels/synth.h"
 
 sl_status sl_pass_run(const sl_pass *p, sl_op op, const void *params)
@@ -40,6 +41,20 @@ sl_linear_params sl_pass_chain(const sl_pass *p, const void *x, const sl_weight 
 sl_status sl_pass_linear(const sl_pass *p, const void *x, const sl_weight *w, void *out)
 {
     return sl_pass_linear_as(p, x, w->in, w, out, w->out, p->act);
+}
+
+sl_status sl_pass_streams_add(sl_pass *p, void *streams, const void *y, const float *post, const float *comb)
+{
+    sl_streams_add_params a = {.streams = streams,
+                               .y = y,
+                               .post = post,
+                               .comb = comb,
+                               .tokens = p->tokens,
+                               .dim = p->c->hidden_size,
+                               .count = p->c->streams.count,
+                               .act = p->act};
+    p->pending = false;
+    return sl_pass_run(p, SL_OP_STREAMS_ADD, &a);
 }
 
 sl_status sl_pass_norm(const sl_pass *p, void *x, const void *add, const sl_weight *w, float eps,

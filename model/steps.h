@@ -45,6 +45,11 @@ sl_status sl_pass_linear_as(const sl_pass *p, const void *x, int32_t ld_x, const
                             int32_t ld_out, sl_dtype out_dtype);
 /* out = x * w, rows dense, in the activations' dtype. */
 sl_status sl_pass_linear(const sl_pass *p, const void *x, const sl_weight *w, void *out);
+
+/* Adds y [T][hidden_size] to the parallel residual streams [T][C][hidden_size], as SL_OP_STREAMS_ADD does (kernels/streams.h): comb
+ * mixes the streams first, post has a gate for each. NULL: they are not mixed, or every one gets y as it is. Nothing is pending
+ * afterwards. */
+sl_status sl_pass_streams_add(sl_pass *p, void *streams, const void *y, const float *post, const float *comb);
 /* x += add (unless NULL); out = rmsnorm(x) * w, rows of w->out values. */
 sl_status sl_pass_norm(const sl_pass *p, void *x, const void *add, const sl_weight *w, float eps,
                        int32_t tokens, void *out);

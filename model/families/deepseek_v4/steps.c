@@ -44,16 +44,7 @@ static sl_status collapse(sl_pass *p, const sl_weight *fn, bool block)
 static sl_status add(sl_pass *p, const void *y, bool block)
 {
     const sl_v4_workspace *own = p->ws->own;
-    sl_streams_add_params a = {.streams = own->streams,
-                               .y = y,
-                               .post = block ? own->post : NULL,
-                               .comb = block ? own->comb : NULL,
-                               .tokens = p->tokens,
-                               .dim = p->c->hidden_size,
-                               .count = p->c->streams.count,
-                               .act = p->act};
-    p->pending = false;
-    return sl_pass_run(p, SL_OP_STREAMS_ADD, &a);
+    return sl_pass_streams_add(p, own->streams, y, block ? own->post : NULL, block ? own->comb : NULL);
 }
 
 static sl_status step_begin(sl_pass *p)

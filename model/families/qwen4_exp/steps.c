@@ -117,15 +117,7 @@ static sl_status mix(sl_pass *p, const sl_weight *w, bool end, void *out)
 static sl_status add(sl_pass *p, const void *y, const float *post)
 {
     const sl_qwen4_workspace *own = p->ws->own;
-    sl_streams_add_params a = {.streams = own->streams,
-                               .y = y,
-                               .post = post,
-                               .tokens = p->tokens,
-                               .dim = p->c->hidden_size,
-                               .count = p->c->streams.count,
-                               .act = p->act};
-    p->pending = false;
-    return sl_pass_run(p, SL_OP_STREAMS_ADD, &a);
+    return sl_pass_streams_add(p, own->streams, y, post, NULL);
 }
 
 static sl_status step_begin(sl_pass *p)
