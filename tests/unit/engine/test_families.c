@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fix.h"
-#include "model/safetensors.h"
+#include "golden.h"
 #include "tests/unit/run_suite.h"
 
 #define GOLDEN "tests/golden/model/"
@@ -17,7 +16,7 @@
 static const char *const cases[] = {GOLDEN "hy4-share", GOLDEN "hy4-halves", GOLDEN "axk2-light",
                                     GOLDEN "axk2-groups"};
 
-enum { CONTEXT = 256, GREEDY = 64, DECODED = 40 };
+enum { CONTEXT = 256, GREEDY = GOLDEN_GREEDY, DECODED = 40 };
 
 typedef struct way {
     int32_t chunk, hot_rows;
@@ -40,27 +39,6 @@ static void open_case(fix *f, const char *dir, const way *w)
                   .hot_rows = w->hot_rows,
                   .tail_rows = 2};
     fix_open(f, &o);
-}
-
-/* The longest prompt of a golden, and the greedy tokens after it. */
-static void read_text(const char *dir, fix_text *t)
-{
-    char path[256], name[32];
-    sl_safetensors *g;
-    sl_err err = {0};
-    const sl_st_tensor *ids = NULL, *greedy = NULL, *next;
-    snprintf(path, sizeof path, "%s/golden.safetensors", dir);
-    ck_assert_msg(sl_st_open(path, &g, &err) == SL_OK, "%s", err.text);
-    for (int i = 0; snprintf(name, sizeof name, "p%d.ids", i) > 0 && (next = sl_st_find(g, name)); i++) {
-        ids = next;
-        snprintf(name, sizeof name, "p%d.greedy", i);
-        greedy = sl_st_find(g, name);
-    }
-    ck_assert(ids && greedy && greedy->shape[0] == GREEDY);
-    *t = (fix_text){.n = (int32_t)ids->shape[0]};
-    memcpy(t->ids, ids->data, (size_t)t->n * 4);
-    memcpy(t->ids + t->n, greedy->data, GREEDY * 4);
-    sl_st_close(g);
 }
 
 /* Hashes of the logits after the prompt and after each token that follows it; the sequence becomes hierarchical after the prompt. */
@@ -95,7 +73,7 @@ START_TEST(bits_do_not_depend_on_the_way)
     sl_row_format format = rows[_i % (int)SL_COUNT(rows)];
     sl_key first[DECODED + 1], now[DECODED + 1];
     fix_text t;
-    read_text(dir, &t);
+    golden_read_last(dir, &t);
     for (size_t i = 0; i < SL_COUNT(ways); i++) {
         fix f;
         way w = ways[i];

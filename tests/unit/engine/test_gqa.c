@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fix.h"
-#include "model/safetensors.h"
+#include "golden.h"
 #include "strategies.h"
 #include "tests/unit/run_suite.h"
 
@@ -23,7 +22,7 @@ static const char *const cases[] = {
 };
 static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
 
-enum { CONTEXT = 256, GREEDY = 64 };
+enum { CONTEXT = 256, GREEDY = GOLDEN_GREEDY };
 
 static void open_case(fix *f, const char *dir, sl_row_format rows, int threads)
 {
@@ -41,46 +40,19 @@ static void open_case(fix *f, const char *dir, sl_row_format rows, int threads)
     fix_open(f, &o);
 }
 
-static sl_safetensors *open_golden(const char *dir)
-{
-    char path[256];
-    sl_safetensors *g;
-    sl_err err = {0};
-    snprintf(path, sizeof path, "%s/golden.safetensors", dir);
-    ck_assert_msg(sl_st_open(path, &g, &err) == SL_OK, "%s", err.text);
-    return g;
-}
-
-static const sl_st_tensor *part(const sl_safetensors *g, int i, const char *what)
-{
-    char name[64];
-    snprintf(name, sizeof name, "p%d.%s", i, what);
-    return sl_st_find(g, name);
-}
-
-/* The prompt of a golden, and the greedy tokens after it. */
-static void read_text(const sl_safetensors *g, int i, fix_text *t)
-{
-    const sl_st_tensor *ids = part(g, i, "ids"), *greedy = part(g, i, "greedy");
-    ck_assert(ids && greedy && greedy->shape[0] == GREEDY);
-    *t = (fix_text){.n = (int32_t)ids->shape[0]};
-    memcpy(t->ids, ids->data, (size_t)t->n * 4);
-    memcpy(t->ids + t->n, greedy->data, GREEDY * 4);
-}
-
 START_TEST(equals_transformers)
 {
     fix f;
     open_case(&f, cases[_i], SL_ROW_GQA_F32, 1);
-    sl_safetensors *g = open_golden(cases[_i]);
+    sl_safetensors *g = golden_open(cases[_i]);
     double worst = 0;
     int prompts = 0;
-    for (; part(g, prompts, "ids"); prompts++) {
+    for (; golden_part(g, prompts, "ids"); prompts++) {
         fix_run r = {0};
         fix_text want;
-        read_text(g, prompts, &want);
+        golden_read(g, prompts, &want);
         fix_text t = want;
-        const float *golden = part(g, prompts, "logits")->data;
+        const float *golden = golden_part(g, prompts, "logits")->data;
         fix_seq_open(&f, &r, SL_RESIDENT, 0, t.n + GREEDY);
         const float *logits = fix_feed(&f, &r, &t, t.n, 48);
         for (int32_t v = 0; v < f.cfg->vocab_size; v++)
@@ -131,13 +103,10 @@ START_TEST(bits_do_not_depend_on_the_way)
     } ways[] = {{CONTEXT, false, 1}, {1, false, 1}, {7, false, 2}, {64, true, 1}};
     const char *dir = cases[_i / (int)SL_COUNT(formats)];
     sl_row_format rows = formats[_i % (int)SL_COUNT(formats)];
-    sl_safetensors *g = open_golden(dir);
+    sl_safetensors *g = golden_open(dir);
     sl_key first[GREEDY + 1], now[GREEDY + 1];
     fix_text t;
-    int last = 0;
-    while (part(g, last + 1, "ids"))
-        last++;
-    read_text(g, last, &t);
+    golden_read(g, golden_last(g), &t);
     for (size_t w = 0; w < SL_COUNT(ways); w++) {
         fix f;
         open_case(&f, dir, rows, ways[w].threads);

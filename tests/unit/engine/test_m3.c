@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fix.h"
-#include "model/safetensors.h"
+#include "golden.h"
 #include "tests/unit/run_suite.h"
 
 #define GOLDEN "tests/golden/model/"
@@ -24,7 +23,7 @@ static const struct {
 } cases[] = {{GOLDEN "m3-vl", 48}, {GOLDEN "m3-text", 72}, {GOLDEN "m3-128", 256}, {GOLDEN "m3-lists", 20}};
 static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
 
-enum { CONTEXT = 704, GREEDY = 64 };
+enum { CONTEXT = 704, GREEDY = GOLDEN_GREEDY };
 
 typedef struct way {
     int32_t chunk, more_hot, threads;
@@ -47,42 +46,15 @@ static void open_case(fix *f, int i, sl_row_format rows, const way *w)
     fix_open(f, &o);
 }
 
-static sl_safetensors *open_golden(int i)
-{
-    char path[256];
-    sl_safetensors *g;
-    sl_err err = {0};
-    snprintf(path, sizeof path, "%s/golden.safetensors", cases[i].dir);
-    ck_assert_msg(sl_st_open(path, &g, &err) == SL_OK, "%s", err.text);
-    return g;
-}
-
-static const sl_st_tensor *part(const sl_safetensors *g, int i, const char *what)
-{
-    char name[64];
-    snprintf(name, sizeof name, "p%d.%s", i, what);
-    return sl_st_find(g, name);
-}
-
-/* The prompt of a golden, and the greedy tokens after it. */
-static void read_text(const sl_safetensors *g, int i, fix_text *t)
-{
-    const sl_st_tensor *ids = part(g, i, "ids"), *greedy = part(g, i, "greedy");
-    ck_assert(ids && greedy && greedy->shape[0] == GREEDY);
-    *t = (fix_text){.n = (int32_t)ids->shape[0]};
-    memcpy(t->ids, ids->data, (size_t)t->n * 4);
-    memcpy(t->ids + t->n, greedy->data, GREEDY * 4);
-}
-
 static double answer_prompt(fix *f, const sl_safetensors *g, int prompt, const way *w)
 {
     fix_run r = {0};
     fix_text want;
     sl_err err = {0};
     double worst = 0;
-    read_text(g, prompt, &want);
+    golden_read(g, prompt, &want);
     fix_text t = want;
-    const float *golden = part(g, prompt, "logits")->data;
+    const float *golden = golden_part(g, prompt, "logits")->data;
     fix_seq_open(f, &r, SL_RESIDENT, 0, t.n + GREEDY);
     const float *logits = fix_feed(f, &r, &t, t.n, w->chunk);
     for (int32_t v = 0; v < f->cfg->vocab_size; v++)
@@ -109,10 +81,10 @@ START_TEST(equals_transformers)
     fix f;
     open_case(&f, i, SL_ROW_GQA_F32, w);
     ck_assert_int_eq(f.cfg->index_topk, cases[i].topk);
-    sl_safetensors *g = open_golden(i);
+    sl_safetensors *g = golden_open(cases[i].dir);
     double worst = 0;
     int prompts = 0;
-    for (; part(g, prompts, "ids"); prompts++)
+    for (; golden_part(g, prompts, "ids"); prompts++)
         worst = fmax(worst, answer_prompt(&f, g, prompts, w));
     printf("%s: %d prompts, largest difference %.2g\n", cases[i].dir, prompts, worst);
     ck_assert_int_ge(prompts, 3);
@@ -145,13 +117,13 @@ START_TEST(bits_do_not_depend_on_the_way)
         {CONTEXT, 0, 1, false}, {1, 0, 1, false}, {7, 0, 2, false}, {64, 0, 1, true}, {33, 64, 2, true}};
     const int i = _i / (int)SL_COUNT(formats);
     const sl_row_format rows = formats[_i % (int)SL_COUNT(formats)];
-    sl_safetensors *g = open_golden(i);
+    sl_safetensors *g = golden_open(cases[i].dir);
     sl_key first[GREEDY + 1], now[GREEDY + 1];
     fix_text t;
     int prompt = 0;
-    while (part(g, prompt + 1, "ids") && part(g, prompt + 1, "ids")->shape[0] <= 200)
+    while (golden_part(g, prompt + 1, "ids") && golden_part(g, prompt + 1, "ids")->shape[0] <= 200)
         prompt++;
-    read_text(g, prompt, &t);
+    golden_read(g, prompt, &t);
     for (size_t w = 0; w < SL_COUNT(ways); w++) {
         fix f;
         open_case(&f, i, rows, &ways[w]);

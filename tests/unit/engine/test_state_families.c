@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fix.h"
+#include "golden.h"
 #include "kvstore/snapshot.h"
 #include "model/safetensors.h"
 #include "tests/unit/model/checkpoint_tools.h"
@@ -18,7 +18,7 @@
 #define GOLDEN "tests/golden/model/"
 #define TOLERANCE 1e-4
 
-enum { CONTEXT = 256, GREEDY = 64, DECODED = 40, HOT = 40 };
+enum { CONTEXT = 256, GREEDY = GOLDEN_GREEDY, DECODED = 40, HOT = 40 };
 
 static const struct {
     const char *dir;
@@ -44,38 +44,6 @@ static void open_case(fix *f, int i, int format, int threads)
     fix_open(f, &o);
 }
 
-static const sl_st_tensor *part(const sl_safetensors *g, int i, const char *what)
-{
-    char name[64];
-    snprintf(name, sizeof name, "p%d.%s", i, what);
-    return sl_st_find(g, name);
-}
-
-static sl_safetensors *open_golden(const char *dir)
-{
-    char path[256];
-    sl_safetensors *g;
-    sl_err err = {0};
-    snprintf(path, sizeof path, "%s/golden.safetensors", dir);
-    ck_assert_msg(sl_st_open(path, &g, &err) == SL_OK, "%s", err.text);
-    return g;
-}
-
-/* The prompt of a golden, and the greedy tokens after it; prompts = -1: the last one. */
-static void read_text(const char *dir, int i, fix_text *t)
-{
-    sl_safetensors *g = open_golden(dir);
-    while (i < 0 && part(g, -i, "ids"))
-        i--;
-    i = i < 0 ? -i - 1 : i;
-    const sl_st_tensor *ids = part(g, i, "ids"), *greedy = part(g, i, "greedy");
-    ck_assert(ids && greedy && greedy->shape[0] == GREEDY);
-    *t = (fix_text){.n = (int32_t)ids->shape[0]};
-    memcpy(t->ids, ids->data, (size_t)t->n * 4);
-    memcpy(t->ids + t->n, greedy->data, GREEDY * 4);
-    sl_st_close(g);
-}
-
 static double difference(const float *a, const float *b, int32_t n)
 {
     double worst = 0;
@@ -90,9 +58,9 @@ static double check_prompt(fix *f, const sl_safetensors *g, int i)
     fix_run r = {0};
     fix_text want, t;
     const int32_t vocab = f->cfg->vocab_size;
-    const sl_st_tensor *all = part(g, i, "all_logits");
+    const sl_st_tensor *all = golden_part(g, i, "all_logits");
     double worst = 0;
-    read_text(f->o.dir, i, &want);
+    golden_read(g, i, &want);
     t = want;
     fix_seq_open(f, &r, SL_RESIDENT, 0, want.n + GREEDY);
     const float *logits = NULL;
@@ -102,7 +70,7 @@ static double check_prompt(fix *f, const sl_safetensors *g, int i)
             worst = fmax(
                 worst, difference(logits, (const float *)all->data + (size_t)(k - 1) * (size_t)vocab, vocab));
     }
-    worst = fmax(worst, difference(logits, part(g, i, "logits")->data, vocab));
+    worst = fmax(worst, difference(logits, golden_part(g, i, "logits")->data, vocab));
     for (int32_t k = want.n; k < want.n + GREEDY; k++) {
         ck_assert_msg(fix_argmax(f, logits) == want.ids[k],
                       "%s, prompt %d: greedy token %d is %d, the golden %d", f->o.dir, i, k - want.n,
@@ -120,8 +88,8 @@ START_TEST(equals_transformers)
     double worst = 0;
     int prompts = 0;
     open_case(&f, _i, 0, 1);
-    sl_safetensors *g = open_golden(cases[_i].dir);
-    for (; part(g, prompts, "ids"); prompts++)
+    sl_safetensors *g = golden_open(cases[_i].dir);
+    for (; golden_part(g, prompts, "ids"); prompts++)
         worst = fmax(worst, check_prompt(&f, g, prompts));
     printf("%s: %d prompts, largest difference %.2g\n", cases[_i].dir, prompts, worst);
     ck_assert_int_ge(prompts, 3);
@@ -210,7 +178,7 @@ START_TEST(bits_do_not_depend_on_the_way)
     const int i = _i / 3, format = _i % 3;
     sl_key first[DECODED + 1], now[DECODED + 1];
     fix_text t;
-    read_text(cases[i].dir, -1, &t);
+    golden_read_last(cases[i].dir, &t);
     for (size_t k = 0; k < SL_COUNT(ways); k++) {
         fix f;
         open_case(&f, i, format, ways[k].threads);

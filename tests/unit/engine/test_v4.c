@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fix.h"
-#include "model/safetensors.h"
+#include "golden.h"
 #include "tests/unit/run_suite.h"
 
 #define GOLDEN "tests/golden/model/"
@@ -19,7 +18,7 @@
 static const char *const cases[] = {GOLDEN "v4-flash", GOLDEN "v4-odd", GOLDEN "v4-bf16",
                                     GOLDEN "v4-released"};
 
-enum { CONTEXT = 512, GREEDY = 64 };
+enum { CONTEXT = 512, GREEDY = GOLDEN_GREEDY };
 
 static void open_case(fix *f, const char *dir, sl_dtype act, int threads)
 {
@@ -38,48 +37,13 @@ static void open_case(fix *f, const char *dir, sl_dtype act, int threads)
     fix_open(f, &o);
 }
 
-static sl_safetensors *open_golden(const char *dir)
-{
-    char path[256];
-    sl_safetensors *g;
-    sl_err err = {0};
-    snprintf(path, sizeof path, "%s/golden.safetensors", dir);
-    ck_assert_msg(sl_st_open(path, &g, &err) == SL_OK, "%s", err.text);
-    return g;
-}
-
-static const sl_st_tensor *part(const sl_safetensors *g, int i, const char *what)
-{
-    char name[64];
-    snprintf(name, sizeof name, "p%d.%s", i, what);
-    return sl_st_find(g, name);
-}
-
-static void read_text(const sl_safetensors *g, int i, fix_text *t)
-{
-    const sl_st_tensor *ids = part(g, i, "ids"), *greedy = part(g, i, "greedy");
-    ck_assert(ids && greedy && greedy->shape[0] == GREEDY);
-    *t = (fix_text){.n = (int32_t)ids->shape[0]};
-    memcpy(t->ids, ids->data, (size_t)t->n * 4);
-    memcpy(t->ids + t->n, greedy->data, GREEDY * 4);
-}
-
-/* The longest prompt. */
-static void read_last(const sl_safetensors *g, fix_text *t)
-{
-    int last = 0;
-    while (part(g, last + 1, "ids"))
-        last++;
-    read_text(g, last, t);
-}
-
 static double one_prompt(fix *f, const sl_safetensors *g, int i, int32_t chunk)
 {
-    const float *golden = part(g, i, "logits")->data;
+    const float *golden = golden_part(g, i, "logits")->data;
     double worst = 0;
     fix_run r = {0};
     fix_text want;
-    read_text(g, i, &want);
+    golden_read(g, i, &want);
     fix_text t = want;
     fix_seq_open(f, &r, SL_RESIDENT, 0, t.n + GREEDY);
     const float *logits = fix_feed(f, &r, &t, t.n, chunk);
@@ -101,10 +65,10 @@ START_TEST(equals_transformers)
 {
     fix f;
     open_case(&f, cases[_i], SL_F32, 1);
-    sl_safetensors *g = open_golden(cases[_i]);
+    sl_safetensors *g = golden_open(cases[_i]);
     double worst = 0;
     int prompts = 0;
-    for (; part(g, prompts, "ids"); prompts++)
+    for (; golden_part(g, prompts, "ids"); prompts++)
         worst = fmax(worst, one_prompt(&f, g, prompts, prompts % 2 ? CONTEXT : 48));
     printf("%s: %d prompts, largest difference %.2g\n", cases[_i], prompts, worst);
     ck_assert_int_ge(prompts, 3);
@@ -152,10 +116,10 @@ START_TEST(bits_do_not_depend_on_the_way)
                 {64, true, true, 1},
                 {23, true, false, 2}};
     const sl_dtype act = _i % 2 ? SL_BF16 : SL_F32;
-    sl_safetensors *g = open_golden(cases[_i / 2]);
+    sl_safetensors *g = golden_open(cases[_i / 2]);
     sl_key first[GREEDY + 1], now[GREEDY + 1];
     fix_text t;
-    read_last(g, &t);
+    golden_read(g, golden_last(g), &t);
     for (size_t w = 0; w < SL_COUNT(ways); w++) {
         fix f;
         open_case(&f, cases[_i / 2], act, ways[w].threads);
