@@ -14,7 +14,7 @@ sl_safetensors *golden_open(const char *dir);
 const sl_st_tensor *golden_part(const sl_safetensors *g, int prompt, const char *what);
 /* The number of the last prompt, which is the longest. */
 int golden_last(const sl_safetensors *g);
-/* A prompt, and behind its n tokens the GOLDEN_GREEDY that follow it. */
+/* A prompt of n tokens, and after these the GOLDEN_GREEDY that follow it. */
 void golden_read(const sl_safetensors *g, int prompt, fix_text *t);
 /* The same of the last prompt of a directory. */
 void golden_read_last(const char *dir, fix_text *t);
