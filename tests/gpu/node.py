@@ -96,7 +96,7 @@ def settings(a, ranks, role_ranks, mode):
             "sparse_attention.hot_rows": config(a, LAYERS, EXPERTS)["index_topk"], "sparse_attention.tail_rows": 1,
             "model.row_format": "mla_fp8", "model.indexer": "official", "decode.max_batch": 8, "prefill.chunk_tokens": 512,
             "router.retries": 20, "router.stage_timeout_ms": 180000, "cluster.dead_after_ms": 5000,
-            "cluster.router_port": cluster.free_port(), "metrics.port": cluster.free_port(),
+            "cluster.router_port": cluster.free_port(), "metrics.port": cluster.free_port(1 + ranks * len(role_ranks)),
             "cluster.groups": "[%s]" % ",".join("%s=%d@127.0.0.1:%d" % (r, ranks, cluster.free_port()) for r in role_ranks)}
 
 
