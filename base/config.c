@@ -220,6 +220,14 @@ static sl_status check_roles(const sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
+bool sl_config_insecure(const sl_config *cfg, sl_cfg_exposed whom)
+{
+    for (int i = 0; i < cfg->cluster.insecure.n; i++)
+        if (cfg->cluster.insecure.v[i] == (int)whom)
+            return true;
+    return false;
+}
+
 int sl_config_load_timeout_ms(const sl_config *cfg)
 {
     int half = cfg->router.stage_timeout_ms / 2;
@@ -364,8 +372,7 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID, "router.tls_cert and router.tls_key: set both or neither");
     if (cfg->router.tls_client_ca[0] && !cfg->router.tls_cert[0])
         return sl_fail(err, SL_ERR_INVALID, "router.tls_client_ca: needs router.tls_cert and router.tls_key");
-    if (cfg->router.http_port && cfg->router.http_port == cfg->router.grpc_port &&
-        !strcmp(cfg->router.http_host, cfg->router.grpc_host))
+    if (cfg->router.http_port && cfg->router.http_port == cfg->router.grpc_port)
         return sl_fail(err, SL_ERR_INVALID, "router.http_port and router.grpc_port are both %d",
                        cfg->router.http_port);
     SL_TRY(check_bench(cfg, err));

@@ -50,6 +50,8 @@ typedef enum { SL_CFG_DRAFTS_NONE, SL_CFG_DRAFTS_AUTO = 5 } sl_cfg_drafts;
 typedef enum { SL_CFG_LOAD_AUTO, SL_CFG_LOAD_DUMMY } sl_cfg_load;
 typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPTIVE } sl_cfg_mode;
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
+/* Whom processes serve beyond loopback without a secret or a key, if the configuration says so. */
+typedef enum { SL_CFG_WORKERS, SL_CFG_CLIENTS, SL_CFG_EVENTS, SL_CFG_EXPOSED_COUNT } sl_cfg_exposed;
 typedef sl_role sl_cfg_role;
 typedef enum {
     SL_CFG_VERIFY_OFF,
@@ -151,12 +153,14 @@ typedef struct sl_config {
         int dead_after_ms;
         int connect_timeout_ms;
         char tls[SL_CFG_NAME_BYTES];
-        char devices[SL_CFG_NAME_BYTES];
         char tag[SL_CFG_NAME_BYTES];
         char secret_file[SL_CFG_PATH_BYTES];
         char secret[SL_CFG_NAME_BYTES]; /* not a key: sl_config_finish() reads it from secret_file */
         bool encrypt;
-        bool insecure;
+        struct {
+            int n;
+            int v[SL_CFG_EXPOSED_COUNT];
+        } insecure; /* of sl_cfg_exposed; sl_config_insecure() */
         struct {
             int n;
             char v[3][SL_CFG_ITEM_BYTES];
@@ -183,12 +187,10 @@ typedef struct sl_config {
         int stage_timeout_ms;
         int retries;
         int drain_timeout_ms;
-        char http_host[SL_CFG_NAME_BYTES];
-        int http_port; /* 0 = any free port */
-        char grpc_host[SL_CFG_NAME_BYTES];
+        char host[SL_CFG_NAME_BYTES];
+        int http_port;                   /* 0 = any free port */
         int grpc_port;                   /* 0 = any free port */
         char api_key[SL_CFG_NAME_BYTES]; /* secret; sl_config_finish() also reads it from api_key_file */
-        bool insecure;
         char api_key_file[SL_CFG_PATH_BYTES];
         char keys_file[SL_CFG_PATH_BYTES];
         char tls_cert[SL_CFG_PATH_BYTES];
@@ -272,6 +274,8 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err);
  * value of a choice is already a name. */
 const char *sl_config_enum_name(const char *key, int value);
 
+/* Whether cluster.insecure names this. */
+bool sl_config_insecure(const sl_config *cfg, sl_cfg_exposed whom);
 /* The GPU that backend.devices gives to an MPI rank, or to a process without one (-1); -1: that of the local rank. */
 int sl_config_device(const sl_config *cfg, int rank);
 /* Hot rows of every layer; 0: sl_plan_default_hot_rows(), or sparse_attention.hot_rows is by layer. */

@@ -38,6 +38,8 @@ static const char *const loads[] = {"auto", "dummy", NULL};
 static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", "both", NULL};
+static const char *const exposed[] = {
+    [SL_CFG_WORKERS] = "workers", [SL_CFG_CLIENTS] = "clients", [SL_CFG_EVENTS] = "events", NULL};
 static const char *const verifies[] = {"off", "sampled", "always", "rows", NULL};
 static const char *const drafts[] = {"0", "1", "2", "3", "4", "auto", NULL};
 static const char *const shares[] = {"all", "tenant", "none", NULL};
@@ -231,9 +233,9 @@ const sl_option sl_cfg_own[] = {
         "times this time counts as dead although its heartbeats arrive. Heartbeats come ten times in it."),
     INT(cluster, connect_timeout_ms, "5000", 100, 600000,
         "Deadline for one connection attempt with its handshake."),
-    STR(cluster, tls, "", "UCX transports (UCX_TLS), for instance rc_verbs,sm,self. Empty: UCX chooses."),
-    STR(cluster, devices, "",
-        "Network devices (UCX_NET_DEVICES), for instance mlx5_0:1. Empty: nearest to the memory."),
+    STR(cluster, tls, "",
+        "UCX transports (UCX_TLS), for instance rc_verbs,sm,self. Empty: UCX chooses. Network devices are those nearest to the "
+        "memory, or those of UCX_NET_DEVICES in the environment."),
     STR(cluster, tag, "sluice", "Cluster name; processes with different names refuse each other."),
     STR(cluster, secret_file, "",
         "File whose first line, of at least 16 characters, is the cluster's secret. Router and workers prove to each "
@@ -243,10 +245,12 @@ const sl_option sl_cfg_own[] = {
         cluster, encrypt, "false",
         "Encrypt the messages between router and workers, prompts and tokens among them, with keys made from the "
         "secret. All processes must have the same value. Rows are not encrypted: the network card moves them."),
-    BOOL(
-        cluster, insecure, "false",
-        "Serve without a secret although router or workers are reached beyond loopback: every program that reaches "
-        "them can then join the cluster and read and write its cache."),
+    ENUMS(
+        cluster, insecure, "", exposed,
+        "What is served beyond loopback although nothing proves who calls; a process refuses to start otherwise. workers: without a "
+        "secret every program that reaches router or workers can join the cluster, and read and write its cache. clients: without a "
+        "key every program that reaches the router's ports is served. events: subscribers of events.zmq are never authenticated, and "
+        "read the token ids of prompts and answers."),
     STRS(
         cluster, groups, "",
         "Groups of workers that share the routed experts of the model (docs/groups.md), by role: ROLE=RANKS or "
@@ -297,10 +301,9 @@ const sl_option sl_cfg_own[] = {
     INT(router, retries, "3", 0, 100, "Times a request may be started again after a worker failed."),
     INT(router, drain_timeout_ms, "30000", 0, MAX_MS,
         "After SIGTERM: how long running requests may continue until they are ended."),
-    STR(router, http_host, "127.0.0.1", "Address of the OpenAI HTTP API; 0.0.0.0 or :: for all interfaces."),
+    STR(router, host, "127.0.0.1", "Address of the APIs for clients; 0.0.0.0 or :: for all interfaces."),
     INT(router, http_port, "8080", 0, 65535,
         "Port of the OpenAI HTTP API. 0: any free port, printed at start."),
-    STR(router, grpc_host, "127.0.0.1", "Address of the gRPC API."),
     INT(router, grpc_port, "50051", 0, 65535, "Port of the gRPC API. 0: any free port, printed at start."),
     SECRET(router, api_key,
            "Key that clients must send as a bearer token. Empty: none. Prefer api_key_file."),
@@ -308,9 +311,6 @@ const sl_option sl_cfg_own[] = {
     STR(router, keys_file, "",
         "File with one tenant per line: NAME sha256=HEX [weight=N] [requests_per_minute=N] [tokens_per_minute=N] "
         "[concurrency=N] [admin]. HEX is the SHA-256 of the tenant's key. Read again on SIGHUP."),
-    BOOL(
-        router, insecure, "false",
-        "Serve clients beyond loopback although no key is set: every program that reaches the ports is served."),
     STR(router, tls_cert, "",
         "PEM certificate chain; with tls_key it turns on TLS for HTTP and gRPC. The files of all three tls keys are read again "
         "on SIGHUP."),

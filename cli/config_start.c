@@ -87,8 +87,7 @@ static sl_status check_router(const sl_config *cfg, bool here, sl_err *err)
     *c = *cfg;
     if (!here) {
         c->router.http_port = c->router.grpc_port = c->cluster.router_port = 0;
-        snprintf(c->router.http_host, sizeof c->router.http_host, "127.0.0.1");
-        snprintf(c->router.grpc_host, sizeof c->router.grpc_host, "127.0.0.1");
+        snprintf(c->router.host, sizeof c->router.host, "127.0.0.1");
         snprintf(c->cluster.router_host, sizeof c->cluster.router_host, "127.0.0.1");
     }
     sl_status st = sl_router_create(c, NULL, &r, err);

@@ -110,16 +110,13 @@ static void check_transport(const sl_doctor_in *in, sl_findings *f)
     sl_transport *tp = NULL;
     sl_err err = {0};
     static const char name[] = "ucx";
-    if (in->cfg) {
+    if (in->cfg)
         o.tls = in->cfg->cluster.tls;
-        o.net_devices = in->cfg->cluster.devices;
-    }
     if (sl_transport_create(name, &o, &tp, &err) != SL_OK) {
-        sl_doctor_add(
-            f, SL_DOCTOR_WRONG, "transport",
-            "cluster.tls and cluster.devices, or UCX_* in the environment, name what this host does not have: "
-            "ucx_info -d lists what it has",
-            "%s cannot be opened: %s", name, err.text);
+        sl_doctor_add(f, SL_DOCTOR_WRONG, "transport",
+                      "cluster.tls, or UCX_* in the environment, names what this host does not have: "
+                      "ucx_info -d lists what it has",
+                      "%s cannot be opened: %s", name, err.text);
         return;
     }
     sl_tp_info info;

@@ -32,40 +32,39 @@ bool sl_cli_loopback(const char *host)
 static sl_status check_cluster(const sl_config *c, const char *router_host, sl_err *err)
 {
     const char *advertised = c->cluster.advertise_host;
-    if (c->cluster.secret[0] || c->cluster.insecure)
+    if (c->cluster.secret[0] || sl_config_insecure(c, SL_CFG_WORKERS))
         return SL_OK;
     if (!sl_cli_loopback(router_host))
         return sl_fail(
             err, SL_ERR_INVALID,
             "cluster.secret_file: not set, and router and workers meet at \"%s\", which other hosts reach: "
-            "set it to a file with the same secret on every host, or set cluster.insecure: true",
+            "set it to a file with the same secret on every host, or set cluster.insecure: [workers]",
             router_host);
     if (advertised[0] && !sl_cli_loopback(advertised))
         return sl_fail(
             err, SL_ERR_INVALID,
             "cluster.secret_file: not set, and other hosts can reach this worker at cluster.advertise_host \"%s\": "
-            "set it, or set cluster.insecure: true",
+            "set it, or set cluster.insecure: [workers]",
             advertised);
     return SL_OK;
 }
 
-static sl_status check_clients(const char *key, const char *host, int port, sl_err *err)
+static sl_status check_clients(const sl_config *c, sl_err *err)
 {
-    if (port < 0 || sl_cli_loopback(host))
+    if (c->router.api_key[0] || c->router.keys_file[0] || sl_config_insecure(c, SL_CFG_CLIENTS) ||
+        sl_cli_loopback(c->router.host))
         return SL_OK;
-    return sl_fail(err, SL_ERR_INVALID,
-                   "%s is \"%s\", which other hosts reach, and clients need no key: set router.keys_file or "
-                   "router.api_key_file, or set router.insecure: true",
-                   key, host);
+    return sl_fail(
+        err, SL_ERR_INVALID,
+        "router.host is \"%s\", which other hosts reach, and clients need no key: set router.keys_file or "
+        "router.api_key_file, or set cluster.insecure: [clients]",
+        c->router.host);
 }
 
 sl_status sl_cli_check_exposure(const sl_config *cfg, sl_role role, const char *router_host, sl_err *err)
 {
     SL_TRY(check_cluster(cfg, router_host, err));
-    if (sl_role_does(role, SL_ROLE_DECODE))
+    if (sl_role_does(role, SL_ROLE_DECODE) && !sl_config_insecure(cfg, SL_CFG_EVENTS))
         SL_TRY(sl_events_check_exposure(sl_config_part(cfg, &sl_events_table), sl_cli_loopback, err));
-    if (role != SL_ROLE_ROUTER || cfg->router.api_key[0] || cfg->router.keys_file[0] || cfg->router.insecure)
-        return SL_OK;
-    SL_TRY(check_clients("router.http_host", cfg->router.http_host, cfg->router.http_port, err));
-    return check_clients("router.grpc_host", cfg->router.grpc_host, cfg->router.grpc_port, err);
+    return role == SL_ROLE_ROUTER ? check_clients(cfg, err) : SL_OK;
 }

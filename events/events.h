@@ -48,7 +48,7 @@ typedef struct sl_events_opts {
 /*
  * The options of the configuration: the section events.zmq. sl_events_open_configured() opens what they say for one worker,
  * with its number among those of its role, and SL_OK with *out NULL when they say nothing. sl_events_check_exposure():
- * SL_ERR_INVALID when other hosts reach an endpoint and events.zmq.insecure is not set.
+ * SL_ERR_INVALID when other hosts reach an endpoint; not asked where cluster.insecure names events.
  */
 extern const sl_options sl_events_table;
 typedef struct sl_events_worker {

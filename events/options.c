@@ -13,7 +13,6 @@ enum {
 typedef struct zmq_options {
     char endpoint[SL_EVENTS_ENDPOINT_MAX], replay_endpoint[SL_EVENTS_ENDPOINT_MAX], topic[256];
     int form; /* sl_events_form */
-    bool insecure;
 } zmq_options;
 
 static const char *const forms[] = {[SL_EVENTS_MAP] = "map", [SL_EVENTS_ARRAY] = "array", NULL};
@@ -34,10 +33,6 @@ static const sl_option rows[] = {
     SL_OPTION_NAMES(
         zmq_options, form, 0, "map", forms,
         "Form of an event. map: as vLLM since version 0.24. array: positional, as before and as SGLang."),
-    SL_OPTION(
-        zmq_options, insecure, SL_OPTION_BOOL, 0, "false", 0, 0,
-        "Publish beyond loopback, although subscribers are not authenticated: every program that reaches the port reads "
-        "the token ids of prompts and answers."),
 };
 
 static sl_status finish(void *values, sl_err *err)
@@ -106,14 +101,14 @@ static sl_status check_endpoint(const char *key, const char *endpoint, bool (*is
     return sl_fail(
         err, SL_ERR_INVALID,
         "%s is \"%s\", which other hosts reach, and subscribers are not authenticated: they read the "
-        "token ids of prompts. Use a loopback address or ipc://, or set events.zmq.insecure: true",
+        "token ids of prompts. Use a loopback address or ipc://, or set cluster.insecure: [events]",
         key, endpoint);
 }
 
 sl_status sl_events_check_exposure(const void *options, bool (*is_loopback)(const char *host), sl_err *err)
 {
     const zmq_options *o = options;
-    if (!o || o->insecure)
+    if (!o)
         return SL_OK;
     SL_TRY(check_endpoint("events.zmq.endpoint", o->endpoint, is_loopback, err));
     return check_endpoint("events.zmq.replay_endpoint", o->replay_endpoint, is_loopback, err);

@@ -26,7 +26,7 @@ void sl_router_opts_default(sl_router_opts *o)
     o->stage_timeout_ms = 30000;
     o->drain_timeout_ms = 30000;
     o->retries = 3;
-    o->http_host = o->grpc_host = "127.0.0.1";
+    o->host = "127.0.0.1";
     o->http_port = o->grpc_port = -1;
     o->max_body_bytes = 8u << 20;
     o->max_connections = 4096;
@@ -46,9 +46,8 @@ static uint64_t unread_bytes(uint64_t max_request_bytes)
 
 static void client_opts(const sl_config *c, sl_router_opts *o)
 {
-    o->http_host = c->router.http_host;
+    o->host = c->router.host;
     o->http_port = c->router.http_port;
-    o->grpc_host = c->router.grpc_host;
     o->grpc_port = c->router.grpc_port;
     o->api_key = c->router.api_key;
     o->keys_file = c->router.keys_file;
@@ -69,7 +68,6 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
 {
     sl_router_opts_default(o);
     o->tls = c->cluster.tls;
-    o->devices = c->cluster.devices;
     o->worker_host = c->cluster.router_host;
     o->secret = c->cluster.secret;
     o->encrypt = c->cluster.encrypt;

@@ -500,9 +500,9 @@ sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err
         return st;
     }
     sl_log(SL_LOG_INFO, "router", "listening",
-           "workers=%s http=%s:%d grpc=%s:%d model=%s policy=%s context=%d tls=%s", r->link.address,
-           o->http_host, sl_router_http_port(r), o->grpc_host, sl_router_grpc_port(r), o->served_name,
-           r->queue.policy->name, r->model.context, has_tls(r) ? "yes" : "no");
+           "workers=%s http=%s:%d grpc=%s:%d model=%s policy=%s context=%d tls=%s", r->link.address, o->host,
+           sl_router_http_port(r), o->host, sl_router_grpc_port(r), o->served_name, r->queue.policy->name,
+           r->model.context, has_tls(r) ? "yes" : "no");
     *out = r;
     return SL_OK;
 }

@@ -22,12 +22,12 @@ typedef struct sl_router sl_router;
 /* Everything the router needs, without the config file. sl_router_opts_default() gives usable values. */
 typedef struct sl_router_opts {
     /* towards workers */
-    const char *transport;              /* "ucx", "loopback" */
-    const char *tls, *devices, *fabric; /* see transport/transport.h; NULL = default */
-    const char *worker_host;            /* listen address for workers */
-    const char *secret;                 /* of the cluster, as in sl_tp_options; NULL or "": none */
-    bool encrypt;                       /* messages of workers, as in sl_tp_options */
-    int worker_port;                    /* 0 = any */
+    const char *transport;    /* "ucx", "loopback" */
+    const char *tls, *fabric; /* see transport/transport.h; NULL = default */
+    const char *worker_host;  /* listen address for workers */
+    const char *secret;       /* of the cluster, as in sl_tp_options; NULL or "": none */
+    bool encrypt;             /* messages of workers, as in sl_tp_options */
+    int worker_port;          /* 0 = any */
     const char *cluster_tag;
     uint32_t heartbeat_ms, dead_after_ms;
     /* model */
@@ -49,7 +49,7 @@ typedef struct sl_router_opts {
     uint32_t retries;
     int32_t max_output_tokens_default; /* 0 = what is left of the context */
     /* towards clients; port -1 = off, 0 = any */
-    const char *http_host, *grpc_host;
+    const char *host; /* of both APIs */
     int http_port, grpc_port;
     const char *api_key;            /* NULL or "" = none */
     const char *keys_file;          /* of tenants (core/tenants.h); NULL or "" = none */

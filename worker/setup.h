@@ -56,7 +56,7 @@ typedef struct sl_parts {
     sl_worker_ages disk_ages;    /* the disk tier adds to it */
     const sl_shipping *shipping; /* NULL: auto */
     int numa_node, device;       /* number of the backend's device */
-    char name[64], devices[256], metrics_address[128], listen_host[128];
+    char name[64], metrics_address[128], listen_host[128];
 } sl_parts;
 
 /*

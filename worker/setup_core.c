@@ -46,7 +46,6 @@ void sl_setup_links(const sl_setup *s, sl_worker_opts *out)
     const sl_config *c = s->cfg;
     *out = (sl_worker_opts){.transport = "ucx",
                             .tls = c->cluster.tls,
-                            .devices = s->p->devices,
                             .numa_node = s->p->numa_node,
                             .secret = c->cluster.secret,
                             .encrypt = c->cluster.encrypt,

@@ -46,8 +46,5 @@ void sl_setup_nics(sl_setup *s)
     for (size_t i = 0; i < n && s->p->numa_node < 0; i++)
         s->p->numa_node = nics[i].active ? nics[i].numa_node : -1;
     sl_nic_describe(nics, n, text, sizeof text);
-    if (s->cfg->cluster.devices[0])
-        snprintf(s->p->devices, sizeof s->p->devices, "%s", s->cfg->cluster.devices);
-    sl_log(SL_LOG_INFO, s->comp, "nics", "numa_node=%d devices=\"%s\" found=\"%s\"", s->p->numa_node,
-           s->p->devices, n ? text : "none");
+    sl_log(SL_LOG_INFO, s->comp, "nics", "numa_node=%d found=\"%s\"", s->p->numa_node, n ? text : "none");
 }

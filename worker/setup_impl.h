@@ -49,7 +49,7 @@ int32_t sl_setup_item_tokens(const sl_config *cfg, sl_role role);
 /* Most tokens of a step of this role, and most sequences that are open at once. */
 int32_t sl_setup_step_tokens(const sl_setup *s);
 int32_t sl_setup_seqs(const sl_setup *s);
-/* Sets p->numa_node and p->devices; with "auto" it chooses among the network devices of this host. */
+/* Sets p->numa_node, that of the network cards, and logs which there are. */
 void sl_setup_nics(sl_setup *s);
 /*
  * Decides the shape of the cache, and checks the settings of the cache against the checkpoint's config. Called by

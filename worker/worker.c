@@ -82,7 +82,6 @@ static sl_status open_transport(sl_worker *w, sl_err *err)
     sl_tp_options o = sl_tp_options_default();
     sl_wep_events(w, &o.events);
     o.tls = w->o.tls && *w->o.tls ? w->o.tls : NULL;
-    o.net_devices = w->o.devices && *w->o.devices ? w->o.devices : NULL;
     o.fabric = w->o.fabric;
     o.secret = w->o.secret;
     o.encrypt = w->o.encrypt;

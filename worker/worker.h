@@ -81,7 +81,7 @@ typedef struct sl_worker_range {
 } sl_worker_range;
 
 typedef struct sl_worker_opts {
-    const char *transport, *tls, *devices, *fabric; /* as in sl_tp_options */
+    const char *transport, *tls, *fabric; /* as in sl_tp_options */
     int numa_node;
     const char *secret;                         /* as in sl_tp_options */
     bool encrypt;                               /* as in sl_tp_options */

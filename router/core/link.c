@@ -214,7 +214,6 @@ sl_status sl_router_link_open(sl_router *r, sl_err *err)
     o.events.failed = on_failed;
     o.events.closed = on_closed;
     o.tls = r->o.tls && *r->o.tls ? r->o.tls : NULL;
-    o.net_devices = r->o.devices && *r->o.devices ? r->o.devices : NULL;
     o.fabric = r->o.fabric;
     o.secret = r->o.secret;
     o.encrypt = r->o.encrypt;

@@ -40,7 +40,7 @@ static sl_status grpc_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_e
     rpc_front_init(g, r);
     g->loop = loop;
     h2_options o = {.loop = loop,
-                    .host = ro->grpc_host,
+                    .host = ro->host,
                     .port = ro->grpc_port,
                     .max_connections = ro->max_connections,
                     .max_per_address = sl_front_per_address(ro),

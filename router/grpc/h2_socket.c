@@ -326,7 +326,7 @@ static sl_status bind_to(h2_server *sv, sl_err *err)
         struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
         e = uv_getaddrinfo(sv->o.loop, &req, NULL, sv->o.host, NULL, &hints);
         if (e)
-            return sl_fail(err, SL_ERR_IO, "router.grpc_host %s: %s", sv->o.host, uv_strerror(e));
+            return sl_fail(err, SL_ERR_IO, "router.host %s: %s", sv->o.host, uv_strerror(e));
         memcpy(&sa, req.addrinfo->ai_addr, req.addrinfo->ai_addrlen);
         if (sa.ss_family == AF_INET)
             ((struct sockaddr_in *)&sa)->sin_port = htons((uint16_t)sv->o.port);

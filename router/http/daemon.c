@@ -78,7 +78,7 @@ static sl_status bind_to(const char *host, int port, int *fd, int *real, sl_err 
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list;
     int e = getaddrinfo(host && *host ? host : NULL, service, &hints, &list);
     if (e)
-        return sl_fail(err, SL_ERR_IO, "router.http_host %s: %s", host, gai_strerror(e));
+        return sl_fail(err, SL_ERR_IO, "router.host %s: %s", host, gai_strerror(e));
     int s = -1;
     for (struct addrinfo *a = list; a && s < 0; a = a->ai_next) {
         s = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -161,7 +161,7 @@ static sl_status poll_daemon(sl_http *h, sl_err *err)
 static sl_status open_http(sl_http *h, sl_err *err)
 {
     int fd = -1;
-    SL_TRY(bind_to(h->o->http_host, h->o->http_port, &fd, &h->port, err));
+    SL_TRY(bind_to(h->o->host, h->o->http_port, &fd, &h->port, err));
     sl_status st = start_daemon(h, fd, err);
     if (st) {
         close(fd);

@@ -130,7 +130,7 @@ class Hosts(Inside, real.Cluster):
                     "--mca", "btl_tcp_if_include", "eth0", "--mca", "btl", "self,tcp", "--mca", "pml", "ob1",
                     "--hostfile", str(directory / "hostfile"), "--map-by", "slot"]
         real.Cluster.__init__(self, directory, config="configs/hosts.yaml", launcher=launcher, ready=False,
-                         **{"cluster.secret_file": secret_in(directory), "router.insecure": "true",
+                         **{"cluster.secret_file": secret_in(directory), "cluster.insecure": "clients",
                             "cluster.router_host": "10.78.0.1", "cluster.router_port": 7300, "router.http_port": 8080,
                             "router.grpc_port": 50051, "metrics.port": 9400, "kvstore.bytes": "32MiB", "backend.threads": 1, **settings})
         try:
@@ -239,7 +239,7 @@ def test_a_group_on_two_hosts(hosts, start):
     tokens of one process; rank 1 is killed in mid-stream, and the group forms again with a new one; then its host is silent."""
     common = {"cluster.secret_file": secret_in(hosts), "cluster.dead_after_ms": 2500}
     start(real.Process, "router", prefix=on_host(1), config="configs/hosts.yaml",
-          **{**common, "router.insecure": "true", "router.retries": 20, "cluster.router_host": "10.78.0.1", "cluster.router_port": 7300,
+          **{**common, "cluster.insecure": "clients", "router.retries": 20, "cluster.router_host": "10.78.0.1", "cluster.router_port": 7300,
              "router.http_port": 8080, "router.grpc_port": 50051})
 
     def rank(k):

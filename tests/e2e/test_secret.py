@@ -115,8 +115,10 @@ def test_refused_beyond_loopback(tmp_path):
     refused("router", "cluster.secret_file: not set", **{"cluster.router_host": "0.0.0.0"})
     refused("decode", "cluster.secret_file: not set", **{"cluster.router_host": "192.0.2.1", "cluster.router_port": 7300})
     refused("decode", "cluster.secret_file: not set", **{"cluster.advertise_host": "192.0.2.1", "cluster.router_port": 7300})
-    for key in ("router.http_host", "router.grpc_host"):
-        refused("router", f'{key} is "0.0.0.0", which other hosts reach, and clients need no key', **{key: "0.0.0.0"})
+    for settings in ({}, {"cluster.insecure": "workers,events"}):  # what it names is allowed, and nothing else
+        refused("router", 'router.host is "0.0.0.0", which other hosts reach, and clients need no key', **{"router.host": "0.0.0.0", **settings})
+    refused("router", "cluster.secret_file: not set", **{"cluster.router_host": "0.0.0.0", "cluster.insecure": "clients,events"})
+    refused("decode", "subscribers are not authenticated", **{"events.zmq.endpoint": "tcp://0.0.0.0:5557", "cluster.insecure": "workers,clients", "cluster.router_port": 7300})
     short = tmp_path / "short"
     short.write_text("too short\n")
     refused("router", "has 9 characters, want 16", **{"cluster.secret_file": short})
@@ -126,6 +128,5 @@ def test_refused_beyond_loopback(tmp_path):
 
 def test_insecure_has_to_be_said(start):
     r = start(real.Process, "router", **QUICK,
-              **{"cluster.router_host": "0.0.0.0", "cluster.insecure": "true", "router.http_host": "0.0.0.0",
-                 "router.insecure": "true"})
+              **{"cluster.router_host": "0.0.0.0", "cluster.insecure": "workers,clients", "router.host": "0.0.0.0"})
     assert r.text().count("ev=listening") == 1

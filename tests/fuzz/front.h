@@ -30,7 +30,7 @@ static inline sl_front *fuzz_front_open(int which, sl_router **router)
     sl_log_init(SL_LOG_ERROR, false, "fuzz");
     sl_router_opts_default(&o);
     o.transport = "loopback";
-    o.http_host = o.grpc_host = "127.0.0.1";
+    o.host = "127.0.0.1";
     o.http_port = which == FUZZ_HTTP ? 0 : -1;
     o.grpc_port = which == FUZZ_GRPC ? 0 : -1;
     o.served_name = "m";

@@ -291,7 +291,7 @@ START_TEST(defaults)
     ck_assert_int_eq(sl_config_set(&cfg, "prefill.chunk_tokens=automatic", &err), SL_ERR_INVALID);
     ck_assert_int_eq(cfg.decode.max_batch, 64);
     ck_assert_uint_eq(cfg.router.max_body_bytes, 8u << 20);
-    ck_assert_str_eq(cfg.router.http_host, "127.0.0.1");
+    ck_assert_str_eq(cfg.router.host, "127.0.0.1");
     ck_assert_int_eq(cfg.log.level, SL_LOG_INFO);
     ck_assert(!cfg.router.parse_special);
     ck_assert_str_eq(cfg.kvstore.layout, "auto");

@@ -163,8 +163,8 @@ START_TEST(what_would_fail_at_the_start)
     fails(CHECK "--set model.path=/nonexistent", 1, "model.path: /nonexistent");
     fails(CHECK "--set router.keys_file=/nonexistent", 1, "/nonexistent");
     fails(CHECK "--set router.tls_cert=/nonexistent --set router.tls_key=/nonexistent", 1, "/nonexistent");
-    fails(CHECK "--set router.http_host=0.0.0.0", 1, "router.insecure");
-    fails(CHECK "--set router.http_host=no-such-host.invalid", 1, "no-such-host.invalid");
+    fails(CHECK "--set router.host=0.0.0.0", 1, "cluster.insecure: [clients]");
+    fails(CHECK "--set router.host=no-such-host.invalid", 1, "no-such-host.invalid");
     fails(CHECK "--set cluster.tls=nothing", 1, "nothing");
     fails(CHECK "--set kvstore.share=tenant", 1, "router.keys_file");
     fails(CHECK "--set model.max_context=100000 --set kvstore.bytes=8GiB", 0,

@@ -353,7 +353,7 @@ static void open_router(void)
 {
     loop_thread = pthread_self();
     h_init(&h);
-    h.o.http_host = h.o.grpc_host = "127.0.0.1";
+    h.o.host = "127.0.0.1";
     h.o.http_port = h.o.grpc_port = 0;
     h.o.max_context = h.mo.max_context = 1 << 24;
     h.o.max_body_bytes = 64 << 20;
