@@ -43,7 +43,7 @@
 #include "base/wire.h"
 
 #define SL_MSG_VERSION 10
-#define SL_MSG_MAX_RANKS 64 /* of a group, as kernels/comm.h */
+#define SL_MSG_MAX_RANKS 64 /* of a group, as collectives/comm.h */
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)
 #define SL_MSG_MAX_TOP 20
@@ -487,7 +487,7 @@ typedef struct sl_msg_group_join {
     /* Of its host store, and available where it runs before any rank has taken its own; and a number that is equal in
      * processes of one container, which share a limit of memory. */
     uint64_t host_bytes, host_free, host_space;
-    uint64_t place;   /* ranks with the same one can share memory (kernels/comm.h) */
+    uint64_t place;   /* ranks with the same one can share memory (collectives/comm.h) */
     char library[32]; /* that moves the rows between the ranks, with its version; empty: none */
     char device[64];  /* no two ranks may have the same one; empty: ranks may share it */
 } sl_msg_group_join;
@@ -496,7 +496,7 @@ typedef struct sl_msg_group_join {
 typedef enum {
     SL_GROUP_WELCOME, /* rank 0: all ranks have joined and agree; load the weights */
     SL_GROUP_READY,   /* to rank 0: the weights are loaded, and this rank is in no forming of the group */
-    SL_GROUP_INVITE,  /* rank 0: enter this forming with the invitation (kernels/comm.h) */
+    SL_GROUP_INVITE,  /* rank 0: enter this forming with the invitation (collectives/comm.h) */
     SL_GROUP_BROKEN,  /* this forming has ended, `reason` says why; rank 0 passes it on */
     SL_GROUP_RING,    /* take part in step `step` of this forming; rank 0 passes it on */
     SL_GROUP_NEWS_COUNT,

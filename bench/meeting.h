@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#include "kernels/comm.h"
+#include "collectives/comm.h"
 
 /* Rank 0 fills `invite`, then sets `invited`. */
 typedef struct sl_meeting {

@@ -25,7 +25,7 @@ if(SL_FUZZ)
   target_compile_options(sl_flags INTERFACE "$<${instrumented}:-fsanitize=fuzzer-no-link>")
 endif()
 # Rooms without a fuzzed parser: in a build of the fuzzers they are compiled as they are, in a quarter of the time.
-set(SL_NOT_FUZZED sl_kernels sl_worker sl_prefill sl_decode)
+set(SL_NOT_FUZZED sl_kernels sl_collectives sl_worker sl_prefill sl_decode)
 
 # A room is one static library. DEPS are other rooms (sl_base…), LIBS are pkg-config modules.
 function(sl_room name)

@@ -285,7 +285,7 @@ typedef struct sl_step_hooks {
  * A model in a group (sl_model_opts.ranks): a step is a step of all ranks, every rank calls this, each with its own
  * items. A rank without work passes no items, and its experts compute for the others. The ranks first agree on the
  * step's size. A rank whose step is refused because of its items takes part without items, so that the others do not
- * wait. An error on one rank later in the step, and every error of the group (kernels/comm.h), ends the step on every
+ * wait. An error on one rank later in the step, and every error of the group (collectives/comm.h), ends the step on every
  * rank: the group is broken.
  */
 sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,

@@ -1,5 +1,5 @@
 /*
- * The memory plan of one rank of a group (kernels/comm.h): routed experts are divided among the ranks, everything else
+ * The memory plan of one rank of a group (collectives/comm.h): routed experts are divided among the ranks, everything else
  * is replicated, and the exchanges need buffers. Every rank has its own requests; ranks of one host share its memory.
  * What is planned is the rank with the most experts. Pure functions, any thread.
  */

@@ -179,6 +179,19 @@ sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err)
     return be->desc->ops[op]->run(be, params, err);
 }
 
+void sl_be_collective(sl_backend *be)
+{
+    if (be->profile)
+        sl_profile_op(be, SL_OP_COUNT, NULL);
+    if (be->desc->begin)
+        be->desc->begin(be, SL_OP_COUNT);
+}
+
+bool sl_be_profiled(const sl_backend *be)
+{
+    return be->profile != NULL;
+}
+
 sl_status sl_be_sync(sl_backend *be, sl_err *err)
 {
     return be->desc->sync(be, err);

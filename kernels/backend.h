@@ -87,6 +87,8 @@ const struct sl_path *sl_be_path(const sl_backend *be, sl_op op, const void *par
  * SL_ERR_UNSUPPORTED, never a wrong answer.
  * The first time that an op takes a path that is not meant to be fast, the log says so. */
 sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err);
+/* Called by collectives/ before a collective is enqueued: profiles and deferred errors then count it apart, as SL_OP_COUNT. */
+void sl_be_collective(sl_backend *be);
 /* Waits for everything enqueued; reports any deferred device error. */
 sl_status sl_be_sync(sl_backend *be, sl_err *err);
 
@@ -143,7 +145,7 @@ void sl_graph_destroy(sl_graph *graph);
 /*
  * The time of each op, for profiles. Between begin and end every sl_be_run() records a mark in the stream. The time
  * between two marks is counted for the op at the first mark, together with the copies and fills that follow it. A
- * collective (kernels/comm.h) is counted as SL_OP_COUNT, with its wait for other ranks. At most `capacity` ops are
+ * collective (collectives/comm.h) is counted as SL_OP_COUNT, with its wait for other ranks. At most `capacity` ops are
  * kept. end waits for the device; out[*n] is malloc'ed, the caller frees it. Profiles must
  * not be taken inside a capture: ops in graphs are not recorded.
  */
@@ -153,6 +155,7 @@ typedef struct sl_op_time {
     double ns;
 } sl_op_time;
 sl_status sl_be_profile_begin(sl_backend *be, int32_t capacity, sl_err *err);
+bool sl_be_profiled(const sl_backend *be); /* between begin and end */
 sl_status sl_be_profile_end(sl_backend *be, sl_op_time **out, int32_t *n, sl_err *err);
 
 const char *sl_op_name(sl_op op);

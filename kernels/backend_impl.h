@@ -20,9 +20,8 @@
 #include "kernels/backend.h"
 
 typedef struct sl_backend_desc sl_backend_desc;
-struct sl_gpu;                            /* kernels/paths.h */
-typedef struct sl_profile sl_profile;     /* kernels/profile.c */
-typedef struct sl_comm_desc sl_comm_desc; /* kernels/comm_impl.h */
+struct sl_gpu;                        /* kernels/paths.h */
+typedef struct sl_profile sl_profile; /* kernels/profile.c */
 
 /* Base of every instance; desc->create() fills it. */
 struct sl_backend {
@@ -92,8 +91,6 @@ struct sl_backend_desc {
     void (*stream_use)(sl_backend *be, sl_stream stream);
     sl_status (*stream_wait)(sl_backend *be, sl_event *ev, sl_err *err);
     sl_status (*stamp)(sl_backend *be, uint64_t *at, sl_err *err);
-    /* Optional. NULL: this backend has no collectives. */
-    const sl_comm_desc *comm;
     const sl_op_impl *ops[SL_OP_COUNT]; /* every op: the linker refuses a backend that lacks one */
 };
 

@@ -1,7 +1,7 @@
 /*
  * Parameters of the ops of expert parallelism (EP): the routed experts of a layer are spread over the ranks of a group,
  * every rank keeps its own tokens. They follow the conventions of kernels/params.h. With the two exchanges of
- * kernels/comm.h they replace SL_OP_MOE:
+ * collectives/comm.h they replace SL_OP_MOE:
  *
  *     SL_OP_EP_SEND      home     a token's row, once for every rank that holds an expert of the token
  *     sl_comm_all_to_all          dispatch: rows to the ranks of their experts
@@ -29,6 +29,7 @@
 
 #define SL_EP_COUNTED 1024
 #define SL_EP_TO_RANKS 16
+#define SL_EP_RANKS_MAX 64 /* of a group, as SL_COMM_RANKS_MAX of collectives/comm.h */
 
 /* What both ends of an exchange agree on; equal on all ranks except `rank`. */
 typedef struct sl_ep_layout {

@@ -138,7 +138,7 @@ sl_norm_path sl_path_rmsnorm(const sl_rmsnorm_params *p)
 /* ---- experts ---- */
 
 static const sl_path moe_paths[] = {
-    [SL_MOE_STREAM] =
+    [SL_MOE_FEW] =
         {"stream", false, 0,
          "fp8 weights, fp8 and bf16 activations, dimensions in multiples of 128 up to 8,192, at most 1,024 "
          "experts; fewer than 24 tokens for each expert"},
@@ -193,7 +193,7 @@ sl_moe_path sl_path_moe(const sl_gpu *g, const sl_moe_params *p, int64_t rows, b
         p->up->scale_type == SL_SCALE_BLOCKS && p->down->scale_type == SL_SCALE_BLOCKS && quantised &&
         p->hidden % SL_LINEAR_GROUP == 0 && p->inter % SL_LINEAR_GROUP == 0 && p->hidden <= most &&
         p->inter <= most)
-        return rows * p->top_k >= (int64_t)SL_MOE_GROUPED_ROWS * p->experts ? SL_MOE_GROUPED : SL_MOE_STREAM;
+        return rows * p->top_k >= (int64_t)SL_MOE_GROUPED_ROWS * p->experts ? SL_MOE_GROUPED : SL_MOE_FEW;
     return SL_MOE_PLAIN;
 }
 

@@ -25,7 +25,7 @@ size_t sl_gqa_decode_scratch_most(int sms, int64_t tokens, int heads, int kv_hea
                                   int64_t list_tokens);
 /* SL_LINEAR_*: x as fp8 with scales, and outputs of padded tokens. */
 size_t sl_linear_scratch(int64_t tokens, int64_t in, int64_t out);
-/* SL_MOE_GROUPED, which asks for more than SL_MOE_STREAM: rows in the order of the experts. size: bytes of a value. */
+/* SL_MOE_GROUPED, which asks for more than SL_MOE_FEW: rows in the order of the experts. size: bytes of a value. */
 size_t sl_moe_grouped_scratch(int64_t tokens, int top_k, int experts, int64_t hidden, int64_t inter,
                               int size);
 

@@ -12,7 +12,7 @@
 #include "base/hash.h"
 #include "kernels/attn.h"
 #include "kernels/cache.h"
-#include "kernels/comm.h"
+#include "collectives/comm.h"
 #include "kernels/ep.h"
 
 #define SL_MAX_LAYERS 256

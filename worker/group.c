@@ -15,7 +15,7 @@
 
 /* LOOK_MS: how often sl_wgroup_meet() looks at *stop. REFUSE_S: how long rank 0 waits until its refusals have left. */
 enum { LOOK_MS = 100, REFUSE_S = 2 };
-enum { DEADLINE_MAX_MS = 3600000 }; /* of kernels/comm.h */
+enum { DEADLINE_MAX_MS = 3600000 }; /* of collectives/comm.h */
 
 /* ---- start and end ---- */
 

@@ -8,7 +8,7 @@
  *     loop of the engine thread: sl_wgroup_turn(), own steps with sl_wgroup_step(), else sl_wgroup_take_part()
  *     sl_wgroup_stop()
  *
- * Forming. Rank 0 founds the collectives (kernels/comm.h) when every rank is ready, sends the invitation over the
+ * Forming. Rank 0 founds the collectives (collectives/comm.h) when every rank is ready, sends the invitation over the
  * links and all ranks join. Each forming has a number. A forming ends when a rank dies, is silent on its link for
  * dead_after_ms, does not arrive at a collective for SL_ENGINE_PATIENCE times this time, leaves, or fails in a
  * step. Every rank then leaves the collectives, keeps process, weights and store, and says that it is ready again;

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 #include "base/log.h"
-#include "kernels/comm.h"
+#include "collectives/comm.h"
 #include "worker/group.h"
 #include "worker/worker_impl.h"
 

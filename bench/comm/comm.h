@@ -1,5 +1,5 @@
 /*
- * Benchmark of the collectives of a group (kernels/comm.h), with the shapes of expert parallelism. It forks one process
+ * Benchmark of the collectives of a group (collectives/comm.h), with the shapes of expert parallelism. It forks one process
  * per rank; on GPUs rank r takes device r. CSV to stdout, one line per collective and number of tokens:
  *
  *   what,way,ranks,tokens,row_bytes,cap,rows_out,bytes_out,us,GB/s,limit_us,ratio

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "bench/list.h"
-#include "kernels/comm.h"
+#include "collectives/comm.h"
 
 enum { SL_BENCH_COMM_TOP_K_MAX = 64, SL_BENCH_COMM_REPEATS_MAX = 1000 };
 

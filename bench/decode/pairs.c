@@ -7,7 +7,7 @@
 #include "bench/decode/decode.h"
 #include "kernels/synth.h"
 
-enum { MOST_EXPERTS = 1024, TILE = 32 /* of kernels/cuda/moe_stream.cu */ };
+enum { MOST_EXPERTS = 1024, TILE = 32 /* of kernels/cuda/sm90/experts/moe_few.cu */ };
 
 /* Counts one layer. The experts of this rank are the first `own` of d->span. */
 static void add_layer(const sl_draw_params *d, int32_t ranks, int32_t pos, int32_t own,

@@ -193,7 +193,6 @@ const sl_backend_desc sl_backend_cpu = {
     .event_destroy = cpu_event_destroy,
     .event_record = cpu_event_record,
     .event_query = cpu_event_query,
-    .comm = &sl_comm_shared_memory,
     .ops =
         {
 #define X(op, name, items, field, text) [SL_OP_##op] = &sl_cpu_##name,

@@ -75,9 +75,6 @@ void sl_hadamard(float *x, int32_t n);
 /* The gated activation in float32. */
 float sl_glu_mul(float g, float u, const sl_glu *glu);
 
-/* kernels/cpu/comm_memory.c */
-extern const sl_comm_desc sl_comm_shared_memory;
-
 /* The ops, each in a file of this folder. */
 #define X(op, name, items, field, text) extern const sl_op_impl sl_cpu_##name;
 SL_OPS(X)

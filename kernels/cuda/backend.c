@@ -1,12 +1,12 @@
 /*
  * CUDA backend: instance, memory and the table of ops. What it needs from a machine is checked at creation and named
- * in the error; streams, events and graphs are in streams.c, the ops in the other files of this folder.
+ * in the error; streams, events and graphs are in events.c, the ops in the other files of this folder.
  *
  * Pinned host memory is mapped, so that kernels read the arena in place. The backend does not choose a device for the
  * caller and never touches the device's settings.
  */
-#include "kernels/cuda/clusters.h"
-#include "kernels/cuda/streams.h"
+#include "kernels/cuda/any/select/codes_step.h"
+#include "kernels/cuda/events.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +16,6 @@
 #include "kernels/arch.h"
 #include "kernels/cuda/probe.h"
 #include "kernels/ep.h"
-#ifdef SL_NCCL
-#include "kernels/cuda/comm.h"
-#endif
 
 #define MIN_CC 80
 
@@ -287,10 +284,8 @@ static sl_status cuda_fill(sl_backend *be, void *dst, uint8_t byte, size_t bytes
 
 static sl_status wait_stream(sl_cuda *cu, sl_err *err)
 {
-#ifdef SL_NCCL
-    if (cu->comm) /* another rank may never come */
-        return sl_cuda_comm_wait(cu->comm, err);
-#endif
+    if (cu->group) /* another rank may never come */
+        return cu->group->wait(cu->group->ctx, err);
     cudaError_t e = cudaStreamSynchronize(cu->stream);
     if (e == cudaSuccess)
         return SL_OK;
@@ -309,10 +304,8 @@ static void take_counts(sl_cuda *cu)
         cu->load->rows += now.rows - cu->seen.rows;
         cu->load->busiest += now.busiest - cu->seen.busiest;
     }
-#ifdef SL_NCCL
-    if (cu->comm)
-        sl_cuda_comm_count(cu->comm, &now, &cu->seen);
-#endif
+    if (cu->group)
+        cu->group->count(cu->group->ctx, &now, &cu->seen);
     cu->seen = now;
 }
 
@@ -368,7 +361,7 @@ static sl_status cuda_event_wait(sl_event *ev, sl_err *err)
 {
     sl_cuda *cu = sl_cuda_of(ev->be);
 
-    if (cu->comm) /* another rank may never come */
+    if (cu->group) /* another rank may never come */
         return cuda_sync(ev->be, err);
     SL_TRY(sl_cuda_event_sync(ev, err));
     return take_words(cu, err);
@@ -427,9 +420,6 @@ const sl_backend_desc sl_backend_cuda = {
     .graph_destroy = sl_cuda_graph_destroy,
     .mark = sl_cuda_mark,
     .mark_ns = sl_cuda_mark_ns,
-#ifdef SL_NCCL
-    .comm = &sl_comm_nccl,
-#endif
     .ops =
         {
 #define X(op, name, items, field, text) [SL_OP_##op] = &sl_cuda_##name,

@@ -1,12 +1,12 @@
 /*
  * Device helpers shared by the ops: typed loads and stores, reductions, fp8 conversion, addressing of pages
  * and rows. Kernels are C-style functions with templates only where a type must be known at compile time;
- * launchers are the C functions of cuda_impl.h.
+ * launchers are the C functions of instance.h.
  */
 #ifndef SL_KERNELS_CUDA_COMMON_CUH
 #define SL_KERNELS_CUDA_COMMON_CUH
 
-#include "kernels/cuda/cuda_impl.h"
+#include "kernels/cuda/instance.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 

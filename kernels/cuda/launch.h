@@ -3,7 +3,7 @@
 #ifndef SL_KERNELS_CUDA_LAUNCH_H
 #define SL_KERNELS_CUDA_LAUNCH_H
 
-#include "kernels/cuda/cuda_impl.h"
+#include "kernels/cuda/instance.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -6,7 +6,7 @@
  * result of a token does not depend on the number of other tokens (the conformance suite checks this).
  */
 #include "kernels/chain.h"
-#include "kernels/cuda/cuda_impl.h"
+#include "kernels/cuda/instance.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * choose an expert on the device need the arrays there. There are a few arrays per model layer. They are found by
  * host address, and their contents are compared, so that a changed array is sent again.
  */
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/maps.h"
 
 #include <stdlib.h>
 #include <string.h>

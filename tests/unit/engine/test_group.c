@@ -17,7 +17,7 @@
 
 #include "engine/engine.h"
 #include "model/synthetic.h"
-#include "tests/unit/kernels/comm/group.h"
+#include "tests/unit/collectives/group.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STEPS = 60, STOP_MS = 9000, DEADLINE_MS = 7000 }; /* of a rank that stops; of the waits for it */

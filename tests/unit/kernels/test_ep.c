@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/comm.h"
+#include "collectives/comm.h"
 #include "kernels/ep.h"
 #include "tests/unit/kernels/cf.h"
 #include "tests/unit/run_suite.h"

@@ -1,0 +1,28 @@
+# Libraries with CUDA code: sl_cuda_library(name sources…).
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+# sm_90a has the instructions the hot kernels use; the plain paths also compile for Ampere and Blackwell.
+set(SL_CUDA_ARCHS "90a" CACHE STRING "GPU architectures to build for, e.g. 80;90a;100")
+# Without a GPU these files are compiled to see that they compile, without optimisation. Not so the files whose kernels hand
+# registers over between warps: ptxas needs them inlined.
+option(SL_CUDA_COMPILE_ONLY "Compile the kernels without optimisation: the programs are not to be run" OFF)
+set(SL_CUDA_ALWAYS_OPTIMISED "/(attn_mla|gqa_(attn|prompt)_[0-9]+|linear_few|linear_many|moe_grouped|moe_half)[.]cu$")
+
+function(sl_cuda_library name)
+  add_library(${name} STATIC ${ARGN})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_definitions(${name} PUBLIC SL_CUDA PRIVATE _GNU_SOURCE)
+  target_compile_options(${name} PRIVATE
+    $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Werror -Wshadow -Wmissing-prototypes>
+    $<$<COMPILE_LANGUAGE:CUDA>:--std=c++17 -lineinfo --expt-relaxed-constexpr -Xcompiler=-Wall>)
+  set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_SEPARABLE_COMPILATION OFF)
+  foreach(arch IN LISTS SL_CUDA_ARCHS)
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_${arch},code=sm_${arch}>)
+  endforeach()
+  if(SL_CUDA_COMPILE_ONLY)
+    set(unoptimised ${ARGN})
+    list(FILTER unoptimised INCLUDE REGEX "[.]cu$")
+    list(FILTER unoptimised EXCLUDE REGEX "${SL_CUDA_ALWAYS_OPTIMISED}")
+    set_source_files_properties(${unoptimised} PROPERTIES COMPILE_OPTIONS "-Xcompiler=-O0;-Xcicc=-O0;-Xptxas=-O0")
+  endif()
+endfunction()
