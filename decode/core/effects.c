@@ -9,9 +9,9 @@ enum { FIRST_CAP = 64 };
 
 sl_status sl_core_open(sl_core *c, sl_err *err)
 {
-    c->queue = malloc(FIRST_CAP * sizeof *c->queue);
-    c->cap = FIRST_CAP;
-    return c->queue ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    c->queue.of = malloc(FIRST_CAP * sizeof *c->queue.of);
+    c->queue.cap = FIRST_CAP;
+    return c->queue.of ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
 }
 
 void sl_core_close(sl_core *c)
@@ -26,21 +26,23 @@ void sl_core_close(sl_core *c)
         c->world.release(c->world.ctx, t);
     }
     sl_tickets_free(&c->tickets);
-    free(c->queue);
-    c->queue = NULL;
+    free(c->queue.of);
+    free(c->held.of);
+    c->queue = c->held = (sl_effect_list){0};
 }
 
 /* Without memory for an effect the process ends: a lost effect would leave pages reserved and a router waiting without end,
  * and the step that made it cannot be undone. */
-static void keep(sl_core *c, const sl_ticket_effect *e)
+static void keep(sl_effect_list *l, const sl_ticket_effect *e)
 {
-    if (c->n == c->cap) {
-        sl_ticket_effect *q = realloc(c->queue, 2 * c->cap * sizeof *q);
-        SL_CHECK(q, "out of memory for %zu effects", 2 * c->cap);
-        c->queue = q;
-        c->cap *= 2;
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? 2 * l->cap : FIRST_CAP;
+        sl_ticket_effect *more = realloc(l->of, cap * sizeof *more);
+        SL_CHECK(more, "out of memory for %zu effects", cap);
+        l->of = more;
+        l->cap = cap;
     }
-    c->queue[c->n++] = *e;
+    l->of[l->n++] = *e;
 }
 
 static void step(sl_core *c, sl_ticket *t, const sl_ticket_event *ev, bool *known)
@@ -51,7 +53,7 @@ static void step(sl_core *c, sl_ticket *t, const sl_ticket_event *ev, bool *know
     *known = sl_ticket_step(&c->env, t, ev, &out);
     sl_tickets_moved(&c->tickets, t, before);
     for (int i = 0; i < out.n; i++)
-        keep(c, &out.list[i]);
+        keep(&c->queue, &out.list[i]);
 }
 
 /* The job could not be posted. Pages that were to be sealed are not published. */
@@ -59,7 +61,8 @@ static void undone(sl_core *c, const sl_ticket_effect *e)
 {
     sl_ticket_event ev = {.kind = SL_ON_UNDONE, .now_ns = c->now_ns, .undone = e->check.job};
     bool known;
-    if (c->at < c->n && c->queue[c->at].ticket == e->ticket && c->queue[c->at].kind == SL_DO_PUBLISH)
+    const sl_ticket_effect *next = c->at < c->queue.n ? &c->queue.of[c->at] : NULL;
+    if (next && next->ticket == e->ticket && next->kind == SL_DO_PUBLISH)
         c->at++;
     step(c, e->ticket, &ev, &known);
 }
@@ -121,17 +124,37 @@ static void perform(sl_core *c, const sl_ticket_effect *e)
     }
 }
 
+static bool is_message(sl_ticket_effect_kind kind)
+{
+    return kind <= SL_DO_TELL_DRAINED;
+}
+
 static void perform_all(sl_core *c)
 {
     if (c->performing)
         return;
     c->performing = true;
-    while (c->at < c->n) {
-        sl_ticket_effect e = c->queue[c->at++]; /* a copy: the world may add effects and move the list */
-        perform(c, &e);
+    while (c->at < c->queue.n) {
+        sl_ticket_effect e = c->queue.of[c->at++]; /* a copy: the world may add effects and move the list */
+        if (c->holds && !is_message(e.kind))
+            keep(&c->held, &e);
+        else
+            perform(c, &e);
     }
-    c->at = c->n = 0;
+    c->at = c->queue.n = 0;
     c->performing = false;
+}
+
+void sl_core_hold(sl_core *c, bool on)
+{
+    SL_CHECK(!c->performing && c->queue.n == 0, "effects are held while some are performed");
+    c->holds = on;
+    if (on)
+        return;
+    sl_effect_list done = c->queue;
+    c->queue = c->held;
+    c->held = done;
+    perform_all(c);
 }
 
 bool sl_core_event(sl_core *c, sl_ticket *t, const sl_ticket_event *ev)

@@ -10,6 +10,9 @@
  * A job of the checker that cannot be posted is the event UNDONE for its ticket; what the same step wanted afterwards (to
  * publish pages that have no seal) is left out.
  *
+ * What clients wait for comes first: while effects are held (sl_core_hold()), messages are performed as they come, and everything
+ * else waits until they are sent.
+ *
  * Threads: one. Ownership: sl_core_close() frees all tickets.
  */
 #ifndef SL_DECODE_CORE_EFFECTS_H
@@ -49,15 +52,20 @@ typedef struct sl_world {
     sl_status (*lease)(void *ctx, sl_ticket *t, sl_grant *out); /* SL_ERR_EXHAUSTED: too few pages are free */
 } sl_world;
 
+typedef struct sl_effect_list {
+    sl_ticket_effect *of;
+    size_t n, cap;
+} sl_effect_list;
+
 typedef struct sl_core {
     sl_ticket_env env;
     sl_world world;
     sl_tickets tickets;
     sl_admission admission;
-    /* effects that are not performed yet */
-    sl_ticket_effect *queue;
-    size_t at, n, cap;
-    bool performing;
+    sl_effect_list queue; /* not performed yet, from `at` on */
+    size_t at;
+    sl_effect_list held;
+    bool performing, holds;
     uint64_t now_ns; /* of the last event */
 } sl_core;
 
@@ -73,6 +81,10 @@ bool sl_core_event_to(sl_core *c, uint64_t number, const sl_ticket_event *ev);
 /* Events without a value. */
 bool sl_core_signal(sl_core *c, sl_ticket *t, sl_ticket_event_kind kind, uint64_t now);
 bool sl_core_fail(sl_core *c, sl_ticket *t, sl_status st, bool retryable, const char *why, uint64_t now);
+
+/* From (c, true) to (c, false) the effects that are no messages are kept; then they are performed in their order. Tickets that
+ * are gone are swept later. */
+void sl_core_hold(sl_core *c, bool on);
 
 /* LOST to the tickets of a session. */
 void sl_core_session_lost(sl_core *c, uint32_t router, uint64_t now);

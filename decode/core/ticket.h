@@ -230,7 +230,7 @@ typedef struct sl_ticket_event {
 /* ---- effects ---- */
 
 typedef enum {
-    /* messages to the router */
+    /* messages to the router: the first kinds */
     SL_DO_TELL_RESERVED,
     SL_DO_TELL_FAILED, /* failed */
     SL_DO_TELL_PREFILLED,

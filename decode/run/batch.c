@@ -2,8 +2,7 @@
  * The steps of all requests that compute. One turn of the engine loop has four phases:
  *
  *   admit     tickets join the batch in the order of admission, while there are slots and device memory
- *   grow      every running ticket gets the page that its next row needs. When there is none, on the host or on the
- *             device, a resident ticket is spilled or admission makes room
+ *   grow      every running ticket gets the page that its next row needs (growth.c)
  *   begin     the step is submitted: the runner takes the last token of every running ticket, appends its row and chooses
  *             the next one, and computes parts of prompts in the same step (prompts.c)
  *   end       the oldest step in flight is collected. Requests of which it has fetched damaged rows give way (checks.c). Its
@@ -79,79 +78,6 @@ static void admit(sl_run *r)
     sl_prompts_admit(r);
 }
 
-/* ---- pages for the next rows ---- */
-
-/* Whether room may be made for t now. Otherwise t waits: an item that is ahead until it is not, any other until no step is in
- * flight, because what would give way may be in flight, and frees nothing before it is collected. */
-static bool may_take(sl_run *r, const sl_ticket *t)
-{
-    r->settle |= !t->steps && r->n_flights;
-    return !r->n_flights;
-}
-
-/* False: t has to wait for a page. */
-static bool grow_host(sl_run *r, sl_ticket *t)
-{
-    sl_lease *lease = sl_run_of(t)->lease;
-    int32_t have = sl_lease_n_pages(lease);
-    if (sl_lease_grow(lease, 1) == SL_OK) {
-        sl_run_forget_sums(r, lease, have);
-        return true;
-    }
-    if (!may_take(r, t))
-        return false;
-    sl_admission_make_room(&r->core, t, "no host pages", have + 1, sl_arena_pages(r->arena), sl_now_ns());
-    return true;
-}
-
-static bool grow_device(sl_run *r, sl_ticket *t)
-{
-    sl_err err = {0};
-    sl_run_ticket *x = sl_run_of(t);
-    int32_t have = sl_lease_n_pages(x->lease);
-    sl_status st = r->runner->add_pages(r->runner->impl, x->seq, sl_lease_pages(x->lease) + x->seq_pages,
-                                        have - x->seq_pages, &err);
-    if (st == SL_OK)
-        x->seq_pages = have;
-    else if (st != SL_ERR_EXHAUSTED)
-        sl_run_fail(r, t, st, "cannot grow: ", err.text);
-    else if (!may_take(r, t))
-        return false;
-    else if (!sl_residency_relieve(r, t))
-        sl_admission_make_room(&r->core, t, "no device pages", 1, 0, sl_now_ns());
-    return true;
-}
-
-/* Tokens of t, with those that the steps in flight choose. */
-static int32_t tokens_of(const sl_ticket *t)
-{
-    return t->n_tokens + (int32_t)t->steps;
-}
-
-/* Whether the steps in flight give t its last token, by the limits of its length. */
-static bool ends_in_flight(const sl_run *r, const sl_ticket *t)
-{
-    return t->steps &&
-           (tokens_of(t) - t->n_prompt >= t->sampling.max_tokens || tokens_of(t) >= r->core.env.max_context);
-}
-
-/* Each turn of the inner loop brings a page or ends a ticket, which may be t. */
-static void grow(sl_run *r)
-{
-    for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(RUNNING)));) {
-        sl_run_ticket *x = sl_run_of(t);
-        bool more = !ends_in_flight(r, t);
-        while (more && t->state == SL_TICKET_RUNNING) {
-            if (tokens_of(t) > sl_lease_n_pages(x->lease) * PAGE)
-                more = grow_host(r, t);
-            else if (x->seq_pages < sl_lease_n_pages(x->lease))
-                more = grow_device(r, t);
-            else
-                break;
-        }
-    }
-}
-
 /* ---- a step begins ---- */
 
 bool sl_run_can_choose(sl_run *r, sl_ticket *t)
@@ -188,7 +114,7 @@ sl_step_sample *sl_run_sample(sl_run_flight *f, const sl_ticket *t, int32_t item
 static void put(sl_run *r, sl_run_flight *f, sl_ticket *t)
 {
     int32_t n = f->decoding, ahead = (int32_t)t->steps;
-    f->parts[n] = (sl_run_part){t->number, tokens_of(t) - 1, tokens_of(t)};
+    f->parts[n] = (sl_run_part){t->number, sl_run_tokens(t) - 1, sl_run_tokens(t)};
     f->items[n] = (sl_step_item){.seq = sl_run_of(t)->seq,
                                  .tokens = &t->tokens[t->n_tokens - 1],
                                  .n_tokens = 1,
@@ -201,9 +127,10 @@ static void put(sl_run *r, sl_run_flight *f, sl_ticket *t)
 static void put_running(sl_run *r, sl_run_flight *f)
 {
     f->decoding = 0;
-    grow(r);
+    sl_run_grow(r);
+    sl_laps_mark(&r->laps, SL_LAP_PAGES);
     for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(RUNNING)));)
-        if (!ends_in_flight(r, t) && tokens_of(t) <= sl_run_of(t)->seq_pages * PAGE &&
+        if (!sl_run_ends_in_flight(r, t) && sl_run_tokens(t) <= sl_run_of(t)->seq_pages * PAGE &&
             sl_run_can_choose(r, t))
             put(r, f, t);
 }
@@ -261,6 +188,7 @@ static sl_status begin(sl_run *r, bool *begun, sl_err *err)
     sl_run_flight *f = flight_at(r, r->n_flights);
     r->settle = false;
     put_running(r, f);
+    sl_laps_mark(&r->laps, SL_LAP_ITEMS);
     if (r->settle) /* later */
         return SL_OK;
     sl_prompts_collect(r, f);
@@ -277,6 +205,7 @@ static sl_status begin(sl_run *r, bool *begun, sl_err *err)
     r->st.steps++;
     f->st = r->depth > 1 ? r->runner->submit(r->runner->impl, f->items, n, err)
                          : sl_runner_step(r->runner, f->items, n, NULL, err);
+    sl_laps_mark(&r->laps, SL_LAP_SUBMIT);
     if (f->st != SL_OK) {
         *begun = !sl_runner_broken(r->runner);
         return failed(r, f, f->st, err);
@@ -355,6 +284,18 @@ static void follow(sl_run *r)
     }
 }
 
+/* What the step means for the tickets. What clients are told is sent, as one message for each router; what no client waits for (seals,
+ * pages that are published or released) is held. */
+static void tell_clients(sl_run *r, const sl_run_flight *f)
+{
+    sl_core_hold(&r->core, true);
+    sl_run_gather(r, true);
+    tell_stepped(r, f, true, SL_OK, NULL);
+    sl_run_fetched(r);
+    results(r, f);
+    sl_run_gather(r, false);
+}
+
 /* Waits for the oldest step in flight. Then the next one can choose, if it waited for these tokens. */
 static sl_status end(sl_run *r, sl_err *err)
 {
@@ -364,16 +305,15 @@ static sl_status end(sl_run *r, sl_err *err)
         return lost(r, st, err);
     r->first_flight = (r->first_flight + 1) % SL_STEPS_IN_FLIGHT;
     r->n_flights--;
-    measure(r, f);
+    sl_laps_mark(&r->laps, SL_LAP_WAIT);
     const uint64_t ended = r->runner->ended_ns ? r->runner->ended_ns(r->runner->impl) : 0;
     r->stepped.ns = ended ? ended : sl_now_ns();
     sl_prompts_save(r, f);
-    sl_run_gather(r, true); /* the step is one message for each router */
-    tell_stepped(r, f, true, SL_OK, NULL);
-    sl_run_fetched(r);
-    results(r, f);
+    tell_clients(r, f);
+    sl_laps_sent(&r->laps, r->stepped.ns);
     follow(r);
-    sl_run_gather(r, false);
+    sl_core_hold(&r->core, false);
+    measure(r, f);
     st = r->n_flights > 0 ? r->runner->choose(r->runner->impl, err) : SL_OK;
     return st == SL_OK ? SL_OK : lost(r, st, err);
 }
@@ -388,7 +328,9 @@ void sl_run_settle(sl_run *r)
 sl_status sl_run_step(sl_run *r, bool *worked, sl_err *err)
 {
     bool begun = false;
+    sl_laps_mark(&r->laps, SL_LAP_OTHER);
     admit(r);
+    sl_laps_mark(&r->laps, SL_LAP_ADMIT);
     SL_TRY(begin(r, &begun, err));
     *worked = begun || r->n_flights > 0;
     if (!*worked && r->runner->rest)

@@ -5,7 +5,9 @@
  *     requests.c   messages of routers and writers become events; what pages and sessions have to say, too
  *     world.c      what effects do: messages, leases, jobs of the checker
  *     checks.c     what the checker answers, damaged pages, the patrol
- *     batch.c      one step: who joins, pages for the next rows, its results as events
+ *     batch.c      one step: who joins, its results as events
+ *     growth.c     pages for the next rows
+ *     laps.c       what the time between two steps is spent with
  *     prompts.c    prompts that are computed here, in the same steps (role both)
  *     residency.c  where the rows of a running request are
  *

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "decode/core/effects.h"
+#include "decode/run/laps.h"
 #include "decode/run/run.h"
 #include "engine/random_pages.h"
 #include "kvstore/snapshot.h"
@@ -119,6 +120,8 @@ struct sl_run {
     bool gathers;     /* what routers are told is kept in `gathered` */
     sl_stamp stepped; /* when the step ended whose results are told */
 
+    sl_laps laps;
+
     sl_run_stats st; /* what is counted since the beginning */
     struct {
         sl_histogram *step, *batch, *chunk;
@@ -154,6 +157,18 @@ void sl_run_damaged(sl_run *r, int32_t page, int32_t dropped);
 
 /* After a step, before its tokens are used: every request whose rows were damaged when they were fetched gives way. */
 void sl_run_fetched(sl_run *r);
+
+/* Tokens of t, with those that the steps in flight choose. */
+static inline int32_t sl_run_tokens(const sl_ticket *t)
+{
+    return t->n_tokens + (int32_t)t->steps;
+}
+
+/* growth.c */
+/* Every running ticket gets the pages of its next row, or waits for them; some get those that they need soon. */
+void sl_run_grow(sl_run *r);
+/* Whether the steps in flight give t its last token, by the limits of its length. */
+bool sl_run_ends_in_flight(const sl_run *r, const sl_ticket *t);
 
 /* batch.c */
 /* Whether a step can choose the next token of t: its constraint is ready, or keeps up with steps in flight. A constraint that has

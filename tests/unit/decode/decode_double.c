@@ -89,6 +89,8 @@ void sl_worker_tell_router_bytes(sl_worker *w, uint32_t router, sl_msg_bytes byt
     (void)w;
     ck_assert_uint_ne(router, 0);
     now->batches++;
+    now->jobs = atomic_load(&now->d->role.checker.watch.jobs);
+    now->available = sl_store_available(now->d->role.store);
     if (bytes.id == SL_MSG_BATCH)
         ck_assert_int_eq(sl_msg_batch_open(bytes.data, bytes.n, &r, &now->since, NULL), SL_OK);
     else

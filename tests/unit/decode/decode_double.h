@@ -63,6 +63,8 @@ typedef struct decode_double {
     sl_runner runner;
     dd_said said[DD_SAID];
     int batches;      /* calls with messages that were gathered */
+    uint32_t jobs;    /* of the checker, when the last of them was made */
+    int available;    /* pages of the store at that time */
     sl_stamp since;   /* of the last one that was sent as a batch */
     int n_said, seen; /* the test has not yet read said[seen..n_said) */
     int n_joined;     /* how often requests joined the batch, which traces are told */

@@ -69,6 +69,89 @@ START_TEST(a_step_is_one_message)
 }
 END_TEST
 
+static uint32_t jobs(void)
+{
+    return atomic_load(&x.d->role.checker.watch.jobs);
+}
+
+/* The tokens of a step leave before any work for its pages: seals of those that have become full, in the step in which all
+ * requests fill one; the pages of a request that ends. */
+START_TEST(tokens_leave_first)
+{
+    enum { N = 5 };
+    o = dd_defaults();
+    o.verify = _i ? SL_CFG_VERIFY_ALWAYS : SL_CFG_VERIFY_OFF;
+    o.max_batch = o.max_seqs = N;
+    o.pages = 64;
+    o.overlaps = _i > 1;
+    dd_open(&x, &o);
+    for (int i = 0; i < N; i++)
+        dd_verified(&x, 1 + (uint64_t)i, 70 + 2 * i, 80 - 2 * i, i); /* they end together */
+    int sealed = 0, released = 0;
+    for (bool worked = true; worked;) {
+        const uint32_t before = jobs();
+        const int free = sl_store_available(x.d->role.store), batches = x.batches;
+        ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+        if (x.batches > batches) {
+            ck_assert_uint_eq(x.jobs, before);
+            ck_assert_int_le(x.available, free);
+            released += sl_store_available(x.d->role.store) > x.available;
+        }
+        sealed += jobs() > before;
+        x.n_said = x.seen = 0;
+        dd_check(&x);
+    }
+    ck_assert_int_eq(sealed > 0, _i > 0);
+    ck_assert_int_eq(released > 0, _i == 0); /* else after the last check */
+    ck_assert_int_eq(dd_tickets(&x), 0);
+    dd_close(&x);
+}
+END_TEST
+
+static int pages_of_all(int n)
+{
+    int pages = 0;
+    for (int i = 0; i < n; i++)
+        pages += sl_lease_n_pages(dd_lease(&x, 1 + (uint64_t)i));
+    return pages;
+}
+
+/* Requests of equal lengths need their pages in the same step, and get them in several turns before, if some lie unused. */
+START_TEST(pages_come_a_few_in_a_turn)
+{
+    enum { N = 16, LEFT = 40 };
+    o = dd_defaults();
+    o.max_batch = o.max_seqs = N;
+    o.pages = _i ? 6 * N : 3 * N + 2;
+    dd_open(&x, &o);
+    for (int i = 0; i < N; i++)
+        dd_verified(&x, 1 + (uint64_t)i, 128 - LEFT, 300, i);
+    ck_assert_int_eq(pages_of_all(N), 2 * N);
+    int most = 0, turns_with = 0;
+    for (int k = 1; k < LEFT + 5; k++) {
+        const int before = pages_of_all(N);
+        ck_assert_int_eq(dd_step(&x, &(bool){false}), SL_OK);
+        const int more = pages_of_all(N) - before;
+        most = more > most ? more : most;
+        turns_with += more > 0;
+        x.n_said = x.seen = 0;
+        if (k < LEFT - 16)
+            ck_assert_int_eq(more, 0);
+    }
+    ck_assert_int_eq(pages_of_all(N), 3 * N);
+    ck_assert_int_eq(dd_counts(&x).retracted, 0);
+    if (_i) {
+        ck_assert_int_le(most, 1 + N / 8);
+        ck_assert_int_ge(turns_with, 5);
+    } else {
+        ck_assert_int_eq(most, N); /* nothing is given to one that another may need */
+    }
+    for (int i = 0; i < N; i++)
+        end(1 + (uint64_t)i);
+    dd_close(&x);
+}
+END_TEST
+
 /* A worker that drains continues requests that have a slot and returns those that wait for one to the router. */
 START_TEST(draining_gives_back_what_waits)
 {
@@ -358,6 +441,8 @@ int main(void)
     TCase *t = tcase_create("batch");
     tcase_add_test(t, join_in_order);
     tcase_add_test(t, a_step_is_one_message);
+    tcase_add_loop_test(t, tokens_leave_first, 0, 3);
+    tcase_add_loop_test(t, pages_come_a_few_in_a_turn, 0, 2);
     tcase_add_test(t, draining_gives_back_what_waits);
     tcase_add_test(t, device_is_full);
     tcase_add_test(t, youngest_is_retracted);

@@ -64,6 +64,7 @@ static uint32_t told(uint64_t rid, bool *done)
 START_TEST(streams_and_limits)
 {
     static const int lengths[] = {1, 2, 5, 6, 23, 24, 25, 89, 150};
+    uint64_t wrong = 0;
     for (size_t c = 0; c < SL_COUNT(lengths); c++) {
         static int32_t want[2][MOST];
         const uint64_t rids[] = {1, 2};
@@ -83,13 +84,15 @@ START_TEST(streams_and_limits)
         if (_i > 0 && lengths[c] > 20) {
             ck_assert_int_lt(steps, lengths[c] + 3);
             ck_assert_uint_gt(st.accepted[0], 0);
-            ck_assert_uint_lt(st.accepted[0], st.drafted[0]);
+            for (int k = 0; k < _i; k++)
+                wrong += st.drafted[k] - st.accepted[k];
         }
         for (int k = 0; k < SL_DRAFTS_MAX; k++)
             ck_assert(k < _i || st.drafted[k] == 0);
         x.seen = x.n_said;
         dd_close(&x);
     }
+    ck_assert_int_eq(wrong > 0, _i > 0);
 }
 END_TEST
 

@@ -1,7 +1,7 @@
 /*
  * Thousands of random events against the requests of a worker (decode/core/): messages of two routers and of writers, late and
  * wrong ones, answers of the checker in any order, steps whose results come after their tickets have ended, damage, memory
- * that is exhausted, a world that sends events from inside of its functions. The world counts and refuses what must never be:
+ * that is exhausted, results whose messages come before everything else, a world that sends events from inside of its functions. The world counts and refuses what must never be:
  * pages that are released twice, or while somebody reads or may write them; a ticket that is told its end twice; an effect after
  * the last one.
  */
@@ -150,41 +150,48 @@ static void tell_drained(void *ctx, const sl_ticket *t)
     maybe_nested();
 }
 
+/* What is no message comes when messages are not held up by it. */
+static seen *work_of(const sl_ticket *t)
+{
+    ck_assert_msg(!x.c.holds, "ticket %lu: its pages are worked on before messages are sent", t->number);
+    return of(t);
+}
+
 static bool check(void *ctx, sl_ticket *t, sl_ticket_job what, int32_t first, int32_t n,
                   const sl_msg_commit *commit)
 {
     (void)ctx;
-    ck_assert(of(t)->leased && first >= 0 && n >= 0 && first + n <= of(t)->pages);
+    ck_assert(work_of(t)->leased && first >= 0 && n >= 0 && first + n <= work_of(t)->pages);
     ck_assert(!commit == (what != SL_JOB_COMPARE));
     if ((x.no_memory && !dice(20)) || x.n_jobs == JOBS)
         return false;
     x.jobs[x.n_jobs++] = (job){t->number, what};
-    of(t)->jobs++;
+    work_of(t)->jobs++;
     return true;
 }
 
 static void publish(void *ctx, sl_ticket *t, int32_t rows)
 {
     (void)ctx;
-    ck_assert(of(t)->leased && rows <= t->n_tokens);
+    ck_assert(work_of(t)->leased && rows <= t->n_tokens);
 }
 
 static void accepted(void *ctx, const sl_ticket *t)
 {
     (void)ctx;
-    ck_assert(of(t)->leased && !t->unverified && t->arrived);
+    ck_assert(work_of(t)->leased && !t->unverified && t->arrived);
 }
 
 static void quarantined(void *ctx, const sl_ticket *t)
 {
     (void)ctx;
-    ck_assert(of(t)->leased && t->writer);
+    ck_assert(work_of(t)->leased && t->writer);
 }
 
 static void fence(void *ctx, const sl_ticket *t)
 {
     (void)ctx;
-    of(t);
+    work_of(t);
     if (x.n_fences < JOBS)
         x.fences[x.n_fences++] = t->number;
 }
@@ -192,7 +199,7 @@ static void fence(void *ctx, const sl_ticket *t)
 static void close_seq(void *ctx, sl_ticket *t)
 {
     (void)ctx;
-    seen *s = of(t);
+    seen *s = work_of(t);
     ck_assert_msg(!s->closed && !s->steps, "a sequence is closed twice, or while a step computes it");
     s->closed = true;
 }
@@ -200,13 +207,13 @@ static void close_seq(void *ctx, sl_ticket *t)
 static void leave(void *ctx, sl_ticket *t)
 {
     (void)ctx;
-    ck_assert(!of(t)->leased);
+    ck_assert(!work_of(t)->leased);
 }
 
 static void release(void *ctx, sl_ticket *t)
 {
     (void)ctx;
-    seen *s = of(t);
+    seen *s = work_of(t);
     ck_assert_msg(s->leased, "ticket %lu: its pages are released twice", t->number);
     ck_assert_msg(s->closed && !s->jobs && !s->steps,
                   "ticket %lu: its pages are released while they are read", t->number);
@@ -376,7 +383,9 @@ static void step(void)
         random_event();
         x.depth -= 2;
     }
-    bool fails = !dice(50);
+    bool fails = !dice(50), holds = dice(2);
+    if (holds)
+        sl_core_hold(&x.c, true);
     for (int i = 0; i < n; i++) {
         sl_ticket *t = sl_tickets_number(&x.c.tickets, in[i]);
         ck_assert_msg(t != NULL, "a ticket is gone while a step computes its sequence");
@@ -396,6 +405,9 @@ static void step(void)
             tokens.tokens.list = list, tokens.tokens.n = 1;
         sl_core_event_to(&x.c, in[i], &tokens); /* of a ticket that has ended meanwhile: dropped */
     }
+    if (holds)
+        sl_core_hold(&x.c, false);
+    ck_assert_uint_eq(x.c.held.n, 0);
 }
 
 static void drained(sl_ticket *t)
