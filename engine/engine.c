@@ -222,8 +222,9 @@ static sl_status make_tables(sl_engine *e, sl_mem_kind kind, sl_tables *t, sl_er
 
 static sl_status make_step_arrays(sl_engine *e, sl_mem_kind kind, sl_step_arrays *a, sl_err *err)
 {
-    size_t n = (size_t)e->o.max_step_tokens,
-           total = 3 * n + (size_t)e->max_logits + (e->cfg->n_draft ? n + (size_t)e->o.max_seqs : 0);
+    size_t n = (size_t)e->o.max_step_tokens, total = 3 * n + (size_t)e->max_logits +
+                                                     (e->cfg->n_draft ? n + (size_t)e->o.max_seqs : 0) +
+                                                     n * (size_t)sl_states_turns(&e->geo, e->item_tokens);
     int32_t *base;
     SL_TRY(alloc_in(e, kind, total * 4, (void **)&base, err));
     *a = (sl_step_arrays){

@@ -171,14 +171,15 @@ sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err);
  * example because they were drafts that the model did not confirm. From here on everything is as if they had never been:
  * rows, keys and metadata in the device's and the host's pages up to `len`, selections, residency, and what the next
  * steps compute, bit by bit. What is in the host pages beyond `len` is undefined, as before a step. Counters say what was
- * computed and fetched, also for tokens that were taken back. Enqueues nothing. SL_ERR_INVALID: len is less than before the last step or than a prompt
- * that ends in a selection, or more than the length; SL_ERR_UNSUPPORTED: max_item_tokens is 1.
+ * computed and fetched, also for tokens that were taken back. Enqueues nothing, except copies of states (below). SL_ERR_INVALID: len is
+ * less than before the last step or than a prompt that ends in a selection, or more than the length; SL_ERR_UNSUPPORTED:
+ * max_item_tokens is 1, or the states before these tokens are not kept.
  */
 sl_status sl_engine_seq_truncate(sl_engine *e, sl_seq *s, int32_t len, sl_err *err);
 /*
  * States. Some models have layers that keep a state of fixed size instead of rows, or besides them (kernels/cache.h). It is
- * on the device alone and cannot be cut: such a sequence is not truncated (SL_ERR_UNSUPPORTED; nor is one whose layers keep a
- * value of an open block), and when it is opened or
+ * on the device alone and cannot be cut. So with max_item_tokens > 1 the engine keeps versions of states, those before each of the
+ * last max_item_tokens tokens of a sequence's last step, and only these tokens can be taken back. When a sequence is opened or
  * loaded with cached tokens, or one of its steps failed, its steps are refused (SL_ERR_INVALID) until its states were restored
  * for exactly its tokens. A step in flight counts: a sequence whose last result is dropped can only be closed, and a snapshot
  * is made before. Without a snapshot they are computed again, from the first token or the last snapshot on.

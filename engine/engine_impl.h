@@ -25,6 +25,7 @@ struct sl_seq {
     int32_t row; /* of the page tables */
     int32_t len, n_pages;
     int32_t state_len;            /* tokens for which its states stand (states.h) */
+    int32_t kept, kept_at;        /* versions of its states, of the tokens before this number of tokens */
     int32_t n_index, prompt;      /* pages that have index pages; tokens of the prompt, 0: not known yet */
     int32_t hot_slot;             /* -1: resident */
     int32_t dirty_from, dirty_to; /* page entries the device does not know yet */
@@ -44,9 +45,10 @@ typedef struct sl_tables {
 } sl_tables;
 
 /* A step's small arrays, one allocation: ids, token_seq, token_pos [max_step_tokens], logit_rows
- * [max_logits]; with an MTP layer prev [max_step_tokens] and keep [max_seqs] (sl_draft_pass). */
+ * [max_logits]; with an MTP layer prev [max_step_tokens] and keep [max_seqs] (sl_draft_pass); with versions of states
+ * turns [versions + 1][max_step_tokens] (sl_turns). */
 typedef struct sl_step_arrays {
-    int32_t *ids, *token_seq, *token_pos, *logit_rows, *prev, *keep;
+    int32_t *ids, *token_seq, *token_pos, *logit_rows, *prev, *keep, *turns;
 } sl_step_arrays;
 
 /* This alone determines the shapes of a decode step's ops. */
@@ -118,9 +120,9 @@ struct sl_engine {
     bool unified;    /* device memory is host memory */
     bool registered; /* this engine has registered the arena with the backend */
     sl_coord *coord;
-    sl_coord_layer *layers;  /* [n_layers]; the engine owns rows.base and planes[].device */
-    sl_layer_memory *memory; /* [n_layers]: states and blocks; states.c owns their memory */
-    int32_t ld;              /* pages of the longest sequence */
+    sl_coord_layer *layers;   /* [n_layers]; the engine owns rows.base and planes[].device */
+    struct sl_states *states; /* states.h */
+    int32_t ld;               /* pages of the longest sequence */
     int32_t max_logits;
     sl_seq *seqs; /* [max_seqs] */
     bool

@@ -141,7 +141,7 @@ static void undo(sl_engine *e, sl_flight *f)
         s->list.bytes = 0;
         s->chosen_at = -1;
         s->flights--;
-        sl_states_stepped(s, true);
+        sl_states_failed(s);
     }
     sl_coord_step_undo(e->coord, e->runs, f->n_items);
     f->chosen.n = 0;
@@ -280,14 +280,14 @@ static sl_status submit(sl_engine *e, sl_step_item *items, int32_t n_items, cons
     sl_step_shape_of(e, f, hooks);
     st = run(e, f, hooks, err);
     for (int32_t i = 0; i < n_items && st != SL_OK; i++)
-        sl_states_stepped(items[i].seq, true);
+        sl_states_failed(items[i].seq);
     if (st != SL_OK)
         goto abort_step;
     sl_coord_step_end(e->coord);
     for (int32_t i = 0; i < n_items; i++) {
         items[i].seq->len += items[i].n_tokens;
         items[i].seq->flights++;
-        sl_states_stepped(items[i].seq, false);
+        sl_states_stepped(items[i].seq, items[i].n_tokens);
     }
     e->submitted++;
     if (!f->open)

@@ -6,6 +6,7 @@
 
 #include "base/strbuf.h"
 #include "engine/plan_group.h"
+#include "engine/states.h"
 #include "kernels/scratch.h"
 #include "kvstore/snapshot.h"
 #include "sparse/sparse.h"
@@ -134,7 +135,6 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
     const uint64_t page_rows = (uint64_t)sl_cache_page_bytes(rows);
     for (int32_t l = 0; l < in->cfg->n_layers; l++) {
         p->index_page_device += whole_bytes(&g, l);
-        p->state_device += sl_geometry_state_device(&g, l);
         if (layers[l].absent)
             continue;
         p->index_page_device += (uint64_t)sl_algo_page_state(in->algorithm, &in->cache);
@@ -144,6 +144,8 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
             p->hot_rows_bytes +=
                 (uint64_t)(layers[l].rows.hot_rows + layers[l].rows.tail_rows) * (uint64_t)p->row_bytes;
     }
+    p->state_device = (uint64_t)sl_states_bytes(&g, &in->cache, in->cfg, p->item_tokens);
+    p->fixed_bytes += 4 * (uint64_t)sl_states_turns(&g, p->item_tokens) * (uint64_t)in->max_step_tokens;
     p->snapshot_host = (uint64_t)sl_snapshot_pages(&g) * (uint64_t)g.page_bytes;
     if (in->algorithm->state_tokens && in->algorithm->page_state && p->resident_layers == 0 &&
         p->index_page_device == (uint64_t)in->cfg->n_layers * (uint64_t)in->algorithm->page_state(&in->cache))

@@ -332,11 +332,11 @@ sl_status sl_engine_seq_truncate(sl_engine *e, sl_seq *s, int32_t len, sl_err *e
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
     if (s->flights > 0)
         return sl_fail(err, SL_ERR_INVALID, "truncate: the sequence is in a step that was not collected");
-    if (len != s->len)
-        SL_TRY(sl_states_cut(e, err));
+    SL_TRY(sl_states_check_cut(s, len, err));
     SL_TRY(sl_coord_request_truncate(e->coord, s->row, len, err));
+    const int32_t before = s->len;
     s->len = len;
-    return SL_OK;
+    return sl_states_cut(s, before, err);
 }
 
 void sl_engine_seq_close(sl_engine *e, sl_seq *s)

@@ -8,6 +8,8 @@
 
 enum { UNKNOWN = -1 };
 
+/* ---- memory ---- */
+
 static int64_t state_bytes(const sl_engine *e, int32_t layer)
 {
     return sl_geometry_class_of(&e->geo, layer)->state.bytes;
@@ -15,43 +17,122 @@ static int64_t state_bytes(const sl_engine *e, int32_t layer)
 
 static uint8_t *state_of(const sl_seq *s, int32_t layer)
 {
-    const sl_layer_memory *m = &s->e->memory[layer];
+    const sl_layer_memory *m = &s->e->states->layers[layer];
     return m->state + s->row * m->state_stride;
 }
 
-/* The planes of a class of blocks, in their order. */
-static void place_blocks(sl_engine *e, int32_t l, sl_layer_memory *m)
+static bool has_open_part(const sl_cache_plane *p)
 {
+    for (int32_t i = 0; i < p->n_parts; i++)
+        if (p->role == SL_PLANE_BLOCKS && p->parts[i].per == SL_PER_OPEN_UNIT)
+            return true;
+    return false;
+}
+
+/* What the family says of open units of a layer that has plane p with a value of them. */
+static sl_open_use open_of(const sl_geometry *g, const sl_cache_dims *cache, const sl_model_config *cfg,
+                           int32_t l, int32_t p)
+{
+    const bool open = sl_geometry_has(g, l, p) && has_open_part(&g->shape.planes[p]);
+    return open ? cache->classes[cfg->layer_class[l]].open : SL_OPEN_ADDED;
+}
+
+static int64_t segment_bytes(const sl_cache_plane *p)
+{
+    return p->heads * sl_cache_unit_bytes(p);
+}
+
+static int64_t aligned(int64_t bytes)
+{
+    return (bytes + SL_STATE_ALIGN - 1) / SL_STATE_ALIGN * SL_STATE_ALIGN;
+}
+
+static int32_t versions_of(const sl_geometry *g, int32_t item_tokens)
+{
+    bool any = g->state_bytes > 0;
+    for (int32_t p = 0; p < g->shape.n_planes; p++)
+        any = any || has_open_part(&g->shape.planes[p]);
+    return any && item_tokens > 1 ? item_tokens : 0;
+}
+
+/* Of one sequence, without versions, though with the places of open units if there are versions. */
+static int64_t sequence_bytes(const sl_geometry *g, const sl_cache_dims *cache, const sl_model_config *cfg,
+                              int32_t versions)
+{
+    int64_t bytes = 0;
+    for (int32_t l = 0; l < cfg->n_layers; l++) {
+        bytes += (int64_t)sl_geometry_state_device(g, l);
+        for (int32_t p = 0; versions && p < g->shape.n_planes; p++)
+            if (open_of(g, cache, cfg, l, p) == SL_OPEN_KEPT)
+                bytes += aligned(segment_bytes(&g->shape.planes[p]));
+    }
+    return bytes;
+}
+
+int64_t sl_states_bytes(const sl_geometry *g, const sl_cache_dims *cache, const sl_model_config *cfg,
+                        int32_t item_tokens)
+{
+    const int32_t versions = versions_of(g, item_tokens);
+    return (1 + versions) * sequence_bytes(g, cache, cfg, versions);
+}
+
+int32_t sl_states_turns(const sl_geometry *g, int32_t item_tokens)
+{
+    const int32_t versions = versions_of(g, item_tokens);
+    return versions ? versions + 1 : 0;
+}
+
+/* The planes of a class of blocks, in their order. Places of open units are taken from *at on. */
+static void place_blocks(sl_engine *e, int32_t l, int64_t *at)
+{
+    sl_states *st = e->states;
+    sl_layer_memory *m = &st->layers[l];
     for (int32_t p = 0; p < e->geo.shape.n_planes; p++) {
         const sl_algo_plane *q = &e->layers[l].planes[p];
         if (e->geo.shape.planes[p].role != SL_PLANE_BLOCKS || !sl_geometry_has(&e->geo, l, p))
             continue;
-        m->planes[m->n_planes++] =
-            (sl_layer_plane){.device = q->device, .device_stride = q->device_stride, .host = q->host};
+        const bool kept = st->versions && open_of(&e->geo, &e->cache, e->cfg, l, p) == SL_OPEN_KEPT;
+        m->planes[m->n_planes++] = (sl_layer_plane){.device = q->device,
+                                                    .device_stride = q->device_stride,
+                                                    .host = q->host,
+                                                    .open = kept ? st->base + *at : NULL};
+        *at += kept ? aligned(segment_bytes(&e->geo.shape.planes[p])) : 0;
     }
 }
 
 sl_status sl_states_init(sl_engine *e, sl_err *err)
 {
-    e->memory = calloc((size_t)e->cfg->n_layers, sizeof *e->memory);
-    if (!e->memory)
+    sl_states *st = calloc(1, sizeof *st);
+    e->states = st;
+    if (st)
+        st->layers = calloc((size_t)e->cfg->n_layers, sizeof *st->layers);
+    if (!st || !st->layers)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
+    st->versions = versions_of(&e->geo, e->item_tokens);
+    st->bytes = sequence_bytes(&e->geo, &e->cache, e->cfg, st->versions);
+    st->turns.stride = e->o.max_seqs * st->bytes;
+    if (st->bytes > 0)
+        SL_TRY(
+            sl_engine_alloc(e, (uint64_t)((1 + st->versions) * st->turns.stride), (void **)&st->base, err));
+    int64_t at = 0;
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
-        sl_layer_memory *m = &e->memory[l];
-        place_blocks(e, l, m);
-        if (state_bytes(e, l) == 0)
-            continue;
-        m->state_stride = (int64_t)sl_geometry_state_device(&e->geo, l);
-        SL_TRY(sl_engine_alloc(e, (uint64_t)(e->o.max_seqs * m->state_stride), (void **)&m->state, err));
+        sl_layer_memory *m = &st->layers[l];
+        m->state_stride = st->bytes;
+        if (state_bytes(e, l) > 0)
+            m->state = st->base + at;
+        at += (int64_t)sl_geometry_state_device(&e->geo, l);
+        place_blocks(e, l, &at);
     }
     return SL_OK;
 }
 
 void sl_states_fini(sl_engine *e)
 {
-    for (int32_t l = 0; e->memory && l < e->cfg->n_layers; l++)
-        sl_be_free(e->be, SL_MEM_DEVICE, e->memory[l].state);
-    free(e->memory);
+    if (!e->states)
+        return;
+    sl_be_free(e->be, SL_MEM_DEVICE, e->states->base);
+    free(e->states->layers);
+    free(e->states);
 }
 
 sl_status sl_states_memory(void *ctx, int32_t layer, sl_layer_memory *out, sl_err *err)
@@ -59,7 +140,7 @@ sl_status sl_states_memory(void *ctx, int32_t layer, sl_layer_memory *out, sl_er
     const sl_engine *e = ctx;
     if (layer < 0 || layer >= e->cfg->n_layers)
         return sl_fail(err, SL_ERR_INTERNAL, "engine: layer %d of %d", layer, e->cfg->n_layers);
-    *out = e->memory[layer];
+    *out = e->states->layers[layer];
     return SL_OK;
 }
 
@@ -80,8 +161,9 @@ sl_status sl_states_begin(sl_seq *s, sl_err *err)
     sl_engine *e = s->e;
     const bool zero = s->len == 0 || e->o.zero_states;
     s->state_len = zero ? s->len : UNKNOWN;
+    s->kept = 0;
     for (int32_t l = 0; l < e->cfg->n_layers; l++)
-        if (e->memory[l].state && (zero || e->o.poison))
+        if (e->states->layers[l].state && (zero || e->o.poison))
             SL_TRY(sl_be_fill(e->be, state_of(s, l), zero ? 0 : 0xff, (size_t)state_bytes(e, l), err));
     return SL_OK;
 }
@@ -99,31 +181,110 @@ sl_status sl_states_check(const sl_seq *s, sl_err *err)
                    s->state_len);
 }
 
-static bool has_open_part(const sl_cache_plane *p)
+void sl_states_failed(sl_seq *s)
 {
-    for (int32_t i = 0; i < p->n_parts; i++)
-        if (p->role == SL_PLANE_BLOCKS && p->parts[i].per == SL_PER_OPEN_UNIT)
-            return true;
-    return false;
+    s->state_len = UNKNOWN;
+    s->kept = 0;
 }
 
-sl_status sl_states_cut(const sl_engine *e, sl_err *err)
+/* ---- versions ---- */
+
+void sl_states_place(sl_engine *e, const sl_flight *f)
 {
-    if (e->geo.state_bytes > 0)
+    sl_states *st = e->states;
+    const int32_t per = f->p.shape.tokens ? f->p.shape.per : f->p.per;
+    const bool all = per <= st->versions;
+    st->turns.n = st->versions == 0 || per == 0 ? 0 : all ? per : st->versions + 1;
+    st->turns.kept = all ? per : st->versions;
+    st->turns.token_seq = e->in_dev.turns;
+}
+
+void sl_states_fill(const sl_engine *e, sl_flight *f)
+{
+    const sl_turns *u = &e->states->turns;
+    const int32_t n = f->p.tokens;
+    for (int32_t i = 0; i < u->n * n; i++)
+        f->in.turns[i] = -1;
+    for (int32_t t = 0, left = 0; u->n > 0 && t < n; t++, left--) {
+        const int32_t seq = f->in.token_seq[t];
+        for (left = left > 0 ? left : 0; t + left < n && f->in.token_seq[t + left] == seq;)
+            left++;
+        if (seq >= 0)
+            f->in.turns[(left < u->n ? u->n - left : 0) * n + t] = seq;
+    }
+}
+
+void sl_states_stepped(sl_seq *s, int32_t n)
+{
+    const int32_t versions = s->e->states->versions;
+    s->state_len = s->kept_at = s->len;
+    s->kept = n < versions ? n : versions;
+}
+
+sl_status sl_states_check_cut(const sl_seq *s, int32_t len, sl_err *err)
+{
+    const sl_engine *e = s->e;
+    const int32_t versions = e->states->versions;
+    if (versions == 0 || len >= s->len)
+        return SL_OK; /* nothing to take back, or the coordinator refuses */
+    for (int32_t l = 0; l < e->cfg->n_layers; l++)
+        for (int32_t p = 0; p < e->geo.shape.n_planes; p++)
+            if (open_of(&e->geo, &e->cache, e->cfg, l, p) == SL_OPEN_STAYS)
+                return sl_fail(
+                    err, SL_ERR_UNSUPPORTED,
+                    "truncate: plane %s has a value of the open block, from which tokens cannot be "
+                    "taken back",
+                    e->geo.shape.planes[p].name);
+    if (s->kept_at - len > s->kept)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "truncate: layers of this model keep a state, from which tokens cannot be taken back");
-    for (int32_t p = 0; p < e->geo.shape.n_planes; p++)
-        if (has_open_part(&e->geo.shape.planes[p]))
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "truncate: plane %s has a value of the open block, from which tokens cannot be "
-                           "taken back",
-                           e->geo.shape.planes[p].name);
+                       "truncate: the states of a sequence of %d tokens are kept for the last %d tokens of a "
+                       "step, of which it has %d: they are not known for %d tokens",
+                       s->len, versions, s->kept - (s->kept_at - s->len), len);
     return SL_OK;
 }
 
-void sl_states_stepped(sl_seq *s, bool failed)
+/* The open unit of plane p of a layer to what it was before token s->len, on the device and in the host page. */
+static sl_status cut_unit(const sl_seq *s, const sl_cache_plane *p, const sl_layer_plane *m, int64_t version,
+                          sl_err *err)
 {
-    s->state_len = failed ? UNKNOWN : s->len;
+    const sl_engine *e = s->e;
+    const int64_t entry = (int64_t)s->row * e->ld + s->len / SL_PAGE_TOKENS, bytes = segment_bytes(p);
+    const int32_t unit = s->len % SL_PAGE_TOKENS / sl_cache_segment_tokens(p);
+    uint8_t *device = m->device + e->host.index_pages[entry] * m->device_stride + unit * bytes;
+    uint8_t *host =
+        m->host.base + e->host.host_pages[entry] * m->host.page_stride + unit * m->host.row_stride;
+    SL_TRY(sl_be_copy(e->be, device, m->open + version, (size_t)bytes, err));
+    return sl_be_copy(e->be, host, m->open + version, (size_t)bytes, err);
+}
+
+static sl_status cut_units(const sl_seq *s, int64_t version, sl_err *err)
+{
+    const sl_engine *e = s->e;
+    for (int32_t l = 0; l < e->cfg->n_layers; l++) {
+        const sl_layer_memory *m = &e->states->layers[l];
+        for (int32_t p = 0, i = 0; i < m->n_planes; p++) {
+            if (e->geo.shape.planes[p].role != SL_PLANE_BLOCKS || !sl_geometry_has(&e->geo, l, p))
+                continue;
+            if (m->planes[i].open)
+                SL_TRY(cut_unit(s, &e->geo.shape.planes[p], &m->planes[i], version, err));
+            i++;
+        }
+    }
+    return SL_OK;
+}
+
+sl_status sl_states_cut(sl_seq *s, int32_t before, sl_err *err)
+{
+    const sl_states *st = s->e->states;
+    if (st->versions == 0 || s->len == before)
+        return SL_OK;
+    uint8_t *state = st->base + s->row * st->bytes;
+    const int64_t version = (s->kept_at - s->len) * st->turns.stride;
+    s->state_len = UNKNOWN;
+    SL_TRY(sl_be_copy(s->e->be, state, state + version, (size_t)st->bytes, err));
+    SL_TRY(cut_units(s, version + s->row * st->bytes, err));
+    s->state_len = s->len;
+    return SL_OK;
 }
 
 /* ---- snapshots ---- */
@@ -151,7 +312,7 @@ static sl_status move_states(const sl_seq *s, const int32_t *pages, bool save, s
     sl_engine *e = s->e;
     int64_t at = SL_SNAPSHOT_HEADER;
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
-        uint8_t *state = e->memory[l].state ? state_of(s, l) : NULL;
+        uint8_t *state = e->states->layers[l].state ? state_of(s, l) : NULL;
         for (int64_t left = state_bytes(e, l); left > 0;) {
             uint8_t *run;
             int64_t n = sl_snapshot_run(e->arena, pages, at, &run);
@@ -178,7 +339,7 @@ sl_status sl_engine_seq_restore(sl_engine *e, sl_seq *s, sl_key key, const int32
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
     SL_TRY(check_snapshot(s, pages, err));
     SL_TRY(sl_snapshot_check(e->arena, pages, s->len, key, err));
-    s->state_len = UNKNOWN;
+    sl_states_failed(s);
     SL_TRY(move_states(s, pages, false, err));
     s->state_len = s->len;
     return SL_OK;

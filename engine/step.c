@@ -57,19 +57,21 @@ static void place_arrays(const sl_engine *e, const sl_step_plan *p, sl_step_arra
 {
     const int32_t n = p->tokens;
     a->token_seq = a->ids + n, a->token_pos = a->ids + 2 * n, a->logit_rows = a->ids + 3 * n;
-    if (e->drafts)
-        a->prev = a->logit_rows + p->logits, a->keep = a->prev + n;
+    a->prev = a->logit_rows + p->logits, a->keep = a->prev + n;
+    a->turns = e->drafts ? a->keep + e->o.max_seqs : a->prev;
 }
 
 void sl_step_place(sl_engine *e, sl_flight *f)
 {
     place_arrays(e, &f->p, &f->in);
     place_arrays(e, &f->p, &e->in_dev);
+    sl_states_place(e, f);
 }
 
 int32_t sl_step_words(const sl_engine *e, const sl_flight *f)
 {
-    return 3 * f->p.tokens + f->p.logits + (e->drafts ? f->p.tokens + e->o.max_seqs : 0);
+    return 3 * f->p.tokens + f->p.logits + (e->drafts ? f->p.tokens + e->o.max_seqs : 0) +
+           e->states->turns.n * f->p.tokens;
 }
 
 /* Makes p a decode step of n items: it gets the padded sizes of its shape, and if any logits are wanted, it computes
@@ -111,6 +113,7 @@ static void fill_arrays(sl_engine *e, sl_flight *f)
     for (; g < p->logits; g++)
         a->logit_rows[g] = g;
     sl_drafts_fill(e, f);
+    sl_states_fill(e, f);
 }
 
 /* The ids of items that follow come from where the step before has put them: one copy for each stretch that is there in the
@@ -190,6 +193,7 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
         .index_pages = e->dev.index_pages,
         .row_pages = e->dev.row_pages,
         .hot_slot = e->dev.hot_slot,
+        .turns = e->states->turns.n > 0 ? &e->states->turns : NULL,
     };
     sl_attend_seam seam = sl_coord_seam(e->coord);
     seam.attend = engine_attend, seam.ctx = e; /* the same call, and then the layer's event */

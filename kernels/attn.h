@@ -73,6 +73,9 @@ typedef struct sl_layer_plane {
     uint8_t *device; /* page p at device + p * device_stride, its units one after the other */
     int64_t device_stride;
     sl_host_plane host;
+    /* Where tokens may be taken back (seqs->turns), and the plane has a value of the open unit: before a token changes its
+     * segment, that goes to open + s * state_stride + k * turns->stride for the version k of the token. Else NULL. */
+    uint8_t *open;
 } sl_layer_plane;
 
 typedef struct sl_layer_memory {

@@ -171,6 +171,9 @@ sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err)
     if (sl_op_items(op, params) == 0)
         return SL_OK;
     SL_TRY(sl_op_check(op, params, be->desc->row_align, err));
+    const struct sl_turns *turns = sl_op_turns(op, params);
+    if (turns)
+        return sl_run_turns(be, op, params, turns, err);
     if (be->profile)
         sl_profile_op(be, op, params);
     tell_plain(be, op, params);

@@ -107,6 +107,10 @@ sl_status sl_op_check_shape(sl_op op, const void *params, sl_err *err);
 /* The number of tokens (or rows) on which the op would work; 0 means that there is nothing to do. The parameters must
  * have passed sl_op_check. */
 int64_t sl_op_items(sl_op op, const void *params);
+/* turns.c: how the op is to take the tokens of its tables; NULL: all at once. run: the op in these turns. */
+const struct sl_turns *sl_op_turns(sl_op op, const void *params);
+sl_status sl_run_turns(sl_backend *be, sl_op op, const void *params, const struct sl_turns *turns,
+                       sl_err *err);
 
 /* Records that an op is about to run, if a profile is being taken. */
 void sl_profile_op(sl_backend *be, sl_op op, const void *params);

@@ -124,12 +124,20 @@ typedef struct sl_layer_state {
     int64_t bytes;
 } sl_layer_state;
 
+/* What happens to the value of an open unit (SL_PER_OPEN_UNIT) of a class's own planes when tokens are taken back. */
+typedef enum {
+    SL_OPEN_STAYS, /* it cannot be taken back: truncation is refused */
+    SL_OPEN_KEPT,  /* the family keeps what it was before each token (sl_layer_plane.open) */
+    SL_OPEN_ADDED, /* a token adds to it, and nothing reads what it has added before that token exists again */
+} sl_open_use;
+
 /* A class of layers, as a model family states it. */
 typedef struct sl_layer_class {
     char name[SL_CACHE_NAME];
     sl_layer_kind kind;
     int32_t n_planes; /* of kind BLOCKS: at least one, with role BLOCKS; of other kinds 0 */
     sl_cache_plane planes[SL_CLASS_PLANES];
+    sl_open_use open;
     int32_t window; /* tokens of a ring; 0: there is none */
     sl_layer_state state;
 } sl_layer_class;

@@ -18,6 +18,7 @@
 #include "kernels/retained.h"
 #include "kernels/sample.h"
 #include "kernels/synth.h"
+#include "kernels/turns.h"
 #include "kernels/window.h"
 
 enum { ITEMS_COUNT, ITEMS_SEQS, ITEMS_ALWAYS };

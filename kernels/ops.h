@@ -74,6 +74,7 @@
     X(ENTRY_SCORES,    entry_scores,    COUNT,  token_count,     "Scores of all compressed index keys of a sequence.") \
     X(RING_ATTN,       ring_attn,       COUNT,  tokens,          "Attention over a window and compressed entries.") \
     X(RING_STORE,      ring_store,      SEQS,   seqs,            "New rows of a window.") \
+    X(STATE_KEEP,      state_keep,      SEQS,   seqs,            "Copies of states, from before tokens that may be taken back.") \
     X(MOE_ROUTE,       moe_route,       COUNT,  tokens,          "The experts of each token and their weights.") \
     X(MOE,             moe,             COUNT,  tokens,          "Routed experts on this device.") \
     X(EP_SEND,         ep_send,         ALWAYS, tokens,          "Rows of tokens to the ranks of their experts.") \

@@ -83,6 +83,8 @@ typedef struct sl_seq_tables {
     const int32_t *index_pages; /* [S][ld] page of the device index-key pool */
     const int32_t *row_pages;   /* [S][ld] page of the device row pool; -1 for hierarchical sequences */
     const int32_t *hot_slot;    /* [S] hot-buffer slot of a hierarchical sequence, -1 = resident */
+    const struct sl_turns
+        *turns; /* how ops that change states take the tokens (kernels/turns.h); NULL: all at once */
 } sl_seq_tables;
 
 /*

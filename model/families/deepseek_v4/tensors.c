@@ -225,6 +225,7 @@ static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
         sl_v4_state_of(c, k, rows, &s);
         *l = (sl_layer_class){.kind = k == SL_V4_WINDOW ? SL_LAYER_RING : SL_LAYER_BLOCKS,
                               .window = c->entries.window,
+                              .open = SL_OPEN_ADDED,
                               .state = {.bytes = s.ring + s.entry + s.index}};
         snprintf(l->name, sizeof l->name, "%s", names[k]);
         snprintf(l->state.format, sizeof l->state.format, "%s", formats[s.dtype == SL_F32]);

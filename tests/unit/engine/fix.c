@@ -9,7 +9,8 @@ static void open_model(fix *f)
 {
     sl_err err = {0};
     sl_backend_opts bo = {.threads = f->o.threads ? f->o.threads : 1};
-    ck_assert_msg(sl_backend_create("cpu", &bo, &f->be, &err) == SL_OK, "%s", err.text);
+    const char *name = getenv("SLUICE_TEST_BACKEND"); /* by hand, on a machine with a GPU */
+    ck_assert_msg(sl_backend_create(name ? name : "cpu", &bo, &f->be, &err) == SL_OK, "%s", err.text);
     if (f->o.wrap)
         f->o.wrap(f->be);
     sl_model_opts mo = {.index_format = f->o.index,

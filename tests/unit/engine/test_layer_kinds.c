@@ -1,8 +1,8 @@
 /*
  * Layers of four classes through the engine on the CPU (toy_layers.h): prompts in chunks, decode, spill and padded steps give
- * the tokens of a restatement, token by token; so do sequences in one batch. What cannot be is refused by name: tokens are
- * not taken back from a state, and no step is computed from a state that does not stand for the sequence's tokens. The
- * device memory is that of the plan. About 2 s.
+ * the tokens of a restatement, token by token; so do sequences in one batch, and sequences of which tokens are taken back, over
+ * 2,000 steps with spills. What cannot be is refused by name: more tokens are not taken back than have versions, and no step is
+ * computed from a state that does not stand for the sequence's tokens. The device memory is that of the plan. About 3 s.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -202,10 +202,17 @@ START_TEST(states_that_do_not_fit_are_refused)
     fix_open(&f, &o);
     fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
     toy_feed(&f, &r, &t, PROMPT, 64);
-    ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT - 1, &err), SL_ERR_UNSUPPORTED);
-    ck_assert_msg(strstr(err.text, "keep a state, from which tokens cannot be taken back") != NULL, "%s",
-                  err.text);
+    ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT - 3, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(err.text, "kept for the last 2 tokens of a step, of which it has 2: they are not "
+                                   "known for 147 tokens") != NULL,
+                  "%s", err.text);
     ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT, &err), SL_OK);
+    ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT - 1, &err), SL_OK);
+    ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT - 3, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT - 2, &err), SL_OK);
+    toy_feed(&f, &r, &t, PROMPT + 3, 1);
+    ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT + 1, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r.seq, PROMPT + 2, &err), SL_OK);
     toy_feed(&f, &r, &t, PROMPT + 3, 1);
     fail_after = 2; /* in the second layer with rows: others have changed their states already */
     refused(&f, &r, &t, SL_ERR_INTERNAL, "an op fails");
@@ -223,6 +230,137 @@ START_TEST(states_that_do_not_fit_are_refused)
     fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
     toy_feed(&f, &r, &t, LENGTH, 37);
     fix_seq_close(&f, &r, false);
+    fix_close(&f);
+}
+END_TEST
+
+/* ---- tokens that are taken back ---- */
+
+enum { MOST = 4, CUT_STEPS = 2000 };
+
+typedef struct cut_stream {
+    fix_run run;
+    toy_text text;
+    bool hot;
+    uint32_t crc[LENGTH / SL_PAGE_TOKENS][TOY_LAYERS];
+} cut_stream;
+
+static uint64_t rng;
+
+static int32_t roll(int32_t n)
+{
+    rng ^= rng << 13, rng ^= rng >> 7, rng ^= rng << 17;
+    return (int32_t)(rng % (uint64_t)n);
+}
+
+static uint32_t crc_of(const fix *f, const cut_stream *s, int32_t page, int32_t layer)
+{
+    return sl_arena_page_crc(f->arena, s->run.pages[page], layer, SL_PAGE_TOKENS);
+}
+
+/* What the pages of the text contain when no token is taken back. */
+static void make_stream(fix *f, cut_stream *s, int i)
+{
+    toy_make_text(&s->text, 60 + 31 * i, LENGTH, 40 + (uint64_t)i);
+    fix_seq_open(f, &s->run, SL_RESIDENT, 0, LENGTH);
+    toy_feed(f, &s->run, &s->text, LENGTH, CONTEXT);
+    for (int32_t p = 0; p < LENGTH / SL_PAGE_TOKENS; p++)
+        for (int32_t l = 0; l < TOY_LAYERS; l++)
+            s->crc[p][l] = crc_of(f, s, p, l);
+    fix_seq_close(f, &s->run, false);
+}
+
+/* An item of tokens of the text, of which the last `wrong` ones are others. */
+static int32_t cut_item(const cut_stream *s, int32_t *tokens, int32_t *wrong)
+{
+    const int32_t len = sl_engine_seq_len(s->run.seq), most = s->hot || roll(5) ? MOST : 50;
+    int32_t n = 1 + roll(most);
+    n = n < LENGTH - len ? n : LENGTH - len;
+    *wrong = roll(3) ? roll((n < MOST ? n : MOST) + 1) : 0;
+    for (int32_t k = 0; k < n; k++) {
+        const int32_t is = s->text.ids[len + k];
+        tokens[k] = k < n - *wrong ? is : (is + 1 + roll(TOY_VOCAB - 1)) % TOY_VOCAB;
+    }
+    return n;
+}
+
+/* Takes back what was wrong, and sometimes more, in one or two calls. */
+static void cut(fix *f, cut_stream *s, const sl_step_item *it, int32_t wrong)
+{
+    sl_err err = {0};
+    const int32_t len = sl_engine_seq_len(s->run.seq), first = len - it->n_tokens;
+    const int32_t back = roll(8) ? wrong : it->n_tokens < MOST ? it->n_tokens : MOST;
+    for (int32_t k = 0; k < it->n_tokens - wrong; k++)
+        if (k >= it->n_tokens - it->want_logits)
+            ck_assert_int_eq(
+                fix_argmax(f, it->logits + (k - it->n_tokens + it->want_logits) * f->cfg->vocab_size),
+                s->text.next[first + k]);
+    if (back > 1 && roll(3) == 0)
+        ck_assert_msg(sl_engine_seq_truncate(f->engine, s->run.seq, len - 1, &err) == SL_OK, "%s", err.text);
+    ck_assert_msg(sl_engine_seq_truncate(f->engine, s->run.seq, len - back, &err) == SL_OK, "%s", err.text);
+}
+
+static void end_stream(fix *f, cut_stream *s)
+{
+    for (int32_t p = 0; p < LENGTH / SL_PAGE_TOKENS; p++)
+        for (int32_t l = 0; l < TOY_LAYERS; l++)
+            ck_assert_uint_eq(crc_of(f, s, p, l), s->crc[p][l]);
+    fix_seq_close(f, &s->run, false);
+    s->hot = false;
+}
+
+static void cut_step(fix *f, cut_stream *s, int *ended)
+{
+    static int32_t tokens[SEQS][50];
+    sl_step_item it[SEQS];
+    cut_stream *who[SEQS];
+    int32_t wrong[SEQS], n = 0;
+    sl_err err = {0};
+    for (int i = 0; i < SEQS; i++) {
+        if (!s[i].run.seq)
+            fix_seq_open(f, &s[i].run, SL_RESIDENT, 0, LENGTH);
+        if (roll(5) == 0)
+            continue;
+        who[n] = &s[i];
+        it[n] = (sl_step_item){.seq = s[i].run.seq, .tokens = tokens[n]};
+        it[n].n_tokens = cut_item(&s[i], tokens[n], &wrong[n]);
+        it[n].want_logits = it[n].n_tokens < MOST ? it[n].n_tokens : MOST;
+        n++;
+    }
+    if (n == 0)
+        return;
+    ck_assert_msg(sl_engine_step(f->engine, it, n, NULL, &err) == SL_OK, "%s", err.text);
+    for (int i = 0; i < n; i++) {
+        cut(f, who[i], &it[i], wrong[i]);
+        if (sl_engine_seq_len(who[i]->run.seq) == LENGTH) {
+            end_stream(f, who[i]);
+            ++*ended;
+        } else if (!who[i]->hot && roll(25) == 0) {
+            spill(f, &who[i]->run);
+            who[i]->hot = true;
+        }
+    }
+}
+
+START_TEST(tokens_are_taken_back)
+{
+    static cut_stream s[SEQS];
+    fix f;
+    fix_opts o = toy_opts();
+    int ended = 0;
+    o.item_tokens = MOST, o.hot_rows = MOST * (TOY_SINKS + TOY_RECENT), o.tail_rows = 2 * MOST;
+    o.graphs = _i ? SL_GRAPHS_PAD : SL_GRAPHS_OFF;
+    rng = 99 + (uint64_t)_i;
+    memset(s, 0, sizeof s);
+    fix_open(&f, &o);
+    for (int i = 0; i < SEQS; i++)
+        make_stream(&f, &s[i], i);
+    for (int step = 0; step < CUT_STEPS / 2; step++)
+        cut_step(&f, s, &ended);
+    ck_assert_int_gt(ended, 10);
+    for (int i = 0; i < SEQS; i++)
+        if (s[i].run.seq)
+            fix_seq_close(&f, &s[i].run, false);
     fix_close(&f);
 }
 END_TEST
@@ -251,6 +389,10 @@ START_TEST(the_plan_counts_states)
     ck_assert_uint_eq(p.snapshot_host, 2 * (uint64_t)p.page_bytes);
     /* A page: two layers of rows, two layers with 16 units of 4 tokens and a part of a unit of 128. */
     ck_assert_int_eq(p.page_bytes, 2 * 64 * 2 * TOY_HEADS * TOY_DIM * 4 + 2 * (16 + 1) * 8);
+    in.max_item_tokens = 3; /* three versions, and those of four open units */
+    ck_assert_msg(sl_plan_make(&in, &without, &err) == SL_OK, "%s", err.text);
+    ck_assert_uint_eq(without.state_device, 4 * (p.state_device + 4 * 256));
+    in.max_item_tokens = 0;
     in.cache.classes[2].state.bytes = 256;
     ck_assert_msg(sl_plan_make(&in, &without, &err) == SL_OK, "%s", err.text);
     const uint64_t less = 2 * (table - 256);
@@ -276,6 +418,7 @@ int main(void)
     tcase_add_test(t, steps_in_flight);
     tcase_add_test(t, every_layer_is_reported_once);
     tcase_add_test(t, states_that_do_not_fit_are_refused);
+    tcase_add_loop_test(t, tokens_are_taken_back, 0, 2);
     tcase_add_test(t, the_plan_counts_states);
     suite_add_tcase(s, t);
     return run_suite(s);

@@ -15,7 +15,7 @@
 
 enum { CONTEXT = 400, LENGTH = 390, MOST = 5, STREAMS = 4, LAYERS = 16 };
 
-enum { MOST_STEPS = 130 }; /* of each kind, 2,210 in all */
+enum { MOST_STEPS = 130 }; /* of each kind, 2,860 in all */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STEPS = 30 }; /* and more where these evicted nothing or took back no page */
 #else
@@ -93,6 +93,10 @@ static const kind kinds[] = {
       .gates = {.sink_tokens = 8}, .graphs = SL_GRAPHS_PAD},
      50,
      1},
+    {{GQA("qwen4-ngram", F32, SL_F32, "pooled")}, 36, 4},
+    {{GQA("qwen4-odd", BF16, SL_BF16, "pooled"), .policy = SL_EVICT_CLOCK, .graphs = SL_GRAPHS_PAD}, 18, 2},
+    {{GQA("v4-flash", F32, SL_F32, "dense"), .graphs = SL_GRAPHS_PAD}, CONTEXT, 1},
+    {{GQA("v4-odd", BF16, SL_BF16, "dense")}, CONTEXT, 1},
 };
 
 /* ---- a text, and what its pages contain ---- */
@@ -114,6 +118,11 @@ static uint64_t roll(uint64_t n)
 {
     rng ^= rng << 13, rng ^= rng >> 7, rng ^= rng << 17;
     return rng % n;
+}
+
+static bool has_states(void)
+{
+    return sl_engine_state_bytes(f.engine) > 0;
 }
 
 static bool selects_prompts(void)
@@ -177,9 +186,9 @@ static void shake(stream *s)
     const int32_t len = sl_engine_seq_len(s->run.seq), whole = len / SL_PAGE_TOKENS;
     const bool prompt_ends = len >= s->prompt || !selects_prompts();
     switch (roll(30)) {
-    case 0: /* pauses: whole pages stay, unless the prompt's end must be computed again */
+    case 0: /* pauses: whole pages stay, unless the prompt's end or the states must be computed again */
         fix_seq_close(&f, &s->run, true);
-        drop_pages(s, !selects_prompts() || whole * SL_PAGE_TOKENS >= s->prompt ? whole : 0);
+        drop_pages(s, has_states() || (selects_prompts() && whole * SL_PAGE_TOKENS < s->prompt) ? 0 : whole);
         s->open = false;
         break;
     case 1:
@@ -211,6 +220,8 @@ static void choose_tokens(turn *t, stream *s)
     t->n = t->n < left ? t->n : left;
     const bool drafts = roll(4) != 0 && (!selects_prompts() || rest <= 0);
     t->right = drafts ? (int32_t)roll((uint64_t)t->n + 1) : t->n;
+    if (has_states() && t->right < t->n - MOST) /* further back they are not kept */
+        t->right = t->n - MOST;
     for (int32_t k = 0; k < t->n; k++) {
         const int32_t is = s->want.ids[len + k], off = 1 + (int32_t)roll((uint64_t)f.cfg->vocab_size - 1);
         t->tokens[k] = k < t->right ? is : (is + off) % f.cfg->vocab_size;
@@ -238,7 +249,9 @@ static void settle(const turn *t)
     sl_err err = {0};
     stream *s = t->s;
     const bool fewer = roll(6) == 0 && (!selects_prompts() || t->from >= s->prompt);
-    const int32_t keep = fewer ? (int32_t)roll((uint64_t)t->right + 1) : t->right, len = t->from + keep;
+    int32_t keep = fewer ? (int32_t)roll((uint64_t)t->right + 1) : t->right;
+    keep = has_states() && keep < t->n - MOST ? t->n - MOST : keep;
+    const int32_t len = t->from + keep;
     if (keep < t->n) {
         must(sl_engine_seq_truncate(f.engine, s->run.seq, len, &err), &err);
         truncated += t->n - keep;
@@ -351,8 +364,10 @@ START_TEST(steps_of_several_tokens_that_are_taken_back)
     }
     ck_assert_int_gt(truncated, STEPS / 2);
     ck_assert_int_gt(crossed, 0);
-    ck_assert_uint_gt(after.misses, before.misses);
-    ck_assert_uint_gt(after.tail_hits, before.tail_hits);
+    if (strncmp(kinds[_i].o.dir, MODEL("v4"), strlen(MODEL("v4")))) { /* whose layers have no rows */
+        ck_assert_uint_gt(after.misses, before.misses);
+        ck_assert_uint_gt(after.tail_hits, before.tail_hits);
+    }
     if (evicts)
         ck_assert_uint_gt(after.evictions, before.evictions);
     if (f.eo.graphs == SL_GRAPHS_PAD)
@@ -367,11 +382,10 @@ START_TEST(steps_of_several_tokens_that_are_taken_back)
 }
 END_TEST
 
-/* pooled serves models with states alone, whose tokens cannot be taken back. */
 START_TEST(every_algorithm_is_here)
 {
     for (const sl_algo_desc *const *a = sl_algo_registry(); *a; a++) {
-        bool found = *a == &sl_algo_pooled;
+        bool found = false;
         for (size_t i = 0; i < SL_COUNT(kinds); i++)
             found |= strcmp(kinds[i].o.algorithm, (*a)->name) == 0;
         ck_assert_msg(found, "no kind with %s", (*a)->name);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/turns.h"
 #include "model/config_read.h"
 #include "model/family.h"
 #include "model/steps.h"
@@ -79,6 +80,7 @@ static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
     out->classes[BLOCKS] = (sl_layer_class){.name = "blocks",
                                             .kind = SL_LAYER_BLOCKS,
                                             .n_planes = 2,
+                                            .open = SL_OPEN_KEPT,
                                             .planes = {units("blocks", TOY_BLOCK), units("pools", TOY_POOL)}};
     out->classes[STATE] = (sl_layer_class){
         .name = "state", .kind = SL_LAYER_STATE, .state = {.format = "toy", .bytes = sizeof(toy_state)}};
@@ -208,6 +210,34 @@ static uint32_t state_step(toy_state *s, int32_t a)
     return s->s[0] % MOD + s->table[s->s[6] % TOY_TABLE] % 977;
 }
 
+/* The version of what token t changes (kernels/turns.h), as bytes after its first version; 0: none is kept. */
+static int64_t version_of(const sl_pass *p, int32_t t)
+{
+    const sl_seq_tables *s = p->f->seqs;
+    int32_t k = 1;
+    while (t + k < p->tokens && s->token_seq[t + k] == s->token_seq[t])
+        k++;
+    return s->turns && k <= s->turns->kept ? k * s->turns->stride : 0;
+}
+
+static void keep_state(const sl_layer_memory *m, const sl_pass *p, int32_t t, size_t bytes)
+{
+    const int64_t version = version_of(p, t);
+    uint8_t *state = m->state + p->f->seqs->token_seq[t] * m->state_stride;
+    if (version)
+        memcpy(state + version, state, bytes);
+}
+
+static void keep_unit(const sl_layer_memory *m, const sl_layer_plane *u, const sl_pass *p, int32_t t,
+                      int32_t size)
+{
+    const int64_t version = version_of(p, t);
+    const int32_t seq = p->f->seqs->token_seq[t];
+    if (version)
+        memcpy(u->open + seq * m->state_stride + version,
+               segment(p, u, size, seq, p->f->seqs->token_pos[t], false), sizeof(unit));
+}
+
 /* The layers whose memory is the engine's alone, token by token. */
 static sl_status step_memory(sl_pass *p)
 {
@@ -222,11 +252,15 @@ static sl_status step_memory(sl_pass *p)
             continue;
         uint8_t *state = m.state + seq * m.state_stride;
         if (is(p, BLOCKS)) {
+            keep_unit(&m, &m.planes[0], p, t, TOY_BLOCK);
+            keep_unit(&m, &m.planes[1], p, t, TOY_POOL);
             b->a[t] = a * 11 + add_to_unit(p, &m.planes[0], TOY_BLOCK, seq, pos, block_value(a, pos));
             b->a[t] += 3 * add_to_unit(p, &m.planes[1], TOY_POOL, seq, pos, block_value(a, pos));
         } else if (is(p, STATE)) {
+            keep_state(&m, p, t, sizeof(toy_state));
             b->a[t] = a * 13 + (int32_t)state_step((toy_state *)(void *)state, a);
         } else {
+            keep_state(&m, p, t, TOY_RING * 4);
             int32_t *ring = (int32_t *)(void *)state, n = pos + 1 < TOY_RING ? pos + 1 : TOY_RING;
             ring[pos % TOY_RING] = ring_value(a, pos);
             for (int32_t age = 0; age < n; age++)

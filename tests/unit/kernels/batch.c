@@ -1,7 +1,10 @@
 /* Batches of batch.h. */
 #include "tests/unit/kernels/batch.h"
 
+#include <string.h>
+
 #include "kernels/gqa.h"
+#include "kernels/turns.h"
 
 static int64_t start_of(const batch *b, int64_t seq)
 {
@@ -106,4 +109,74 @@ void batch_rows(cf_run *r, batch *b, const int64_t *a, sl_gqa_append_params *row
     rows->v = cf_matrix(r, 2, r->first, r->n, width, width, SL_F32, 2);
     rows->key.cos_sin = cf_cos_sin(r, (int32_t)a[2], (int32_t)dim);
     cf_op(r, SL_OP_GQA_APPEND, rows);
+}
+
+/* ---- turns ---- */
+
+enum { KEPT = 4 };
+
+/* Fails unless the op's parts of all states are equal. */
+static void same(cf_run *r, const batch *b, const batch_op *o, int64_t k, const void *got, const void *want)
+{
+    const size_t bytes = (size_t)(b->seqs * o->stride);
+    uint8_t *x = cf_temp(r, bytes), *y = cf_temp(r, bytes);
+
+    cf_get(r, x, got, bytes);
+    cf_get(r, y, want, bytes);
+    for (int64_t s = 0; r->st == SL_OK && s < b->seqs; s++)
+        if (memcmp(x + s * o->stride, y + s * o->stride, (size_t)(o->stride - o->pad)) != 0)
+            cf_fail(r, "version %d of a state differs", (int)k);
+}
+
+/* token_seq of the tokens that have from `low` to `high` tokens of their sequence from them on, themselves included. */
+static void those(const batch *b, int64_t n, int64_t low, int64_t high, int32_t *out)
+{
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t left = b->per - t % b->per;
+
+        out[t] = left >= low && left <= high ? b->seq[t] : -1;
+    }
+}
+
+/* The states after a step without its last k tokens of each sequence. */
+static void version(cf_run *r, const batch *b, const batch_op *o, const uint8_t *before, int64_t k,
+                    const uint8_t *got)
+{
+    const size_t bytes = (size_t)(b->seqs * o->stride);
+    sl_seq_tables less = b->t;
+    int32_t *seq = cf_temp(r, 4 * (size_t)r->n);
+
+    those(b, r->n, k + 1, b->per, seq);
+    less.token_seq = cf_mem(r, seq, 4 * (size_t)r->n);
+    *o->seqs = &less;
+    *o->state = cf_mem(r, before, bytes);
+    cf_op(r, o->op, o->params);
+    same(r, b, o, k, got, *o->state);
+}
+
+void batch_in_turns(cf_run *r, const batch *b, const batch_op *o, const uint8_t *after)
+{
+    const size_t bytes = (size_t)(b->seqs * o->stride);
+    const int64_t kept = b->per < KEPT ? b->per : KEPT;
+    sl_turns turns = {
+        .n = (int32_t)(kept + (b->per > kept)), .kept = (int32_t)kept, .stride = (int64_t)bytes};
+    sl_seq_tables t = b->t;
+
+    if (!r->be || r->perf || r->n != b->per * b->seqs)
+        return;
+    uint8_t *before = cf_temp(r, bytes), *space = cf_mem(r, NULL, (1 + KEPT) * bytes);
+    int32_t *seq = cf_temp(r, 4 * (size_t)(turns.n * r->n));
+    cf_get(r, before, *o->state, bytes);
+    cf_put(r, space, before, bytes);
+    for (int32_t i = 0; i < turns.n; i++)
+        those(b, r->n, turns.n - i, turns.n - i > kept ? b->per : turns.n - i, seq + i * r->n);
+    turns.token_seq = cf_mem(r, seq, 4 * (size_t)(turns.n * r->n));
+    t.turns = &turns;
+    *o->seqs = &t;
+    *o->state = space;
+    cf_op(r, o->op, o->params);
+    if (after)
+        same(r, b, o, 0, space, after);
+    for (int64_t k = 1; after && k <= kept; k++)
+        version(r, b, o, before, k, space + (size_t)k * bytes);
 }

@@ -28,6 +28,19 @@ int32_t batch_last(const batch *b, int64_t seq);
 /* Timing: every token is at the last position, and every page exists (one token per sequence). */
 void batch_full(cf_run *r, batch *b);
 
+/* An op that changes states, and where its parameters are: those of a run from the states before the step. */
+typedef struct batch_op {
+    sl_op op;
+    void *params;
+    const sl_seq_tables **seqs;
+    uint8_t **state;
+    int64_t stride, pad; /* of a state; its last bytes, which are not the op's */
+} batch_op;
+/* Runs the op again in turns (kernels/turns.h), in which up to 4 tokens of each sequence are kept for. Fails unless the states are
+ * those `after` the step, and each version is what the op leaves when that many tokens are left out. NULL: what states have of
+ * units that are complete depends on the cut, so they are not compared. */
+void batch_in_turns(cf_run *r, const batch *b, const batch_op *o, const uint8_t *after);
+
 enum { BATCH_BY_HEAD = 16 }; /* rows of one KV head, + log2 of the tokens of a block */
 /*
  * A batch with rows of keys and values that SL_OP_GQA_APPEND has written, for ops that make metadata of keys. a: T, per,

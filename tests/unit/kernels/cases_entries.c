@@ -128,6 +128,11 @@ static void append(cf_run *r, const int64_t *a)
     cf_out(r, "host entries", p.host.base, b.pages, (size_t)p.host.page_stride, (size_t)p.host.page_stride,
            kind_of(p.dtype), 4e-6);
     cf_out(r, "open", p.open, b.seqs, (size_t)p.open_stride, (size_t)p.open_stride, CF_F32, 4e-6);
+    sl_entries_append_params q = p;
+    q.open = cf_mem(r, open_of(r, &b, &p, bias), (size_t)(b.seqs * p.open_stride));
+    q.device = cf_mem(r, NULL, (size_t)(b.pages * p.device_stride));
+    q.host.base = cf_host_mem(r, NULL, (size_t)(b.pages * p.host.page_stride));
+    batch_in_turns(r, &b, &(batch_op){SL_OP_ENTRIES_APPEND, &q, &q.seqs, &q.open, q.open_stride, 64}, p.open);
 }
 
 /* The entries of all sequences, as many as the last token of each sees; other bytes are NaN. */
@@ -268,6 +273,9 @@ static void store(cf_run *r, const int64_t *a)
     cf_op(r, SL_OP_RING_STORE, &p);
     cf_work(r, 2.0 * (double)r->n * (double)row, 0, SL_F32, 0);
     cf_out(r, "ring", p.ring, b.seqs, (size_t)p.ring_stride, (size_t)p.ring_stride, CF_BYTES, 0);
+    sl_ring_store_params q = p;
+    q.ring = cf_mem(r, NULL, (size_t)(b.seqs * p.ring_stride));
+    batch_in_turns(r, &b, &(batch_op){SL_OP_RING_STORE, &q, &q.seqs, &q.ring, q.ring_stride, 64}, p.ring);
 }
 
 /* An entry that the token does not see, and a page that is not there. */

@@ -11,6 +11,7 @@
 #include "kernels/ngram.h"
 #include "kernels/pooled.h"
 #include "kernels/streams.h"
+#include "kernels/turns.h"
 #include "tests/unit/kernels/batch.h"
 
 static size_t e(sl_dtype d)
@@ -98,6 +99,8 @@ static void conv(cf_run *r, const int64_t *a)
         same(r, "out", p.out, q.out, (size_t)r->n * out);
         same(r, "states", p.state, q.state, (size_t)(b.seqs * p.state_stride));
     }
+    q.state = states(r, &b, (a[4] - 1) * a[5] * a[3], &q.state_stride);
+    batch_in_turns(r, &b, &(batch_op){SL_OP_CONV, &q, &q.seqs, &q.state, q.state_stride, 48}, p.state);
 }
 
 /* T, per, length, key heads, value heads, key dim, value dim, by channel, bound * 10 */
@@ -146,6 +149,8 @@ static void delta(cf_run *r, const int64_t *a)
         same(r, "out", p.out, q.out, 4 * (size_t)(r->n * values));
         same(r, "states", p.state, q.state, (size_t)(b.seqs * p.state_stride));
     }
+    q.state = states(r, &b, a[4] * a[5] * a[6], &q.state_stride);
+    batch_in_turns(r, &b, &(batch_op){SL_OP_DELTA, &q, &q.seqs, &q.state, q.state_stride, 48}, p.state);
 }
 
 /* T, heads, dim, act, form */
@@ -166,6 +171,25 @@ static void gated_norm(cf_run *r, const int64_t *a)
     cf_op(r, SL_OP_GATED_NORM, &p);
     cf_work(r, (double)(r->n * width) * (8.0 + (double)e(p.act)), 0, SL_F32, 0);
     cf_out_tokens(r, "out", p.out, (size_t)width * e(p.act), kind_of(p.act), 2e-6);
+}
+
+/* T, per, length, bytes, bytes between states and what is copied of them */
+static void state_keep(cf_run *r, const int64_t *a)
+{
+    batch b;
+    sl_state_keep_params p = {.stride = a[3] + a[4], .bytes = a[3]};
+    const size_t all = (size_t)(a[0] * p.stride);
+    uint8_t *states = cf_temp(r, all);
+
+    batch_make(r, &b, a[0], a[1], a[2], 0);
+    for (size_t i = 0; i < all; i++)
+        states[i] = (uint8_t)cf_hash(5, (int64_t)i);
+    p.seqs = &b.t;
+    p.from = cf_mem(r, states, all);
+    p.to = cf_mem(r, NULL, all);
+    cf_op(r, SL_OP_STATE_KEEP, &p);
+    cf_work(r, 2.0 * (double)(r->n * p.bytes), 0, SL_F32, 0);
+    cf_out(r, "copies", p.to, b.seqs, (size_t)p.stride, (size_t)p.stride, CF_BYTES, 0);
 }
 
 /* ---- pooled keys ---- */
@@ -212,6 +236,11 @@ static void pool_append(cf_run *r, const int64_t *a)
     }
     if (!r->perf)
         same(r, "keys", p.base, q.base, (size_t)(b.pages * p.page_stride));
+    q.state = states(r, &b, (a[3] << a[4]) * (a[5] ? 2 : 1), &q.state_stride);
+    q.base = cf_mem(r, NULL, (size_t)(b.pages * p.page_stride));
+    batch_in_turns(r, &b, &(batch_op){SL_OP_POOL_APPEND, &q, &q.seqs, &q.state, q.state_stride, 48}, NULL);
+    if (!r->perf)
+        same(r, "keys in turns", p.base, q.base, (size_t)(b.pages * p.page_stride));
 }
 
 /* T, per, length, heads, dim, unit_log2, weights, slices */
@@ -325,6 +354,8 @@ static void ngram(cf_run *r, const int64_t *a)
     }
     if (!r->perf)
         same(r, "out", p.out, q.out, e(p.act) * (size_t)(r->n * out));
+    q.state = cf_mem(r, state, (size_t)(b.seqs * p.state_stride));
+    batch_in_turns(r, &b, &(batch_op){SL_OP_NGRAM, &q, &q.seqs, &q.state, q.state_stride, 8}, p.state);
 }
 
 /* T, dim, count, act */
@@ -462,6 +493,10 @@ static const cf_case cases[] = {
     {SL_OP_DELTA, "T=64 of a sequence each heads=16/32 128x128", delta, {64, 1, 40, 16, 32, 128, 128, 0, 0}, CF_PERF_ONLY},
     {SL_OP_DELTA, "T=2048 of one sequence heads=16/32 128x128", delta, {2048, 2048, 2048, 16, 32, 128, 128, 0, 0}, CF_PERF_ONLY},
     {SL_OP_DELTA, "shapes refused", refused, {1}, 0},
+    {SL_OP_STATE_KEEP, "T=5 of 4096 bytes", state_keep, {5, 1, 70, 4096, 256}, CF_FIX_ALL},
+    {SL_OP_STATE_KEEP, "T=3 of 20 bytes", state_keep, {3, 1, 70, 20, 0}, CF_FIX_ALL},
+    {SL_OP_STATE_KEEP, "T=4 of 70001 bytes", state_keep, {4, 1, 70, 70001, 3}, CF_FIX_ALL},
+    {SL_OP_STATE_KEEP, "T=64 of 2 MiB", state_keep, {64, 1, 70, 2 << 20, 0}, CF_PERF_ONLY},
     {SL_OP_GATED_NORM, "T=5 3x7 silu", gated_norm, {5, 3, 7, F, 0}, CF_SPLIT},
     {SL_OP_GATED_NORM, "T=4 6x128 bf16 sigmoid", gated_norm, {4, 6, 128, B, 1}, CF_SPLIT},
     {SL_OP_POOL_APPEND, "T=40 dim=6 units of 4", pool_append, {40, 20, 150, 6, 2, 0, 1, 4, F, 1}, CF_FIX_ALL},

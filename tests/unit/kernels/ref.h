@@ -74,6 +74,8 @@ void ref_entries_append(const void *params);
 void ref_entry_scores(const void *params);
 void ref_ring_attn(const void *params);
 void ref_ring_store(const void *params);
+/* ref_state.c: the op of kernels/turns.h. */
+void ref_state_keep(const void *params);
 /* and those of kernels/window.h. */
 void ref_prompt_scores(const void *params);
 void ref_window_votes(const void *params);

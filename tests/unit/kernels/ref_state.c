@@ -7,6 +7,7 @@
 #include "kernels/delta.h"
 #include "kernels/ngram.h"
 #include "kernels/pooled.h"
+#include "kernels/turns.h"
 #include "kernels/streams.h"
 #include "tests/unit/kernels/ref.h"
 
@@ -27,6 +28,15 @@ static uint8_t *before(const sl_seq_tables *s, const uint8_t *state, int64_t str
     uint8_t *copy = malloc((size_t)(s->n_seqs * stride));
     memcpy(copy, state, (size_t)(s->n_seqs * stride));
     return copy;
+}
+
+void ref_state_keep(const void *params)
+{
+    const sl_state_keep_params *p = params;
+
+    for (int64_t t = 0; t < p->seqs->n_tokens; t++)
+        for (int64_t i = 0; i < p->bytes && p->seqs->token_seq[t] >= 0; i++)
+            p->to[p->seqs->token_seq[t] * p->stride + i] = p->from[p->seqs->token_seq[t] * p->stride + i];
 }
 
 void ref_conv(const void *params)
