@@ -87,7 +87,7 @@ static void cuda_destroy(sl_backend *be)
 
     if (cu->main_stream)
         cudaStreamSynchronize(cu->main_stream);
-    sl_cuda_tables_destroy(cu->tables);
+    sl_sent_destroy(cu->tables);
     sl_cuda_lt_destroy(cu->lt);
     for (int32_t i = 0; i < cu->n_marks; i++)
         cudaEventDestroy(cu->marks[i]);

@@ -18,6 +18,7 @@ extern "C" {
 
 #include "kernels/backend_impl.h"
 #include "kernels/paths.h"
+#include "kernels/sent.h"
 
 #define SL_CUDA_WORKSPACE ((size_t)32 << 20) /* of cuBLASLt, and for split-K sums of our own kernels */
 
@@ -58,7 +59,6 @@ typedef struct sl_cuda_group {
     void (*count)(void *ctx, const sl_cuda_counts *now, const sl_cuda_counts *seen);
 } sl_cuda_group;
 
-typedef struct sl_cuda_tables sl_cuda_tables; /* device copies of expert descriptors: tables.c */
 typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the algorithm chosen for each shape: lt.c */
 
 #ifndef __cplusplus
@@ -90,7 +90,7 @@ typedef struct sl_cuda {
     sl_cuda_counts seen;     /* at the last sync */
     struct sl_ep_load *load; /* where rows and busiest go: that of the last SL_OP_EP_EXPERTS, or NULL */
     sl_cuda_lt *lt;
-    sl_cuda_tables *tables;
+    sl_sent *tables; /* device copies of the descriptors of experts: tables.c */
     bool capturing;
     void (*encode)(void); /* the driver's function that makes tensor maps: tables.c */
     cudaEvent_t *marks;   /* of the profile */
@@ -127,7 +127,6 @@ sl_status sl_cuda_stamp(sl_backend *be, uint64_t *at, sl_err *err);
  * capture it.
  */
 sl_status sl_cuda_table(sl_cuda *cu, const sl_weight *host, int n, const sl_weight **out, sl_err *err);
-void sl_cuda_tables_destroy(sl_cuda_tables *t);
 
 sl_status sl_cuda_lt_create(sl_cuda *cu, sl_cuda_lt **out, sl_err *err);
 void sl_cuda_lt_destroy(sl_cuda_lt *lt);
