@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/hash.h"
+
 enum { FIRST_SLOTS = 64 };
 
 /* 0 marks an empty slot; two pages whose hashes are 0 and 1 are told as one. */
@@ -11,10 +13,15 @@ static uint64_t stored(uint64_t hash)
     return hash ? hash : 1;
 }
 
-/* Hashes of pages are uniformly distributed already. */
+/* Where the search for a hash begins. Hashes are of the pages of clients: see sl_key_place(). */
+static size_t home(const sl_told *t, uint64_t h)
+{
+    return (size_t)sl_key_place((sl_key){h, 0}) & t->mask;
+}
+
 static size_t find(const sl_told *t, uint64_t h)
 {
-    size_t i = (size_t)h & t->mask;
+    size_t i = home(t, h);
     while (t->slots[i] && t->slots[i] != h)
         i = (i + 1) & t->mask;
     return i;
@@ -59,8 +66,7 @@ bool sl_told_remove(sl_told *t, uint64_t hash)
         return false;
     size_t i = find(t, stored(hash));
     for (size_t j = (i + 1) & t->mask; t->slots[j]; j = (j + 1) & t->mask) {
-        size_t home = (size_t)t->slots[j] & t->mask;
-        if (((j - home) & t->mask) >= ((j - i) & t->mask)) { /* this entry may move to the free place */
+        if (((j - home(t, t->slots[j])) & t->mask) >= ((j - i) & t->mask)) { /* this entry may move to the free place */
             t->slots[i] = t->slots[j];
             i = j;
         }

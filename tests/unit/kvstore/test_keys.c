@@ -4,7 +4,9 @@
  */
 #include <string.h>
 
+#include "kvstore/disk_index.h"
 #include "kvstore/store_impl.h"
+#include "tests/unit/chosen_keys.h"
 #include "tests/unit/kvstore/test_kvstore.h"
 
 enum { PAGES = 12, FULL = 5 };
@@ -110,6 +112,38 @@ START_TEST(leased_pages_stay)
 }
 END_TEST
 
+/* ---- chosen keys ---- */
+
+static void use_disk_index(sl_key (*key)(uint64_t))
+{
+    enum { SLOTS = 1000 };
+    sl_disk_index ix;
+    const sl_disk_store of = {.page_bytes = 4096, .slots_per_segment = SLOTS};
+    ck_assert_int_eq(sl_disk_index_init(&ix, &of, CHOSEN_N / SLOTS + 1, NULL), SL_OK);
+    for (uint64_t i = 1; i <= CHOSEN_N; i++)
+        sl_disk_index_adopt(&ix, (int64_t)i - 1, key(i), i);
+    for (uint64_t i = 1; i <= CHOSEN_N; i++)
+        ck_assert_int_ge(sl_disk_index_find(&ix, key(i)), 0);
+    sl_disk_index_free(&ix);
+}
+
+/* The leases of a store look for keys that clients have chosen, found or not. */
+static void use_store(sl_key (*key)(uint64_t))
+{
+    sl_store *s;
+    const sl_store_opts o = {.n_pages = CHOSEN_N, .prefix_cache = true};
+    ck_assert_int_eq(sl_store_create(&o, &s, NULL), SL_OK);
+    for (int32_t i = 1; i <= CHOSEN_N; i++)
+        sl_store_enter(s, sl_store_take_page(s), &(sl_node){.key = key((uint64_t)i), .parent = -1}, tokens);
+    sl_store_destroy(s);
+}
+
+START_TEST(chosen_keys_cost_what_others_do)
+{
+    chosen_check(_i ? use_store : use_disk_index);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("keys");
@@ -117,6 +151,7 @@ int main(void)
     tcase_add_test(t, the_leading_keys_are_leased);
     tcase_add_test(t, another_seed_or_key_gets_nothing);
     tcase_add_test(t, leased_pages_stay);
+    tcase_add_loop_test(t, chosen_keys_cost_what_others_do, 0, 2);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "router/core/directory.h"
+#include "tests/unit/chosen_keys.h"
 #include "tests/unit/run_suite.h"
 
 static const sl_medium HOST = SL_MEDIUM_HOST, DISK = SL_MEDIUM_DISK, SHARED = SL_MEDIUM_SHARED;
@@ -314,6 +315,24 @@ START_TEST(nothing_is_done_for_no_place)
 }
 END_TEST
 
+static void use(sl_key (*key_of)(uint64_t))
+{
+    sl_directory *own;
+    ck_assert_int_eq(sl_directory_create(64u << 20, &own), SL_OK);
+    const uint32_t holder = sl_directory_join(own);
+    for (uint64_t i = 1; i <= CHOSEN_N; i++)
+        sl_directory_add(own, holder, HOST, key_of(i));
+    for (uint64_t i = 1; i <= CHOSEN_N; i++)
+        ck_assert(sl_directory_has(own, holder, HOST, key_of(i)));
+    sl_directory_destroy(own);
+}
+
+START_TEST(chosen_keys_cost_what_others_do)
+{
+    chosen_check(use);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("router/directory");
@@ -327,6 +346,7 @@ int main(void)
     tcase_add_test(t, many_holders_of_one_page);
     tcase_add_test(t, workers_come_and_go);
     tcase_add_test(t, nothing_is_done_for_no_place);
+    tcase_add_test(t, chosen_keys_cost_what_others_do);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

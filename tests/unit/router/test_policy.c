@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kvstore/page_key.h"
 #include "router/core/keyset.h"
 #include "router/policies/policy.h"
+#include "tests/unit/chosen_keys.h"
 #include "tests/unit/run_suite.h"
 
 static _Alignas(
@@ -316,31 +316,19 @@ START_TEST(set_holds_what_was_added)
 }
 END_TEST
 
-static double cpu_s(void)
+static void use(sl_key (*key_of)(uint64_t))
 {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+    sl_keyset *s;
+    ck_assert_int_eq(sl_keyset_create(CHOSEN_N, &s), SL_OK);
+    for (uint64_t i = 1; i <= CHOSEN_N; i++)
+        sl_keyset_add(s, key_of(i));
+    ck_assert_uint_eq(sl_keyset_count(s), CHOSEN_N);
+    sl_keyset_destroy(s);
 }
 
-/* Keys that are alike in their low or high bits, as a client would choose them that knows how tables find places: they cost
- * what other keys cost. */
 START_TEST(chosen_keys_cost_what_others_do)
 {
-    enum { N = 30000 };
-    double took[3];
-    for (int kind = 0; kind < 3; kind++) {
-        sl_keyset *s;
-        ck_assert_int_eq(sl_keyset_create(N, &s), SL_OK);
-        double begin = cpu_s();
-        for (uint64_t i = 1; i <= N; i++)
-            sl_keyset_add(s, kind == 0 ? key(i) : kind == 1 ? (sl_key){i << 40, i} : (sl_key){7, i << 32});
-        ck_assert_uint_eq(sl_keyset_count(s), N);
-        took[kind] = cpu_s() - begin;
-        sl_keyset_destroy(s);
-    }
-    ck_assert_msg(took[1] < 10 * took[0] && took[2] < 10 * took[0], "%f s, chosen %f s, %f s", took[0],
-                  took[1], took[2]);
+    chosen_check(use);
 }
 END_TEST
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "decode/pages/told.h"
+#include "tests/unit/chosen_keys.h"
 #include "tests/unit/kvstore/test_kvstore.h"
 
 enum { HASHES = 300, STEPS = 20000 };
@@ -35,11 +36,28 @@ START_TEST(against_an_array)
 }
 END_TEST
 
+static void use(sl_key (*key)(uint64_t))
+{
+    sl_told t = {0};
+    for (uint64_t i = 1; i <= CHOSEN_N; i++)
+        ck_assert(sl_told_add(&t, key(i).lo));
+    for (uint64_t i = 1; i <= CHOSEN_N; i++)
+        ck_assert(sl_told_remove(&t, key(i).lo));
+    sl_told_clear(&t);
+}
+
+START_TEST(chosen_keys_cost_what_others_do)
+{
+    chosen_check(use);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("told");
     TCase *t = tcase_create("told");
     tcase_add_loop_test(t, against_an_array, 0, 2);
+    tcase_add_test(t, chosen_keys_cost_what_others_do);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
