@@ -66,7 +66,8 @@ bool sl_told_remove(sl_told *t, uint64_t hash)
         return false;
     size_t i = find(t, stored(hash));
     for (size_t j = (i + 1) & t->mask; t->slots[j]; j = (j + 1) & t->mask) {
-        if (((j - home(t, t->slots[j])) & t->mask) >= ((j - i) & t->mask)) { /* this entry may move to the free place */
+        if (((j - home(t, t->slots[j])) & t->mask) >=
+            ((j - i) & t->mask)) { /* this entry may move to the free place */
             t->slots[i] = t->slots[j];
             i = j;
         }

@@ -197,6 +197,7 @@ void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_me
 
 static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *f, void *user)
 {
+    ((h2_conn *)user)->list_bytes = 0;
     if (f->hd.type != NGHTTP2_HEADERS || f->headers.cat != NGHTTP2_HCAT_REQUEST)
         return 0;
     h2_stream *s = open_stream(user, f->hd.stream_id);
@@ -217,11 +218,23 @@ static void keep(char *out, size_t cap, const uint8_t *value, size_t n)
     out[n] = 0;
 }
 
+/* One byte can stand for a header of 4 KiB that the library looks through again, so the list has the limit that was announced; what
+ * exceeds it ends the connection, and the library passes over the rest of the list. Trailers of a request count likewise. */
+static bool list_fits(h2_conn *c, size_t n)
+{
+    enum { FIELD_BYTES = 32 }; /* as HTTP/2 counts them */
+    c->list_bytes += n + FIELD_BYTES;
+    if (c->list_bytes > HEADER_LIST_BYTES)
+        h2_abuse(c);
+    return c->list_bytes <= HEADER_LIST_BYTES;
+}
+
 static int on_header(nghttp2_session *session, const nghttp2_frame *f, const uint8_t *name, size_t nn,
                      const uint8_t *value, size_t vn, uint8_t flags, void *user)
 {
     (void)flags;
-    (void)user;
+    if (!list_fits(user, nn + vn))
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     if (f->hd.type != NGHTTP2_HEADERS || f->headers.cat != NGHTTP2_HCAT_REQUEST)
         return 0;
     h2_stream *s = nghttp2_session_get_stream_user_data(session, f->hd.stream_id);
