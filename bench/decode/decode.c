@@ -121,13 +121,25 @@ static sl_status choose_options(sl_bench_decode *b, const sl_algo_desc *a)
     return SL_OK;
 }
 
-/* Measures the modes `dense`, or the others, of the list in a store of this algorithm. */
+/* Whether some layer has rows of tokens, among which an algorithm selects. */
+static bool selects(const sl_bench_decode *b)
+{
+    return b->local.checkpoint.cfg.entries.window == 0;
+}
+
+/* Whether a mode is one of the algorithm's: `dense` is a mode too, except for models of which no other algorithm exists. */
+static bool has_mode(const sl_bench_decode *b, const sl_algo_desc *a, int32_t mode)
+{
+    return selects(b) ? (mode == SL_BENCH_READ_ALL) == (a == &sl_algo_dense) : mode != SL_BENCH_READ_ALL;
+}
+
+/* Measures the modes of the list that the algorithm has, in a store made for it. */
 static sl_status run_algorithm(sweep *s, sl_row_format rows, const sl_algo_desc *a)
 {
     sl_bench_decode *b = &s->b;
     b->modes.n = 0;
     for (int i = 0; i < b->o.modes.n; i++)
-        if ((b->o.modes.v[i] == SL_BENCH_READ_ALL) == (a == &sl_algo_dense))
+        if (has_mode(b, a, b->o.modes.v[i]))
             b->modes.v[b->modes.n++] = b->o.modes.v[i];
     if (b->modes.n == 0)
         return SL_OK;
@@ -196,20 +208,21 @@ static void set_defaults(sl_bench_decode *b)
     sl_bench_decode_opts *o = &b->o;
     const bool heads = b->local.checkpoint.cfg.n_kv_heads > 0,
                blocks = b->local.checkpoint.cfg.index_blocks.tokens > 0,
-               entries = b->local.checkpoint.cfg.entries.window > 0; /* no layer has rows of tokens */
+               units = b->local.checkpoint.cfg.index_unit > 0, rows = selects(b);
     if (o->rows.n == 0)
         add(&o->rows, heads ? SL_ROW_GQA_BF16 : SL_ROW_MLA_FP8);
     if (o->modes.n == 0) {
-        if (heads)
+        if (heads && rows)
             add(&o->modes, SL_BENCH_READ_ALL);
         add(&o->modes, SL_BENCH_RESIDENT);
-        if (!entries)
+        if (rows)
             add(&o->modes, SL_BENCH_HIERARCHICAL), add(&o->modes, SL_BENCH_FREE_ROWS);
     }
     const sl_algo_desc *const *all = sl_algo_registry();
     for (int32_t i = 0; o->algorithms.n == 0 && all[i]; i++)
-        if (all[i] == (entries  ? &sl_algo_dense
+        if (all[i] == (!rows    ? &sl_algo_dense
                        : blocks ? &sl_algo_msa
+                       : units  ? &sl_algo_pooled
                        : heads  ? &sl_algo_quest
                                 : &sl_algo_dsa))
             add(&o->algorithms, i);
@@ -263,6 +276,9 @@ static sl_status run_model(sweep *s)
     b->channels.of = NULL;
     if (s->n_results > 0)
         sl_bench_decode_print_summary(stdout, s->results, s->n_results);
+    else if (st == SL_OK)
+        st = sl_fail(&b->err, SL_ERR_INVALID,
+                     "nothing was measured: no mode of --modes fits, or none is one of --algorithm's");
     free(s->results);
     s->results = NULL, s->n_results = 0;
     return st;

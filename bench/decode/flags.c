@@ -82,7 +82,7 @@ static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char *
          "How the selection changes between steps: keep70, keep85, keep95, keep98 (this percentage stays), layered, random. Default keep85.",
          0, 0, NULL},
         {"algorithm", SL_ARG_TEXT, &l->algorithms, "LIST",
-         "Sparse algorithms, one after the other. Default: dsa, for models with KV heads quest, and msa where index keys select blocks.",
+         "Sparse algorithms, one after the other. Default: dsa, for models with KV heads quest; msa, pooled or dense where the model chooses.",
          0, 0, NULL},
         {"budget", SL_ARG_INT, &o->budget, "N",
          "Tokens that a list holds, of every algorithm that has a token_budget. Default 2048.", 1, 1 << 24,

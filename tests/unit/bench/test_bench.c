@@ -127,6 +127,34 @@ START_TEST(decode_of_kv_heads)
 }
 END_TEST
 
+/* Models whose layers themselves say what is read: the default algorithm is theirs, and a list that measures nothing is an error. */
+START_TEST(decode_of_models_that_choose)
+{
+    static const struct {
+        const char *model, *algorithm, *modes;
+    } models[] = {{"tiny-deepseek_v4", "dense", "resident,hierarchical"},
+                  {"tiny-minimax_m3", "msa", "resident,hierarchical"},
+                  {"tiny-qwen4", "pooled", "resident,hierarchical"}};
+    char command[300];
+    int batch;
+    double misses;
+    for (size_t i = 0; i < SL_COUNT(models); i++) {
+        snprintf(
+            command, sizeof command,
+            "bench decode --backend cpu --model %s --ranks 1 --contexts 512 --host-bytes 16M --kv-bytes 32M --batch 2 --threads 2 "
+            "--steps 2 --warmup 1 --modes %s",
+            models[i].model, models[i].modes);
+        int status = run(command, true);
+        ck_assert_msg(status == 0, "%s: status %d: %s", command, status, output);
+        line_of("resident", "any", models[i].algorithm, &batch, &misses);
+        line_of("hierarchical", "keep85", models[i].algorithm, &batch, &misses);
+    }
+    fails(
+        "bench decode --backend cpu --model tiny-deepseek_v4 --ranks 1 --contexts 512 --host-bytes 16M --kv-bytes 32M --modes dense",
+        1, "nothing was measured");
+}
+END_TEST
+
 /* A real cluster of three processes answers what one process answers (the benchmark compares), and ships
  * rows. */
 START_TEST(bench_ttft)
@@ -235,6 +263,7 @@ int main(int argc, char **argv)
     tcase_add_test(c, messages);
     tcase_add_test(c, drafts_of_decode);
     tcase_add_test(c, decode_of_kv_heads);
+    tcase_add_test(c, decode_of_models_that_choose);
 #if !defined __SANITIZE_ADDRESS__ &&                                                                         \
     !defined __SANITIZE_THREAD__ /* clusters under sanitizers: end-to-end tests */
     tcase_add_test(c, bench_ttft);
