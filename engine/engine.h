@@ -336,6 +336,9 @@ uint64_t sl_engine_step_ns(const sl_engine *e);
  * difference is estimated: the smallest, of a few hundred steps, between a step's end by that clock and the moment when the host
  * knew. So the time of that notice itself, some microseconds, is not in it. */
 uint64_t sl_engine_ended_ns(const sl_engine *e);
+/* The engine has work for a device without steps (a shape was run op by op, and is captured): whoever collects all steps before it
+ * submits the next one gives their tokens away before that work, which that submit does. False: no step is in flight. */
+bool sl_engine_wants_rest(const sl_engine *e);
 /* Nothing waits to be computed: the time until the next step is not counted as idle. With no step in flight. */
 void sl_engine_rest(sl_engine *e);
 

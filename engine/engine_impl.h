@@ -65,6 +65,14 @@ typedef struct sl_step_graph {
     uint64_t used; /* value of sl_engine.clock at its last use */
 } sl_step_graph;
 
+/* Shapes without a graph. */
+typedef struct sl_graph_wants {
+    sl_step_shape seen; /* of the last step that wanted one, and how many in a row did */
+    int32_t steps;
+    bool is_due; /* a step of this shape has run op by op: */
+    sl_step_shape due;
+} sl_graph_wants;
+
 typedef struct sl_step_plan {
     int32_t tokens, logits, context;
     int32_t per; /* most tokens of an item */
@@ -149,6 +157,7 @@ struct sl_engine {
     bool graphs;          /* decode steps are captured as graphs */
     sl_step_graph *graph; /* [max_graphs] */
     int32_t n_graphs, max_graphs;
+    sl_graph_wants wants;
     uint64_t clock;
     /* The running step. */
     const sl_step_hooks *hooks;
@@ -226,6 +235,8 @@ void sl_step_shape_of(sl_engine *e, sl_flight *f, const sl_step_hooks *hooks);
 sl_status sl_step_run(sl_engine *e, sl_flight *f, bool *fresh, sl_err *err);
 sl_status sl_step_results(sl_engine *e, sl_flight *f, sl_err *err);
 void sl_step_capture(sl_engine *e, const sl_flight *f);
+/* Captures the shape that is due. No step is in flight. */
+void sl_step_capture_due(sl_engine *e);
 
 /* graph.c: decode steps as graphs. init decides whether there are any. */
 sl_status sl_graphs_init(sl_engine *e, sl_err *err);
@@ -241,6 +252,9 @@ int32_t sl_graphs_cap(const sl_engine *e, int32_t per);
  * steps take the padded size of the largest one: a step takes as long as its slowest rank, and so there are not more
  * shapes than without a group. */
 sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t per, int32_t context, bool logits);
+/* Where the shape has no graph, takes that of a wider one, until a number of steps in a row have wanted this one, so that capturing it pays:
+ * a batch whose size changes with each step would be captured in every size. */
+void sl_graphs_choose(sl_engine *e, sl_step_shape *shape);
 /* The graph of a shape; NULL: not captured yet. */
 sl_graph *sl_graphs_find(sl_engine *e, const sl_step_shape *shape);
 /* Captures the running step, whose ops have all run once in this shape. */

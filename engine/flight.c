@@ -32,6 +32,11 @@ uint64_t sl_engine_step_ns(const sl_engine *e)
     return e->step_ns;
 }
 
+bool sl_engine_wants_rest(const sl_engine *e)
+{
+    return e->wants.is_due && e->n_flights > 0;
+}
+
 void sl_engine_rest(sl_engine *e)
 {
     e->ended_ns = 0;
@@ -241,14 +246,19 @@ static bool waits_for_token(const sl_step_item *items, int32_t n_items)
     return false;
 }
 
-/* Enqueues the step. A shape that is new is captured, which needs a device without work. */
+/* Enqueues the step. A shape that is new is captured, which needs a device without work: when its tokens were collected, in a group
+ * at once, because all ranks do it in the same step. */
 static sl_status run(sl_engine *e, sl_flight *f, const sl_step_hooks *hooks, sl_err *err)
 {
     bool fresh;
     e->hooks = hooks;
     sl_status st = sl_step_run(e, f, &fresh, err);
     e->hooks = NULL;
-    if (st == SL_OK && !fresh)
+    if (st == SL_OK && fresh && !e->comm) {
+        e->wants.is_due = true;
+        e->wants.due = f->p.shape;
+    }
+    if (st == SL_OK && (!fresh || !e->comm))
         return SL_OK;
     for (int32_t i = 0; i < e->n_flights; i++) /* its failure is its own */
         (void)complete(e, flight_at(e, i));
@@ -265,6 +275,8 @@ static sl_status submit(sl_engine *e, sl_step_item *items, int32_t n_items, cons
                         bool *begun, sl_err *err)
 {
     SL_TRY(finish_logits(e, err));
+    if (e->wants.is_due && e->n_flights == 0)
+        sl_step_capture_due(e);
     sl_flight *f = flight_at(e, e->n_flights);
     f->items = items, f->n_items = n_items;
     f->began_ns = sl_now_ns(), f->waited_ns = 0;

@@ -1,14 +1,14 @@
 /*
  * Decode steps as captured graphs; see engine.h. A step of a new shape first runs op by op, so that everything that
- * is created on first use exists, and is captured afterwards; later steps of that shape are one launch. Nothing
- * that changes from step to step is a parameter of an op: inputs are at fixed device addresses.
+ * is created on first use exists, and is captured when its tokens were collected; later steps of that shape are one launch.
+ * Nothing that changes from step to step is a parameter of an op: inputs are at fixed device addresses.
  */
 #include <stdlib.h>
 
 #include "base/log.h"
 #include "engine/engine_impl.h"
 
-enum { DEFAULT_GRAPHS = 64, LEAST_CONTEXT = 1024 };
+enum { DEFAULT_GRAPHS = 64, LEAST_CONTEXT = 1024, PATIENCE = 16 /* steps in a wider graph */ };
 
 static int32_t least(int32_t a, int32_t b)
 {
@@ -30,6 +30,7 @@ void sl_graphs_clear(sl_engine *e)
     for (int32_t i = 0; i < e->n_graphs; i++)
         sl_graph_destroy(e->graph[i].graph);
     e->n_graphs = 0;
+    e->wants = (sl_graph_wants){0};
 }
 
 /* 1, 2, 4, 8, then multiples of 4 up to 32 and of 8 beyond. */
@@ -89,6 +90,35 @@ sl_graph *sl_graphs_find(sl_engine *e, const sl_step_shape *shape)
             return e->graph[i].graph;
         }
     return NULL;
+}
+
+/* At most twice as wide: its padding costs less than running op by op. */
+static const sl_step_graph *wider(const sl_engine *e, const sl_step_shape *shape)
+{
+    const sl_step_graph *best = NULL;
+    for (int32_t i = 0; i < e->n_graphs; i++) {
+        const sl_step_shape *s = &e->graph[i].shape;
+        bool fits = s->per == shape->per && s->logits == shape->logits &&
+                    s->group_tokens == shape->group_tokens && s->tokens >= shape->tokens &&
+                    s->tokens <= 2 * shape->tokens && s->context >= shape->context &&
+                    s->context <= 2 * shape->context;
+        if (fits && (!best || s->tokens < best->shape.tokens ||
+                     (s->tokens == best->shape.tokens && s->context < best->shape.context)))
+            best = &e->graph[i];
+    }
+    return best;
+}
+
+void sl_graphs_choose(sl_engine *e, sl_step_shape *shape)
+{
+    sl_graph_wants *w = &e->wants;
+    if (sl_graphs_find(e, shape))
+        return;
+    w->steps = same_shape(&w->seen, shape) ? w->steps + 1 : 1;
+    w->seen = *shape;
+    const sl_step_graph *g = w->steps <= PATIENCE ? wider(e, shape) : NULL;
+    if (g)
+        *shape = g->shape;
 }
 
 /* The place for a new graph: an unused one, or that of the least recently used graph. */

@@ -75,11 +75,13 @@ int32_t sl_step_words(const sl_engine *e, const sl_flight *f)
 }
 
 /* Makes p a decode step of n items: it gets the padded sizes of its shape, and if any logits are wanted, it computes
- * those of all tokens. */
-static void shape_step(sl_engine *e, int32_t n, sl_step_plan *p)
+ * those of all tokens. exact: it is to be captured. */
+static void shape_step(sl_engine *e, int32_t n, sl_step_plan *p, bool exact)
 {
     p->shape = sl_graphs_shape(e, n, p->per, p->context, p->logits > 0);
     p->graph = e->graphs && (!e->comm || sl_graphs_together(e));
+    if (p->graph && !e->comm && !exact)
+        sl_graphs_choose(e, &p->shape);
     p->tokens = p->shape.tokens;
     p->logits = p->shape.logits ? p->shape.tokens : 0;
     sl_coord_step_shape(e->coord, p->shape.tokens, p->shape.per, p->shape.context);
@@ -273,6 +275,23 @@ void sl_step_capture(sl_engine *e, const sl_flight *f)
     e->graphs = false;
 }
 
+void sl_step_capture_due(sl_engine *e)
+{
+    const sl_step_shape s = e->wants.due;
+    sl_flight *f = &e->flight[0];
+    e->wants.is_due = false;
+    f->items = NULL, f->n_items = 0, f->open = false;
+    f->p = (sl_step_plan){
+        .tokens = s.tokens, .logits = s.logits ? s.tokens : 0, .context = s.context, .per = s.per};
+    if (sl_graphs_find(e, &s) || sl_be_sync(e->be, NULL) != SL_OK ||
+        sl_coord_step_begin(e->coord, e->runs, 0, NULL) != SL_OK)
+        return; /* the next step finds the same */
+    shape_step(e, s.tokens / s.per, &f->p, true);
+    fill_arrays(e, f);
+    sl_step_capture(e, f);
+    sl_coord_step_end(e->coord);
+}
+
 /* In a group the ranks agree on tokens, not on sequences: their decode steps have one token of each. */
 static bool is_decode(const sl_engine *e, const sl_step_plan *p, int32_t n, const sl_step_hooks *hooks)
 {
@@ -302,7 +321,7 @@ void sl_step_shape_of(sl_engine *e, sl_flight *f, const sl_step_hooks *hooks)
     sl_step_plan *p = &f->p;
     p->rows = p->logits;
     if (is_decode(e, p, f->n_items, hooks) && !sl_scoring_of(f)) {
-        shape_step(e, f->n_items, p);
+        shape_step(e, f->n_items, p, false);
         p->rows = p->logits > 0 ? f->n_items * p->per : 0;
     } else if (f->n_items == 0) {
         shape_idle(e, p);
@@ -321,7 +340,7 @@ static sl_status warm(sl_engine *e, int32_t batch, int32_t per, int32_t context,
     f->items = NULL, f->n_items = 0, f->open = false;
     f->p = (sl_step_plan){.tokens = batch * per, .logits = batch * per, .context = context, .per = per};
     SL_TRY(sl_coord_step_begin(e->coord, e->runs, 0, err));
-    shape_step(e, batch, &f->p);
+    shape_step(e, batch, &f->p, true);
     fill_arrays(e, f);
     sl_status st = sl_step_run(e, f, &fresh, err);
     sl_status done = sl_be_sync(e->be, st == SL_OK ? err : NULL);

@@ -107,6 +107,11 @@ static sl_status e_truncate(void *impl, void *seq, int32_t len, sl_err *err)
     return sl_engine_seq_truncate(impl, seq, len, err);
 }
 
+static bool e_wants_rest(const void *impl)
+{
+    return sl_engine_wants_rest(impl);
+}
+
 static void e_rest(void *impl)
 {
     sl_engine_rest(impl);
@@ -189,6 +194,7 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .draft = cfg->n_draft ? e_draft : NULL,
                        .truncate = cfg->n_draft ? e_truncate : NULL,
                        .rest = e_rest,
+                       .wants_rest = e_wants_rest,
                        .stats = e_stats,
                        .layer_stats = e_layer_stats,
                        .device_layers = e_device_layers,

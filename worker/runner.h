@@ -44,6 +44,7 @@ typedef struct sl_runner {
     sl_status (*draft)(void *impl, sl_draft_item *items, int32_t n, sl_err *err);
     sl_status (*truncate)(void *impl, void *seq, int32_t len, sl_err *err);
     void (*rest)(void *impl);
+    bool (*wants_rest)(const void *impl); /* NULL: never */
     void (*stats)(const void *impl, sl_engine_stats *out);
     void (*layer_stats)(const void *impl, sl_layer_stats *out); /* [n_layers] */
     /* Either both are set or both are NULL (engine/device.h). */

@@ -182,11 +182,19 @@ static sl_status drafts_failed(sl_run *r, sl_run_flight *f, const sl_err *err)
     return failed(r, f, f->st, err);
 }
 
+/* Whether the steps in flight come first: tokens that are there do not wait for what the runner does with a device without work. */
+static bool rests(const sl_run *r)
+{
+    return r->n_flights > 0 && r->runner->wants_rest && r->runner->wants_rest(r->runner->impl);
+}
+
 /* Submits a step of all that can compute. *begun: there was one. */
 static sl_status begin(sl_run *r, bool *begun, sl_err *err)
 {
     sl_run_flight *f = flight_at(r, r->n_flights);
     r->settle = false;
+    if (rests(r))
+        return SL_OK;
     put_running(r, f);
     sl_laps_mark(&r->laps, SL_LAP_ITEMS);
     if (r->settle) /* later */

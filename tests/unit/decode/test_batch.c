@@ -403,6 +403,39 @@ START_TEST(room_is_made_when_no_step_is_in_flight)
 }
 END_TEST
 
+static bool wants_rest;
+
+static bool asks_for_rest(const void *impl)
+{
+    (void)impl;
+    return wants_rest;
+}
+
+/* A runner that has work for an idle device gets no step before the tokens of the one in flight are told. */
+START_TEST(tokens_come_before_a_rest)
+{
+    open_overlapped(0);
+    x.runner.wants_rest = asks_for_rest;
+    dd_verified(&x, 1, 70, 50, 1);
+    turns(1);
+    ck_assert_int_eq(x.d->run->n_flights, 1);
+    wants_rest = true;
+    turns(1);
+    dd_expect(&x, SL_MSG_TOKENS, 1);
+    ck_assert_int_eq(x.d->run->n_flights, 0);
+    turns(1); /* with none in flight it has its rest in the call */
+    dd_silent(&x);
+    ck_assert_int_eq(x.d->run->n_flights, 1);
+    wants_rest = false;
+    turns(1);
+    dd_expect(&x, SL_MSG_TOKENS, 1);
+    ck_assert_int_eq(x.d->run->n_flights, 1);
+    end(1);
+    turns(2);
+    dd_close(&x);
+}
+END_TEST
+
 static sl_status broken_collect(void *impl, sl_err *err)
 {
     (void)impl;
@@ -454,6 +487,7 @@ int main(void)
     tcase_add_test(t, a_length_is_known_in_time);
     tcase_add_test(t, a_cancelled_request_stays_until_its_steps_are_over);
     tcase_add_test(t, room_is_made_when_no_step_is_in_flight);
+    tcase_add_test(t, tokens_come_before_a_rest);
     tcase_add_test(t, failed_steps_in_flight);
     suite_add_tcase(s, t);
     return run_suite(s);

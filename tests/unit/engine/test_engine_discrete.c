@@ -1,378 +1,19 @@
 /*
- * The engine on a device whose memory the host cannot access and whose work completes later. The device is made of
- * the CPU backend: device memory is one mapping without access rights except while an op, copy or fill runs, so
- * that any access by the host is a fault; events need a few queries until they are done; graphs are lists of ops
- * with the parameters that they had when they were captured, and only ops, events and stream switches may be
- * captured; work that is enqueued on the side stream runs as late as possible, when the main stream waits for its
- * event. So what a GPU requires of the engine and the coordinator is tested on any machine.
+ * The engine on a device whose memory the host cannot access and whose work completes later (discrete.h). So what a GPU requires of the
+ * engine and the coordinator is tested on any machine.
  */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/log.h"
+#include "discrete.h"
 #include "fix.h"
-#include "kernels/backend_impl.h"
-#include "tape.h"
 #include "tests/unit/run_suite.h"
 
 #define YARN "tests/golden/model/ds-yarn"
 #define SHARE "tests/golden/model/glm-share"
 #define LLAMA "tests/golden/model/llama-rope3"
-#define REGION (256u << 20)
-
-static sl_backend_desc desc;
-static struct tape *recording; /* the graph being captured */
-static uint8_t *region;
-static size_t used;
-static int depth;
-
-static void enter(void)
-{
-    if (depth++ == 0)
-        MUST(mprotect(region, REGION, PROT_READ | PROT_WRITE) == 0);
-}
-
-static sl_status leave(sl_status st)
-{
-    if (--depth == 0)
-        MUST(mprotect(region, REGION, PROT_NONE) == 0);
-    return st;
-}
-
-static sl_status wrap_alloc(sl_backend *be, sl_mem_kind kind, size_t bytes, void **out, sl_err *err)
-{
-    if (kind == SL_MEM_HOST)
-        return sl_backend_cpu.alloc(be, kind, bytes, out, err);
-    size_t need = (bytes + 255) / 256 * 256;
-    MUST(need <= REGION - used);
-    *out = region + used;
-    used += need;
-    return SL_OK;
-}
-
-static void wrap_free(sl_backend *be, sl_mem_kind kind, void *ptr)
-{
-    if (kind == SL_MEM_HOST)
-        sl_backend_cpu.free(be, kind, ptr);
-    else
-        MUST((uint8_t *)ptr >= region && (uint8_t *)ptr < region + REGION);
-}
-
-static sl_status wrap_copy(sl_backend *be, void *dst, const void *src, size_t bytes, sl_err *err)
-{
-    MUST(!recording);
-    enter();
-    return leave(sl_backend_cpu.copy(be, dst, src, bytes, err));
-}
-
-static sl_status wrap_copy_2d(sl_backend *be, void *dst, size_t dp, const void *src, size_t sp, size_t width,
-                              size_t rows, sl_err *err)
-{
-    enter();
-    return leave(sl_backend_cpu.copy_2d(be, dst, dp, src, sp, width, rows, err));
-}
-
-static sl_status wrap_fill(sl_backend *be, void *dst, uint8_t byte, size_t bytes, sl_err *err)
-{
-    MUST(!recording);
-    enter();
-    return leave(sl_backend_cpu.fill(be, dst, byte, bytes, err));
-}
-
-/* ---- graphs ---- */
-
-enum { TAPE_OPS = 1000, TAPES = 16 };
-
-enum { STREAM_USE = SL_OP_COUNT, STREAM_WAIT, EVENT_RECORD, STAMP };
-
-typedef struct taped {
-    int op; /* an sl_op, or one of the above */
-    sl_stream stream;
-    sl_event *event;
-    uint64_t *at;
-    tape_params kept;
-} taped;
-
-typedef struct tape {
-    sl_graph base;
-    int n;
-    taped ops[TAPE_OPS];
-} tape;
-
-static int launches, tapes;
-
-static void keep(taped *t, sl_op op, const void *params)
-{
-    t->op = op;
-    tape_keep(&t->kept, op, params);
-}
-
-static taped *next_place(void)
-{
-    MUST(recording->n < TAPE_OPS);
-    return &recording->ops[recording->n++];
-}
-
-static sl_status record(sl_op op, const void *params)
-{
-    keep(next_place(), op, params);
-    return SL_OK;
-}
-
-/* ---- streams and late events ---- */
-
-enum { SIDE_OPS = 4 };
-
-typedef struct late_event {
-    sl_event base;
-    int queries_left; /* -1: never recorded */
-    int n;            /* work of the side stream that is done when the main stream waits for this event */
-    taped ops[SIDE_OPS];
-} late_event;
-
-static int pending_queries, stream_waits;
-static int unwaited; /* ops on the side stream whose event the main stream has not waited for */
-static sl_stream selected;
-static taped on_side[SIDE_OPS]; /* enqueued on the side stream since its last event */
-static int n_on_side;
-
-static sl_status run_now(sl_backend *be, sl_op op, const void *params, sl_err *err)
-{
-    if (selected == SL_STREAM_SIDE) {
-        MUST(n_on_side < SIDE_OPS);
-        keep(&on_side[n_on_side++], op, params);
-        return SL_OK;
-    }
-    enter();
-    return leave(sl_backend_cpu.ops[op]->run(be, params, err));
-}
-
-static sl_status late_create(sl_backend *be, sl_event **out, sl_err *err)
-{
-    (void)err;
-    late_event *e = calloc(1, sizeof *e);
-    e->base.be = be;
-    e->queries_left = -1;
-    *out = &e->base;
-    return SL_OK;
-}
-
-static void late_destroy(sl_event *ev)
-{
-    MUST(((late_event *)ev)->n == 0);
-    free(ev);
-}
-
-static void record_now(late_event *e)
-{
-    e->queries_left = 3;
-    if (selected == SL_STREAM_MAIN)
-        return;
-    MUST(e->n == 0); /* the main stream has waited for the event's last use */
-    memcpy(e->ops, on_side, sizeof on_side);
-    e->n = n_on_side;
-    unwaited += n_on_side;
-    n_on_side = 0;
-}
-
-static sl_status wait_now(sl_backend *be, late_event *e, sl_err *err)
-{
-    sl_status st = SL_OK;
-    if (selected == SL_STREAM_SIDE)
-        return SL_OK; /* the main stream's work is done at once */
-    MUST(e->queries_left >= 0);
-    stream_waits++;
-    for (int i = 0; i < e->n && st == SL_OK; i++)
-        st = run_now(be, (sl_op)e->ops[i].op, e->ops[i].kept.params, err);
-    unwaited -= e->n;
-    e->n = 0;
-    return st;
-}
-
-static void stamp_now(uint64_t *at)
-{
-    enter();
-    *at = sl_now_ns();
-    (void)leave(SL_OK);
-}
-
-static sl_status late_record(sl_backend *be, sl_event *ev, sl_err *err)
-{
-    (void)be, (void)err;
-    if (recording)
-        *next_place() = (taped){.op = EVENT_RECORD, .event = ev};
-    else
-        record_now((late_event *)ev);
-    return SL_OK;
-}
-
-static sl_status late_query(sl_event *ev)
-{
-    late_event *e = (late_event *)ev;
-    MUST(e->queries_left >= 0); /* asked about an event that was never recorded */
-    if (e->queries_left == 0)
-        return SL_OK;
-    e->queries_left--;
-    pending_queries++;
-    return SL_INPROGRESS;
-}
-
-static void stream_use(sl_backend *be, sl_stream stream)
-{
-    (void)be;
-    if (recording)
-        *next_place() = (taped){.op = STREAM_USE, .stream = stream};
-    else
-        selected = stream;
-}
-
-static sl_status stream_wait(sl_backend *be, sl_event *ev, sl_err *err)
-{
-    if (!recording)
-        return wait_now(be, (late_event *)ev, err);
-    *next_place() = (taped){.op = STREAM_WAIT, .event = ev};
-    return SL_OK;
-}
-
-static sl_status stamp(sl_backend *be, uint64_t *at, sl_err *err)
-{
-    (void)be, (void)err;
-    if (recording)
-        *next_place() = (taped){.op = STAMP, .at = at};
-    else
-        stamp_now(at);
-    return SL_OK;
-}
-
-static sl_status wrap_sync(sl_backend *be, sl_err *err)
-{
-    MUST(selected == SL_STREAM_MAIN && n_on_side == 0 && unwaited == 0);
-    return sl_backend_cpu.sync(be, err);
-}
-
-static sl_status replay(sl_backend *be, const taped *o, sl_err *err)
-{
-    switch (o->op) {
-    case STREAM_USE:
-        selected = o->stream;
-        return SL_OK;
-    case STREAM_WAIT:
-        return wait_now(be, (late_event *)o->event, err);
-    case EVENT_RECORD:
-        record_now((late_event *)o->event);
-        return SL_OK;
-    case STAMP:
-        stamp_now(o->at);
-        return SL_OK;
-    default:
-        return run_now(be, (sl_op)o->op, o->kept.params, err);
-    }
-}
-
-static sl_status tape_begin(sl_backend *be, sl_err *err)
-{
-    (void)err;
-    MUST(!recording);
-    recording = calloc(1, sizeof *recording);
-    recording->base.be = be;
-    return SL_OK;
-}
-
-static sl_status tape_end(sl_backend *be, sl_graph **out, sl_err *err)
-{
-    (void)be, (void)err;
-    MUST(recording && recording->n > 0);
-    *out = &recording->base;
-    recording = NULL;
-    tapes++;
-    return SL_OK;
-}
-
-static sl_status tape_launch(sl_backend *be, sl_graph *graph, sl_err *err)
-{
-    tape *t = (tape *)graph;
-    sl_status st = SL_OK;
-    launches++;
-    for (int i = 0; i < t->n && st == SL_OK; i++)
-        st = replay(be, &t->ops[i], err);
-    return st;
-}
-
-static void tape_destroy(sl_graph *graph)
-{
-    tapes--;
-    free(graph);
-}
-
-/* ---- ops ---- */
-
-#define OP(name)                                                                                             \
-    static sl_status run_##name(sl_backend *be, const void *params, sl_err *err)                             \
-    {                                                                                                        \
-        return recording ? record(name, params) : run_now(be, name, params, err);                            \
-    }
-#define OPS(X)                                                                                               \
-    X(SL_OP_EMBED)                                                                                           \
-    X(SL_OP_RMSNORM)                                                                                         \
-    X(SL_OP_LINEAR)                                                                                          \
-    X(SL_OP_Q_ABSORB)                                                                                        \
-    X(SL_OP_V_UP)                                                                                            \
-    X(SL_OP_KV_APPEND)                                                                                       \
-    X(SL_OP_INDEX_APPEND)                                                                                    \
-    X(SL_OP_INDEX_QUERY)                                                                                     \
-    X(SL_OP_INDEX_SCORES)                                                                                    \
-    X(SL_OP_TOPK)                                                                                            \
-    X(SL_OP_RESOLVE)                                                                                         \
-    X(SL_OP_GATHER)                                                                                          \
-    X(SL_OP_HOT_RESET)                                                                                       \
-    X(SL_OP_SPARSE_ATTN)                                                                                     \
-    X(SL_OP_GQA_QUERY)                                                                                       \
-    X(SL_OP_GQA_APPEND)                                                                                      \
-    X(SL_OP_GQA_ATTN)                                                                                        \
-    X(SL_OP_BOUNDS_APPEND)                                                                                   \
-    X(SL_OP_BOUNDS_SCORES)                                                                                   \
-    X(SL_OP_KMEANS)                                                                                          \
-    X(SL_OP_CLUSTER_LISTS)                                                                                   \
-    X(SL_OP_CODES)                                                                                           \
-    X(SL_OP_CODE_SCORES)                                                                                     \
-    X(SL_OP_KEPT_STORE)                                                                                      \
-    X(SL_OP_WINDOW_VOTES)                                                                                    \
-    X(SL_OP_KEPT_LISTS)                                                                                      \
-    X(SL_OP_RETAINED_APPEND)                                                                                 \
-    X(SL_OP_RETAINED_SCORES)                                                                                 \
-    X(SL_OP_RETAINED_LISTS)                                                                                  \
-    X(SL_OP_SILU_MUL)                                                                                        \
-    X(SL_OP_MOE_ROUTE)                                                                                       \
-    X(SL_OP_MOE)                                                                                             \
-    X(SL_OP_ADD)                                                                                             \
-    X(SL_OP_PICK)
-OPS(OP)
-
-static void wrap(sl_backend *be)
-{
-    region = mmap(NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    MUST(region != MAP_FAILED);
-    used = 0;
-    desc = sl_backend_cpu;
-    desc.row_align = SL_ROW_ALIGN;
-    desc.alloc = wrap_alloc, desc.free = wrap_free;
-    desc.copy = wrap_copy, desc.copy_2d = wrap_copy_2d, desc.fill = wrap_fill;
-    desc.event_create = late_create, desc.event_destroy = late_destroy;
-    desc.event_record = late_record, desc.event_query = late_query;
-    desc.capture_begin = tape_begin, desc.capture_end = tape_end;
-    desc.stream_use = stream_use, desc.stream_wait = stream_wait, desc.stamp = stamp;
-    desc.sync = wrap_sync;
-    desc.graph_launch = tape_launch, desc.graph_destroy = tape_destroy;
-    static sl_op_impl impls[SL_OP_COUNT];
-#define ROW(name)                                                                                            \
-    impls[name] = (sl_op_impl){.run = run_##name, .supports = sl_backend_cpu.ops[name]->supports};           \
-    desc.ops[name] = &impls[name];
-    OPS(ROW)
-    be->desc = &desc;
-    be->caps = SL_BE_ASYNC | SL_BE_GRAPHS;
-}
 
 static fix f;
 static fix_text ref, text;
@@ -433,7 +74,7 @@ START_TEST(same_bits_without_shared_memory)
     fix_reference(&f, &ref, 150, 220, 21);
     fix_close(&f);
 
-    o.wrap = wrap;
+    o.wrap = discrete_wrap;
     fix_open(&f, &o);
     fix_run r = {0};
     const int32_t from =
@@ -477,11 +118,11 @@ START_TEST(graphs_have_the_bits_of_single_ops)
                       30 + (uint64_t)i);
     fix_close(&f);
 
-    o.wrap = wrap, o.max_graphs = 4, o.groups = _i == 1 ? 3 : 1;
+    o.wrap = discrete_wrap, o.max_graphs = 4, o.groups = _i == 1 ? 3 : 1;
     fix_open(&f, &o);
     int made = 0;
     fix_run r[N] = {0};
-    launches = stream_waits = 0;
+    discrete.launches = discrete.stream_waits = 0;
     for (int i = 0; i < N; i++)
         got[i] = want[i], got[i].n = 0;
     for (int s = 0; s < TO - FROM - 1; s++) {
@@ -513,15 +154,15 @@ START_TEST(graphs_have_the_bits_of_single_ops)
             if (items[k].logits && !sl_key_eq(fix_hash(&f, items[k].logits), want[who[k]].logits[at]))
                 ck_abort_msg("sequence %d differs at %d, batch of %d", who[k], at, n);
         }
-        made = made > tapes ? made : tapes;
+        made = made > discrete.tapes ? made : discrete.tapes;
     }
     sl_engine_stats st;
     sl_engine_stats_get(f.engine, &st);
     ck_assert_int_eq(made, 4); /* never more than allowed, so graphs were replaced */
     ck_assert_uint_gt(st.graph_captures, 4);
-    ck_assert_uint_eq(st.graph_steps, (uint64_t)launches);
-    ck_assert_int_gt(launches, 10);
-    ck_assert(_i == 1 ? stream_waits > 100 : stream_waits == 0);
+    ck_assert_uint_eq(st.graph_steps, (uint64_t)discrete.launches);
+    ck_assert_int_gt(discrete.launches, 10);
+    ck_assert(_i == 1 ? discrete.stream_waits > 100 : discrete.stream_waits == 0);
     /* by the device's clock; here a gather on the side stream runs when the main stream waits for it */
     ck_assert(st.swap_ns > 0 && st.swap_exposed_ns > 0 && st.swap_ns >= st.swap_exposed_ns);
     ck_assert(st.swap_ns < st.step_ns && st.attend_ns == 0);
@@ -529,7 +170,7 @@ START_TEST(graphs_have_the_bits_of_single_ops)
     for (int i = 0; i < N; i++)
         fix_seq_close(&f, &r[i], false);
     fix_close(&f);
-    ck_assert_int_eq(tapes, 0);
+    ck_assert_int_eq(discrete.tapes, 0);
 }
 END_TEST
 
@@ -548,11 +189,11 @@ START_TEST(graphs_of_several_tokens)
         fix_reference(&f, &want[i], FROM + 3 * i, TO + 3 * i, 60 + (uint64_t)i);
     fix_close(&f);
 
-    o.wrap = wrap, o.item_tokens = MOST, o.groups = _i == 1 ? 3 : 1;
+    o.wrap = discrete_wrap, o.item_tokens = MOST, o.groups = _i == 1 ? 3 : 1;
     fix_open(&f, &o);
     fix_run r[N] = {0};
     int again = 0; /* steps of several tokens of a sequence that were one launch */
-    launches = stream_waits = 0;
+    discrete.launches = discrete.stream_waits = 0;
     for (int i = 0; i < N; i++) {
         text = want[i], text.n = 0;
         fix_prompt_open(&f, &r[i], SL_RESIDENT, 0, FROM + 3 * i, FROM + 3 * i);
@@ -563,7 +204,7 @@ START_TEST(graphs_of_several_tokens)
     for (int s = 0; s < 40; s++) {
         sl_step_item items[N];
         int32_t tokens[N][MOST], right[N];
-        int who[N], n = 0, before = launches;
+        int who[N], n = 0, before = discrete.launches;
         for (int i = 0; i < N; i++) {
             /* shapes of as many tokens: four sequences of one, and two of two */
             const int32_t at = sl_engine_seq_len(r[i].seq),
@@ -594,10 +235,10 @@ START_TEST(graphs_of_several_tokens)
                                  items[k].n_tokens);
             ck_assert_int_eq(sl_engine_seq_truncate(f.engine, r[who[k]].seq, at + right[k], NULL), SL_OK);
         }
-        again += several && launches > before;
+        again += several && discrete.launches > before;
     }
     ck_assert_int_gt(again, 5);
-    ck_assert(_i == 1 ? stream_waits > 30 : stream_waits == 0);
+    ck_assert(_i == 1 ? discrete.stream_waits > 30 : discrete.stream_waits == 0);
     for (int i = 0; i < N; i++)
         fix_seq_close(&f, &r[i], false);
     fix_close(&f);
@@ -616,7 +257,7 @@ static void on_capture(void *ctx, int32_t n, int32_t of)
 START_TEST(graphs_can_be_captured_ahead)
 {
     fix_opts o = {
-        .dir = YARN, .max_seqs = 3, .max_hot = 1, .tail_rows = 3, .max_context = 1300, .wrap = wrap};
+        .dir = YARN, .max_seqs = 3, .max_hot = 1, .tail_rows = 3, .max_context = 1300, .wrap = discrete_wrap};
     fix_open(&f, &o);
     fix_run r = {0};
     int32_t seen = 0;
@@ -648,9 +289,84 @@ START_TEST(graphs_can_be_captured_ahead)
 }
 END_TEST
 
+/* A decode step of the first n sequences, whose logits are those of `want`. */
+static void step_of(fix_run *r, const fix_text *want, int n)
+{
+    sl_step_item items[4];
+    for (int i = 0; i < n; i++) {
+        const int32_t at = sl_engine_seq_len(r[i].seq);
+        fix_grow(&f, &r[i], at + 1);
+        items[i] =
+            (sl_step_item){.seq = r[i].seq, .tokens = want[i].ids + at, .n_tokens = 1, .want_logits = 1};
+    }
+    ck_assert_int_eq(sl_engine_submit(f.engine, items, n, NULL, NULL), SL_OK);
+    sl_engine_stats before, after;
+    sl_engine_stats_get(f.engine, &before);
+    ck_assert_int_eq(sl_engine_collect(f.engine, NULL), SL_OK);
+    sl_engine_stats_get(f.engine, &after);
+    ck_assert_uint_eq(after.graph_captures,
+                      before.graph_captures); /* nothing is captured before the tokens are there */
+    for (int i = 0; i < n; i++)
+        ck_assert(sl_key_eq(fix_hash(&f, items[i].logits), want[i].logits[sl_engine_seq_len(r[i].seq) - 1]));
+}
+
+static uint64_t captures(void)
+{
+    sl_engine_stats st;
+    sl_engine_stats_get(f.engine, &st);
+    return st.graph_captures;
+}
+
+/* A new shape is captured with the step after it. A smaller batch for a few steps runs in the graph of the larger one, and gets its
+ * own when it stays. */
+START_TEST(shapes_are_captured_when_it_pays)
+{
+    enum { N = 4, FROM = 20, TO = 80 };
+    static fix_text want[N];
+    fix_run r[N] = {0};
+    fix_opts o = {.dir = YARN, .max_seqs = N, .max_hot = 1, .tail_rows = 3, .max_context = 1300};
+    fix_open(&f, &o);
+    for (int i = 0; i < N; i++)
+        fix_reference(&f, &want[i], FROM + i, TO + i, 90 + (uint64_t)i);
+    fix_close(&f);
+    o.wrap = discrete_wrap;
+    fix_open(&f, &o);
+    for (int i = 0; i < N; i++) {
+        text = want[i], text.n = 0;
+        fix_prompt_open(&f, &r[i], SL_RESIDENT, 0, FROM + i, FROM + i);
+        fix_feed(&f, &r[i], &text, FROM + i, 128);
+    }
+    uint64_t made = captures();
+    step_of(r, want, 4);
+    ck_assert_uint_eq(captures(), made);
+    discrete.launches = 0;
+    for (int k = 1; k <= 16; k++) {
+        step_of(r, want, 2); /* the first of them captures the shape of four */
+        ck_assert_int_eq(discrete.launches, k);
+        ck_assert_uint_eq(captures(), made + 1);
+    }
+    step_of(r, want, 2); /* op by op */
+    step_of(r, want, 2);
+    ck_assert_uint_eq(captures(), made + 2);
+    ck_assert_int_eq(discrete.launches, 17);
+    step_of(r, want, 1);
+    step_of(r, want, 4);
+    for (int k = 0; k < 3; k++) {
+        step_of(r, want, 1);
+        step_of(r, want, 2);
+    }
+    ck_assert_uint_eq(captures(), made + 2);
+    ck_assert_int_eq(discrete.launches, 25);
+    ck_assert(!sl_engine_wants_rest(f.engine));
+    for (int i = 0; i < N; i++)
+        fix_seq_close(&f, &r[i], false);
+    fix_close(&f);
+}
+END_TEST
+
 START_TEST(layers_are_reported_in_order_when_done)
 {
-    fix_opts o = {.dir = YARN, .max_context = 300, .wrap = wrap};
+    fix_opts o = {.dir = YARN, .max_context = 300, .wrap = discrete_wrap};
     fix_open(&f, &o);
     fix_run r = {0};
     fix_prompt(&f, &text, 200, 22);
@@ -659,10 +375,10 @@ START_TEST(layers_are_reported_in_order_when_done)
         watch w = {0};
         sl_step_hooks hooks = {&w, on_layer};
         sl_step_item it = {.seq = r.seq, .tokens = text.ids + at, .n_tokens = 50};
-        pending_queries = 0;
+        discrete.pending_queries = 0;
         ck_assert_int_eq(sl_engine_step(f.engine, &it, 1, &hooks, NULL), SL_OK);
         ck_assert_int_eq(w.next, f.cfg->n_layers);
-        ck_assert_int_eq(pending_queries, 3 * f.cfg->n_layers); /* each was waited for */
+        ck_assert_int_eq(discrete.pending_queries, 3 * f.cfg->n_layers); /* each was waited for */
     }
     fix_seq_close(&f, &r, false);
     fix_close(&f);
@@ -678,6 +394,7 @@ int main(void)
     tcase_add_test(c, layers_are_reported_in_order_when_done);
     add_variants(c, graphs_have_the_bits_of_single_ops, KINDS);
     add_variants(c, graphs_of_several_tokens, KINDS);
+    tcase_add_test(c, shapes_are_captured_when_it_pays);
     tcase_add_test(c, graphs_can_be_captured_ahead);
     suite_add_tcase(s, c);
     return run_suite(s);
