@@ -14,14 +14,18 @@ static const ct_format ct_plain = {.render = render_plain};
 
 /* The registry: a new format is a file and a line in both tables. */
 static const ct_format *const formats[SL_CHAT_FORMATS] = {
-    [SL_CHAT_PLAIN] = &ct_plain,   [SL_CHAT_DSV32] = &ct_dsv32,   [SL_CHAT_GLM] = &ct_glm,
-    [SL_CHAT_GLM45] = &ct_glm45,   [SL_CHAT_LLAMA3] = &ct_llama3, [SL_CHAT_LLAMA31] = &ct_llama31,
-    [SL_CHAT_CHATML] = &ct_chatml, [SL_CHAT_QWEN25] = &ct_qwen25, [SL_CHAT_QWEN3] = &ct_qwen3,
+    [SL_CHAT_PLAIN] = &ct_plain,   [SL_CHAT_DSV32] = &ct_dsv32,       [SL_CHAT_GLM] = &ct_glm,
+    [SL_CHAT_GLM45] = &ct_glm45,   [SL_CHAT_LLAMA3] = &ct_llama3,     [SL_CHAT_LLAMA31] = &ct_llama31,
+    [SL_CHAT_CHATML] = &ct_chatml, [SL_CHAT_QWEN25] = &ct_qwen25,     [SL_CHAT_QWEN3] = &ct_qwen3,
+    [SL_CHAT_AXK2] = &ct_axk2,     [SL_CHAT_DSV4] = &ct_dsv4,         [SL_CHAT_GLM53] = &ct_glm53,
+    [SL_CHAT_HY4] = &ct_hy4,       [SL_CHAT_MINIMAX3] = &ct_minimax3, [SL_CHAT_QWEN38] = &ct_qwen38,
 };
 static const char *const format_names[SL_CHAT_FORMATS + 1] = {
-    [SL_CHAT_PLAIN] = "plain",   [SL_CHAT_DSV32] = "dsv32",   [SL_CHAT_GLM] = "glm",
-    [SL_CHAT_GLM45] = "glm45",   [SL_CHAT_LLAMA3] = "llama3", [SL_CHAT_LLAMA31] = "llama31",
-    [SL_CHAT_CHATML] = "chatml", [SL_CHAT_QWEN25] = "qwen25", [SL_CHAT_QWEN3] = "qwen3",
+    [SL_CHAT_PLAIN] = "plain",   [SL_CHAT_DSV32] = "dsv32",       [SL_CHAT_GLM] = "glm",
+    [SL_CHAT_GLM45] = "glm45",   [SL_CHAT_LLAMA3] = "llama3",     [SL_CHAT_LLAMA31] = "llama31",
+    [SL_CHAT_CHATML] = "chatml", [SL_CHAT_QWEN25] = "qwen25",     [SL_CHAT_QWEN3] = "qwen3",
+    [SL_CHAT_AXK2] = "axk2",     [SL_CHAT_DSV4] = "dsv4",         [SL_CHAT_GLM53] = "glm53",
+    [SL_CHAT_HY4] = "hy4",       [SL_CHAT_MINIMAX3] = "minimax3", [SL_CHAT_QWEN38] = "qwen38",
 };
 
 /*
@@ -40,6 +44,15 @@ static const struct {
     {"qwen2", "<tool_call>", SL_CHAT_QWEN25}, /* added with Qwen 2.5 */
     {"qwen2", "<|im_start|>", SL_CHAT_CHATML},
     {"qwen3", "<|im_start|>", SL_CHAT_QWEN3},
+    {"axk2", "<|im_start|>", SL_CHAT_AXK2},
+    {"deepseek_v4", NULL, SL_CHAT_DSV4},
+    {"glm5_next", NULL, SL_CHAT_GLM53},
+    {"glm5_next_text", NULL, SL_CHAT_GLM53},
+    {"hy_v4", NULL, SL_CHAT_HY4},
+    {"minimax_m3_vl", NULL, SL_CHAT_MINIMAX3},
+    {"minimax_m3_vl_text", NULL, SL_CHAT_MINIMAX3},
+    {"qwen4_exp", NULL, SL_CHAT_QWEN38},
+    {"qwen4_exp_text", NULL, SL_CHAT_QWEN38},
 };
 
 const char *const *sl_chat_format_names(void)
@@ -83,7 +96,7 @@ const ct_format *ct_format_of(sl_chat_format f)
     return formats[f];
 }
 
-bool sl_chat_thinks(sl_chat_format f)
+sl_chat_think sl_chat_thinks(sl_chat_format f)
 {
     return formats[f]->thinks;
 }
@@ -103,6 +116,11 @@ sl_status ct_fail(const ct_render *r, size_t i, const char *field, const char *w
 const char *ct_role(const json_t *msg)
 {
     return json_string_value(json_object_get(msg, "role"));
+}
+
+bool ct_is(const json_t *msg, const char *role)
+{
+    return strcmp(ct_role(msg), role) == 0;
 }
 
 const char *ct_reasoning(const json_t *msg)
@@ -223,6 +241,71 @@ sl_status ct_arguments(ct_render *r, size_t i, size_t k, const char **name, json
         return SL_OK;
     json_decref(*args);
     return ct_fail(r, i, "tool_calls", "function.arguments is not the text of a JSON object");
+}
+
+static const char *id_of(const json_t *v, const char *key)
+{
+    const char *id = json_string_value(json_object_get(v, key));
+    return id && id[0] ? id : NULL;
+}
+
+/* The place of each call by its id; NULL: out of memory, or strict and an id is missing or comes twice. */
+static json_t *places_of(const json_t *calls, bool strict)
+{
+    json_t *places = json_object(), *call;
+    size_t k;
+    json_array_foreach(calls, k, call)
+    {
+        const char *id = id_of(call, "id");
+        if (strict && (!id || json_object_get(places, id))) {
+            json_decref(places);
+            return NULL;
+        }
+        if (id)
+            json_object_set_new(places, id, json_integer((json_int_t)k));
+    }
+    return places;
+}
+
+/* Sorts at[0..n) by the places of their calls; false: strict, and one has no place or that of another. */
+static bool sort_by_place(const ct_render *r, const json_t *places, size_t *at, size_t n, size_t *next,
+                          size_t n_calls, bool strict, size_t *sorted)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *id = id_of(r->msgs[at[i]], "tool_call_id");
+        const json_t *place = id ? json_object_get(places, id) : NULL;
+        size_t k = (size_t)json_integer_value(place);
+        if (strict && (!place || next[k + 1]))
+            return false;
+        sorted[i] = k; /* for the moment */
+        next[k + 1]++;
+    }
+    for (size_t k = 0; k < n_calls; k++)
+        next[k + 1] += next[k];
+    for (size_t i = 0; i < n; i++) {
+        size_t to = next[sorted[i]]++;
+        sorted[n + to] = at[i];
+    }
+    memcpy(at, sorted + n, n * sizeof *at);
+    return true;
+}
+
+sl_status ct_order_results(ct_render *r, const json_t *calls, size_t *at, size_t n, bool strict)
+{
+    enum { ID_BYTES = 160 }; /* of one id in an object of jansson, without its text, which the request has */
+    size_t n_calls = json_array_size(calls);
+    if (n < 2 || n_calls == 0)
+        return SL_OK;
+    SL_TRY(sl_guard_take(r->req->guard, n_calls * ID_BYTES + (n_calls + 1 + 2 * n) * sizeof(size_t), r->err));
+    json_t *places = places_of(calls, strict);
+    size_t *next = calloc(n_calls + 1, sizeof *next), *sorted = calloc(2 * n, sizeof *sorted);
+    sl_status st = next && sorted ? SL_OK : SL_ERR_NO_MEMORY;
+    if (!st && json_object_size(places))
+        sort_by_place(r, places, at, n, next, n_calls, strict, sorted);
+    free(next);
+    free(sorted);
+    json_decref(places);
+    return st;
 }
 
 const json_t *ct_function(const json_t *tool)

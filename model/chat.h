@@ -4,15 +4,21 @@
  *
  * Formats:
  *
- *   plain    "role: content" lines, for base models and tests
- *   dsv32    DeepSeek-V3.2: DSML tool calls, thinking
- *   glm      GLM-5 and 4.7
- *   glm45    GLM-4.5 and 4.6
- *   llama3   Llama 3.0: headers, no tools
- *   llama31  Llama 3.1 to 3.3: headers, a tool call is the whole answer as a JSON object
- *   chatml   Qwen 2: ChatML, no tools
- *   qwen25   Qwen 2.5: ChatML, tool calls as JSON in <tool_call>
- *   qwen3    Qwen 3: the same with thinking
+ *   plain     "role: content" lines, for base models and tests
+ *   dsv32     DeepSeek-V3.2: DSML tool calls, thinking
+ *   dsv4      DeepSeek-V4: the same with other markers; results of tools are part of the user's turn
+ *   glm       GLM-5 and 4.7
+ *   glm45     GLM-4.5 and 4.6
+ *   glm53     GLM-5.3-Flash: as glm, with an effort, and the reasoning of all turns
+ *   llama3    Llama 3.0: headers, no tools
+ *   llama31   Llama 3.1 to 3.3: headers, a tool call is the whole answer as a JSON object
+ *   chatml    Qwen 2: ChatML, no tools
+ *   qwen25    Qwen 2.5: ChatML, tool calls as JSON in <tool_call>
+ *   qwen3     Qwen 3: the same with thinking
+ *   qwen38    Qwen3.8: ChatML, an effort, tool calls as <function=f> and <parameter=k>
+ *   axk2      A.X-K2: ChatML, tool calls as JSON in <tool_call>, thinking opened by the prompt
+ *   minimax3  MiniMax-M3: turns of its own, tool calls as tags named after the arguments, thinking at the model's will
+ *   hy4       Hy4-preview: turns and tags of its own, tool calls as keys and values
  *
  * The prompt text contains the text of special tokens, so it is encoded without SL_TOK_ADD_SPECIAL, and with the text
  * of the client as plain ranges. This file does not tokenize, and it does not check arguments against the schema of a
@@ -39,6 +45,12 @@ typedef enum {
     SL_CHAT_CHATML,
     SL_CHAT_QWEN25,
     SL_CHAT_QWEN3,
+    SL_CHAT_AXK2,
+    SL_CHAT_DSV4,
+    SL_CHAT_GLM53,
+    SL_CHAT_HY4,
+    SL_CHAT_MINIMAX3,
+    SL_CHAT_QWEN38,
     SL_CHAT_FORMATS /* their number */
 } sl_chat_format;
 
@@ -48,8 +60,12 @@ const char *const *sl_chat_format_names(void); /* all, ends with NULL */
 /* The format of a checkpoint: by model_type of its config.json, and where a family has several formats, by the added
  * tokens of its tokenizer. plain when it has none of them, as base models do, or tok is NULL. */
 sl_chat_format sl_chat_format_for(const char *model_type, const sl_tokenizer *tok);
-/* Whether the model reasons before it answers unless a request says otherwise. */
-bool sl_chat_thinks(sl_chat_format f);
+/* Whether the model reasons before it answers. Where a format does not know that the model may decide, ADAPTIVE is YES. */
+typedef enum { SL_CHAT_THINK_NO, SL_CHAT_THINK_YES, SL_CHAT_THINK_ADAPTIVE } sl_chat_think;
+/* What it does unless a request says otherwise. */
+sl_chat_think sl_chat_thinks(sl_chat_format f);
+/* Whether tags that the parser looks for are special tokens of this tokenizer: then these must not be left out of the text. */
+bool sl_chat_marks_special(sl_chat_format f, const sl_tokenizer *tok);
 /* Tokens that end the model's turn, up to NULL, in addition to those that the checkpoint's files name. */
 const char *const *sl_chat_ends(sl_chat_format f);
 
@@ -59,9 +75,11 @@ typedef struct sl_chat_request {
     const json_t *tools;           /* array of {type:"function",function:{…}}, or NULL */
     const json_t *tool_choice;     /* "auto", "none", "required", {type,function:{name}}, or NULL */
     const json_t *response_format; /* {type:"text"|"json_object"|"json_schema",…}, or NULL */
-    bool thinking;                 /* the model is to reason before it answers */
-    sl_guard *guard;               /* memory is taken from it; NULL: none */
-    bool keep_reasoning;           /* also render the reasoning of turns before the last user message */
+    sl_chat_think thinking;        /* the model is to reason before it answers */
+    /* How much, in the words of the model's template ("low", "high", "xhigh", "max"); others, and NULL, are its default. */
+    const char *effort;
+    sl_guard *guard;     /* memory is taken from it; NULL: none */
+    bool keep_reasoning; /* also render the reasoning of turns before the last user message */
 } sl_chat_request;
 
 /* A rendered prompt. */
@@ -106,9 +124,10 @@ typedef void sl_chat_sink(void *user, const sl_chat_event *ev);
 
 typedef struct sl_chat_parser sl_chat_parser;
 
-/* thinking: as in the request that was rendered. tools: those of the request; for glm their schemas decide the types of
- * arguments. NULL: the text of tool calls stays in the content. Shared with the caller and never changed. */
-sl_status sl_chat_parser_create(sl_chat_format f, bool thinking, const json_t *tools, sl_chat_parser **out);
+/* thinking: as in the request that was rendered. tools: those of the request; where a format writes no types, their schemas decide
+ * the types of arguments. NULL: the text of tool calls stays in the content. Shared with the caller and never changed. */
+sl_status sl_chat_parser_create(sl_chat_format f, sl_chat_think thinking, const json_t *tools,
+                                sl_chat_parser **out);
 void sl_chat_parser_destroy(sl_chat_parser *p);
 /* Feeds generated text, which may be cut anywhere, even inside a character; calls sink for everything whose meaning is
  * certain. Text of a malformed tool call becomes content; it is not lost. Errors: SL_ERR_NO_MEMORY. */
@@ -126,7 +145,7 @@ int sl_chat_parser_tool_calls(const sl_chat_parser *p);
  *      "tool_calls": [{"type": "function", "function": {"name", "arguments"}}]}       if there are calls
  *
  * SL_ERR_INVALID: the text is not valid UTF-8. SL_ERR_NO_MEMORY. */
-sl_status sl_chat_parse(sl_chat_format f, bool thinking, const json_t *tools, const char *text, size_t len,
-                        json_t **out);
+sl_status sl_chat_parse(sl_chat_format f, sl_chat_think thinking, const json_t *tools, const char *text,
+                        size_t len, json_t **out);
 
 #endif

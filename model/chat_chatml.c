@@ -1,11 +1,13 @@
 /*
- * ChatML prompts: every turn is <|im_start|>role, a line break, the text, <|im_end|>. Three generations of Qwen use it:
+ * ChatML prompts: every turn is <|im_start|>role, a line break, the text, <|im_end|>. Three generations of Qwen use it, and
+ * A.X-K2, of which it is known only that its calls are like those of Qwen 3 and that its reasoning ends at </think>:
  *
  *   format  system turn of a request without one  tools                      reasoning
  *   ------  ------------------------------------  -------------------------  ------------------------------
  *   chatml  its template's sentence               none                       none
  *   qwen25  its template's sentence               <tools> in the system turn none
  *   qwen3   none                                  <tools> in the system turn <think>, after the last question
+ *   axk2    none                                  <tools> in the system turn the same, opened by the prompt
  *
  * A call is <tool_call>{"name", "arguments"}</tool_call> in the assistant's turn. Results of tools are turns of the user:
  * those that follow each other share one, each in <tool_response>. The last question is the last turn of a user that is
@@ -20,16 +22,12 @@ typedef struct variant {
     const char
         *system; /* the text of the system turn when the request has none; NULL: then there is no such turn */
     bool tools, thinks;
+    bool opens; /* the prompt opens the reasoning */
 } variant;
-
-static bool is(const json_t *msg, const char *role)
-{
-    return strcmp(ct_role(msg), role) == 0;
-}
 
 static bool is_system(const json_t *msg)
 {
-    return is(msg, "system") || is(msg, "developer");
+    return ct_is(msg, "system") || ct_is(msg, "developer");
 }
 
 static void open_turn(ct_render *r, const char *role)
@@ -144,12 +142,12 @@ static sl_status add_assistant(ct_render *r, const variant *v, size_t i)
 
 static sl_status add_result(ct_render *r, size_t i)
 {
-    if (i == 0 || !is(r->msgs[i - 1], "tool"))
+    if (i == 0 || !ct_is(r->msgs[i - 1], "tool"))
         ct_str(&r->out, "<|im_start|>user");
     ct_str(&r->out, "\n<tool_response>\n");
     SL_TRY(ct_content(r, i));
     ct_str(&r->out, "\n</tool_response>");
-    if (i + 1 == r->n || !is(r->msgs[i + 1], "tool"))
+    if (i + 1 == r->n || !ct_is(r->msgs[i + 1], "tool"))
         close_turn(r);
     return SL_OK;
 }
@@ -157,9 +155,9 @@ static sl_status add_result(ct_render *r, size_t i)
 static sl_status add_message(ct_render *r, const variant *v, size_t i)
 {
     const json_t *msg = r->msgs[i];
-    if (is(msg, "assistant"))
+    if (ct_is(msg, "assistant"))
         return add_assistant(r, v, i);
-    if (is(msg, "tool"))
+    if (ct_is(msg, "tool"))
         return v->tools ? add_result(r, i) : ct_fail(r, i, "role", "the model's chat format has no tools");
     open_turn(r, is_system(msg) ? "system" : "user");
     SL_TRY(ct_content(r, i));
@@ -180,7 +178,7 @@ static sl_status find_question(ct_render *r)
 {
     r->last_user = r->n - 1;
     for (size_t i = r->n; i-- > 0;) {
-        if (!is(r->msgs[i], "user"))
+        if (!ct_is(r->msgs[i], "user"))
             continue;
         ct_buf text = {0};
         sl_status st = ct_content_text(r, i, &text);
@@ -208,6 +206,8 @@ static sl_status render(ct_render *r, const variant *v)
     open_turn(r, "assistant");
     if (v->thinks && !r->req->thinking)
         ct_str(&r->out, "<think>\n\n</think>\n\n");
+    else if (v->opens)
+        ct_str(&r->out, "<think>\n");
     return SL_OK;
 }
 
@@ -230,6 +230,12 @@ static sl_status render_qwen3(ct_render *r)
     return render(r, &qwen3);
 }
 
+static sl_status render_axk2(ct_render *r)
+{
+    static const variant axk2 = {.tools = true, .thinks = true, .opens = true};
+    return render(r, &axk2);
+}
+
 #define CALLS                                                                                                \
     .tools_open = "<tool_call>", .call_close = "</tool_call>", .json = true, .strip_think = NO_LIMIT,        \
     .strip_tools = NO_LIMIT, .trim = true
@@ -238,8 +244,12 @@ static sl_status render_qwen3(ct_render *r)
         "<|im_end|>"                                                                                         \
     }
 
-static const ct_syntax syntax_qwen25 = {CALLS}, syntax_qwen3 = {CALLS, .think = THINK_OPTIONAL};
+static const ct_syntax syntax_qwen25 = {CALLS}, syntax_qwen3 = {CALLS, .think = THINK_OPTIONAL},
+                       syntax_axk2 = {CALLS, .think = THINK_ALWAYS};
 
 const ct_format ct_chatml = {.render = render_chatml, .ends = ENDS};
 const ct_format ct_qwen25 = {.render = render_qwen25, .syntax = &syntax_qwen25, .ends = ENDS};
-const ct_format ct_qwen3 = {.render = render_qwen3, .syntax = &syntax_qwen3, .thinks = true, .ends = ENDS};
+const ct_format ct_qwen3 = {
+    .render = render_qwen3, .syntax = &syntax_qwen3, .thinks = SL_CHAT_THINK_YES, .ends = ENDS};
+const ct_format ct_axk2 = {
+    .render = render_axk2, .syntax = &syntax_axk2, .thinks = SL_CHAT_THINK_YES, .ends = ENDS};

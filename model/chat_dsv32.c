@@ -10,7 +10,7 @@
 
 #include "model/chat_parse_impl.h"
 
-#define D "｜DSML｜"
+#define D CT_DSML
 
 static const char tools_head[] =
     "## Tools\n\n"
@@ -45,52 +45,11 @@ static const char tools_head[] =
     "Here are the functions available in JSONSchema format:\n"
     "<functions>\n";
 
-static void add_tools(ct_render *r, const json_t *tools)
-{
-    size_t i;
-    json_t *tool;
-    ct_str(&r->out, "\n\n");
-    ct_str(&r->out, tools_head);
-    json_array_foreach(tools, i, tool)
-    {
-        ct_str(&r->out, i ? "\n" : "");
-        ct_client_json(r, ct_function(tool));
-    }
-    ct_str(&r->out, "\n</functions>\n");
-}
-
-static void add_schema(ct_render *r, const json_t *schema)
-{
-    ct_str(&r->out,
-           "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n");
-    ct_client_json(r, schema);
-}
-
-/* Tools and response format: the message's own, else those of the request if with_request. */
-static void add_extras(ct_render *r, const json_t *msg, bool with_request)
-{
-    const json_t *tools = json_object_get(msg, "tools"), *schema = json_object_get(msg, "response_format");
-    bool own = json_array_size(tools) > 0;
-    if (!own && with_request)
-        tools = ct_tools(r->req);
-    if (json_array_size(tools) > 0)
-        add_tools(r, tools);
-    if (!own && with_request && tools)
-        ct_choice(r);
-    if ((!schema || json_is_null(schema)) && with_request)
-        schema = ct_schema(r->req);
-    if (schema && !json_is_null(schema))
-        add_schema(r, schema);
-}
-
-static bool is(const json_t *msg, const char *role)
-{
-    return strcmp(ct_role(msg), role) == 0;
-}
+static const ct_dsml dsml = {.head = tools_head, .tail = "\n</functions>\n"};
 
 static bool is_user(const json_t *msg)
 {
-    return is(msg, "user") || is(msg, "developer");
+    return ct_is(msg, "user") || ct_is(msg, "developer");
 }
 
 static void open_answer(ct_render *r, bool thinks)
@@ -101,44 +60,18 @@ static void open_answer(ct_render *r, bool thinks)
 static sl_status add_user(ct_render *r, size_t i)
 {
     const json_t *msg = r->msgs[i];
-    bool developer = is(msg, "developer");
+    bool developer = ct_is(msg, "developer");
     if (!json_object_get(msg, "content") || (developer && !ct_has_content(msg)))
         return ct_fail(r, i, "content", "is missing");
     ct_str(&r->out, "<｜User｜>");
     if (developer) {
-        add_extras(r, msg, false);
+        ct_dsml_extras(r, &dsml, msg, false);
         ct_str(&r->out, "\n\n# The user's message is: ");
     }
     sl_status st = ct_content(r, i);
     ct_str(&r->out, "<｜Assistant｜>");
     open_answer(r, i == r->last_user && r->req->thinking);
     return st;
-}
-
-static sl_status add_call(ct_render *r, size_t i, size_t k)
-{
-    const char *name, *key;
-    json_t *args, *v;
-    SL_TRY(ct_arguments(r, i, k, &name, &args));
-    ct_str(&r->out, k ? "\n<" D "invoke name=\"" : "<" D "invoke name=\"");
-    ct_client(r, name, strlen(name));
-    ct_str(&r->out, "\">\n");
-    bool first = true;
-    json_object_foreach(args, key, v)
-    {
-        ct_str(&r->out, first ? "<" D "parameter name=\"" : "\n<" D "parameter name=\"");
-        ct_client(r, key, strlen(key));
-        ct_str(&r->out, json_is_string(v) ? "\" string=\"true\">" : "\" string=\"false\">");
-        if (json_is_string(v))
-            ct_client(r, json_string_value(v), json_string_length(v));
-        else
-            ct_client_json(r, v);
-        ct_str(&r->out, "</" D "parameter>");
-        first = false;
-    }
-    ct_str(&r->out, "\n</" D "invoke>");
-    json_decref(args);
-    return SL_OK;
 }
 
 static sl_status add_assistant(ct_render *r, size_t i)
@@ -153,12 +86,7 @@ static sl_status add_assistant(ct_render *r, size_t i)
         ct_str(&r->out, "</think>");
     }
     SL_TRY(ct_content(r, i));
-    if (calls)
-        ct_str(&r->out, "\n\n<" D "function_calls>\n");
-    for (size_t k = 0; k < json_array_size(calls); k++)
-        SL_TRY(add_call(r, i, k));
-    if (calls)
-        ct_str(&r->out, "\n</" D "function_calls>");
+    SL_TRY(ct_dsml_calls(r, i, "function_calls"));
     ct_str(&r->out, "<｜end▁of▁sentence｜>");
     return SL_OK;
 }
@@ -166,10 +94,10 @@ static sl_status add_assistant(ct_render *r, size_t i)
 static sl_status add_result(ct_render *r, size_t i)
 {
     size_t caller = i;
-    while (caller > 0 && is(r->msgs[caller], "tool"))
+    while (caller > 0 && ct_is(r->msgs[caller], "tool"))
         caller--;
     size_t order = i - caller, calls = json_array_size(ct_tool_calls(r->msgs[caller]));
-    if (!is(r->msgs[caller], "assistant") || order > calls)
+    if (!ct_is(r->msgs[caller], "assistant") || order > calls)
         return ct_fail(r, i, "role",
                        "a tool result without its tool call in the assistant message before it");
     if (order == 1)
@@ -189,12 +117,12 @@ static sl_status add_message(ct_render *r, size_t i)
     const json_t *msg = r->msgs[i];
     if (is_user(msg))
         return add_user(r, i);
-    if (is(msg, "assistant"))
+    if (ct_is(msg, "assistant"))
         return add_assistant(r, i);
-    if (is(msg, "tool"))
+    if (ct_is(msg, "tool"))
         return add_result(r, i);
     sl_status st = ct_content(r, i);
-    add_extras(r, msg, i == 0);
+    ct_dsml_extras(r, &dsml, msg, i == 0);
     return st;
 }
 
@@ -212,7 +140,7 @@ static void drop_developers(ct_render *r)
 {
     size_t last = find_last_user(r), n = 0;
     for (size_t i = 0; i < r->n; i++) {
-        if (last != SIZE_MAX && i < last && is(r->msgs[i], "developer"))
+        if (last != SIZE_MAX && i < last && ct_is(r->msgs[i], "developer"))
             continue;
         r->msgs[n] = r->msgs[i];
         r->index[n++] = r->index[i];
@@ -224,9 +152,9 @@ static void drop_developers(ct_render *r)
 static sl_status check_end(const ct_render *r)
 {
     size_t last = r->n - 1, calls = 0, results = 0;
-    if (is(r->msgs[last], "assistant"))
+    if (ct_is(r->msgs[last], "assistant"))
         return ct_fail(r, last, "role", "the last message must not be the assistant's");
-    while (last > 0 && is(r->msgs[last], "tool")) {
+    while (last > 0 && ct_is(r->msgs[last], "tool")) {
         results++;
         last--;
     }
@@ -242,8 +170,8 @@ static sl_status render(ct_render *r)
         drop_developers(r);
     r->last_user = find_last_user(r);
     ct_str(&r->out, "<｜begin▁of▁sentence｜>");
-    if (!is(r->msgs[0], "system"))
-        add_extras(r, NULL, true);
+    if (!ct_is(r->msgs[0], "system"))
+        ct_dsml_extras(r, &dsml, NULL, true);
     for (size_t i = 0; i < r->n; i++)
         SL_TRY(add_message(r, i));
     return check_end(r);
@@ -254,6 +182,7 @@ static const ct_syntax syntax = {.tools_open = "<" D "function_calls>",
                                  .call_open = "<" D "invoke",
                                  .call_close = "</" D "invoke>",
                                  .arg_open = "<" D "parameter",
+                                 .head_close = "\">",
                                  .value_close = "</" D "parameter>",
                                  .strip_tools = 2,
                                  .think = THINK_OPEN};

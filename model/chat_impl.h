@@ -52,6 +52,13 @@ sl_status ct_content(ct_render *r, size_t i);
 /* Appends it to a text of the caller, who passes it on to ct_client(). */
 sl_status ct_content_text(ct_render *r, size_t i, ct_buf *out);
 bool ct_has_content(const json_t *msg);
+bool ct_is(const json_t *msg, const char *role);
+/*
+ * Brings the messages at[0..n), which are results of tools, into the order of the assistant's calls to which their ids
+ * belong. A result without a known id counts as one of the first call; strict: if there is one, or an id twice, all
+ * stay where they are.
+ */
+sl_status ct_order_results(ct_render *r, const json_t *calls, size_t *at, size_t n, bool strict);
 /* The name and the arguments of tool call k of message i; *args is a new reference to an object. */
 sl_status ct_arguments(ct_render *r, size_t i, size_t k, const char **name, json_t **args);
 sl_status ct_fail(const ct_render *r, size_t i, const char *field, const char *why);
@@ -83,6 +90,9 @@ typedef struct ct_answer {
 /* Reasoning is in reasoning_content, or in the content as <think>...</think>, from which it is separated. content: the
  * text of the message, len bytes. */
 ct_answer ct_take_apart(const json_t *msg, const char *content, size_t len);
+/* The same with the markers of the format, and with all white space. */
+ct_answer ct_take_apart_by(const json_t *msg, const char *content, size_t len, const char *open,
+                           const char *close);
 
 /* ---- JSON schemas of arguments (chat_schema.c) ---- */
 
@@ -101,6 +111,25 @@ enum {
 unsigned ct_type_of(const json_t *value);
 /* The types that an object's schema allows for a property; CT_ANY: it does not say. */
 unsigned ct_property_types(const json_t *schema, const char *key, size_t len);
+/* The same for any schema in `root`, to which references are relative; NULL, or no object, allows all. */
+unsigned ct_types(const json_t *root, const json_t *schema);
+/* The schema of a member of an object, of an item of an array; NULL: it does not say. Borrowed. */
+const json_t *ct_member(const json_t *root, const json_t *schema, const char *key, size_t len);
+const json_t *ct_items(const json_t *root, const json_t *schema);
+
+/* ---- DSML, the tags of DeepSeek-V3.2 and V4 (chat_dsml.c) ---- */
+
+#define CT_DSML "｜DSML｜"
+
+/* How a format introduces tools: the text before and after their schemas. */
+typedef struct ct_dsml {
+    const char *head, *tail;
+} ct_dsml;
+
+/* Tools and response format: the message's own, else those of the request if with_request. msg: NULL, or it has no others. */
+void ct_dsml_extras(ct_render *r, const ct_dsml *d, const json_t *msg, bool with_request);
+/* The calls of message i in a block of this name, after an empty line; nothing if there are none. */
+sl_status ct_dsml_calls(ct_render *r, size_t i, const char *block);
 
 /* ---- formats ---- */
 
@@ -111,11 +140,12 @@ typedef struct ct_syntax ct_syntax;
 typedef struct ct_format {
     sl_status (*render)(ct_render *r);
     const ct_syntax *syntax; /* NULL: all of an answer is content */
-    bool thinks;             /* the model reasons unless the request says otherwise */
+    sl_chat_think thinks;    /* whether the model reasons unless the request says otherwise */
     const char *ends[3];     /* tokens that end the model's turn, up to the first NULL */
 } ct_format;
 
 extern const ct_format ct_dsv32, ct_glm, ct_glm45, ct_llama3, ct_llama31, ct_chatml, ct_qwen25, ct_qwen3;
+extern const ct_format ct_axk2, ct_dsv4, ct_glm53, ct_hy4, ct_minimax3, ct_qwen38;
 
 const ct_format *ct_format_of(sl_chat_format f);
 

@@ -59,8 +59,8 @@ static json_t *message(const whole *w)
     return NULL;
 }
 
-sl_status sl_chat_parse(sl_chat_format f, bool thinking, const json_t *tools, const char *text, size_t len,
-                        json_t **out)
+sl_status sl_chat_parse(sl_chat_format f, sl_chat_think thinking, const json_t *tools, const char *text,
+                        size_t len, json_t **out)
 {
     sl_chat_parser *p;
     whole w = {0};

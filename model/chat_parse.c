@@ -21,7 +21,8 @@ static state first_state(const sl_chat_parser *p, bool thinking)
     return p->syn && p->syn->bare && p->tools ? ST_OBJECT : ST_CONTENT;
 }
 
-sl_status sl_chat_parser_create(sl_chat_format f, bool thinking, const json_t *tools, sl_chat_parser **out)
+sl_status sl_chat_parser_create(sl_chat_format f, sl_chat_think thinking, const json_t *tools,
+                                sl_chat_parser **out)
 {
     sl_chat_parser *p = calloc(1, sizeof *p);
     if (!p)
@@ -31,9 +32,33 @@ sl_status sl_chat_parser_create(sl_chat_format f, bool thinking, const json_t *t
         /* Shared and never changed: a copy for each choice of a request with many choices would take seconds. */
         p->tools = json_incref((json_t *)(uintptr_t)tools);
     }
-    p->st = first_state(p, thinking);
+    p->adaptive = thinking == SL_CHAT_THINK_ADAPTIVE && ct_format_of(f)->thinks == SL_CHAT_THINK_ADAPTIVE;
+    p->st = first_state(p, thinking != SL_CHAT_THINK_NO);
     *out = p;
     return SL_OK;
+}
+
+bool sl_chat_marks_special(sl_chat_format f, const sl_tokenizer *tok)
+{
+    const ct_syntax *s = ct_format_of(f)->syntax;
+    if (!s || s->bare)
+        return false;
+    const char *const marks[] = {s->think_open ? s->think_open : "<think>",
+                                 s->think_close ? s->think_close : "</think>",
+                                 s->tools_open,
+                                 s->block_close,
+                                 s->call_open,
+                                 s->call_close,
+                                 s->arg_open,
+                                 s->key_close,
+                                 s->value_open,
+                                 s->value_close,
+                                 s->args == ARG_NAMED ? CT_M3 : NULL};
+    for (size_t i = 0; i < SL_COUNT(marks); i++) {
+        if (marks[i] && sl_tokenizer_is_special(tok, sl_tokenizer_id(tok, marks[i], strlen(marks[i]))))
+            return true;
+    }
+    return false;
 }
 
 void sl_chat_parser_destroy(sl_chat_parser *p)
@@ -43,6 +68,7 @@ void sl_chat_parser_destroy(sl_chat_parser *p)
     json_decref(p->tools);
     free(p->pend.p);
     free(p->out.p);
+    free(p->key.p);
     free(p);
 }
 
@@ -173,9 +199,19 @@ static int run_text(sl_chat_parser *p, const marker *m, int n, bool end)
     return -1;
 }
 
+static const char *think_open(const sl_chat_parser *p)
+{
+    return p->syn->think_open ? p->syn->think_open : "<think>";
+}
+
+static const char *think_close(const sl_chat_parser *p)
+{
+    return p->syn->think_close ? p->syn->think_close : "</think>";
+}
+
 static progress run_reasoning(sl_chat_parser *p, bool end)
 {
-    const marker m[] = {{"</think>", p->syn->strip_think}, {p->syn->tools_open, p->syn->strip_tools}};
+    const marker m[] = {{think_close(p), p->syn->strip_think}, {p->syn->tools_open, p->syn->strip_tools}};
     int found = run_text(p, m, p->tools ? 2 : 1, end);
     if (found < 0)
         return WAIT;
@@ -196,14 +232,16 @@ static progress run_content(sl_chat_parser *p, bool end)
 
 static progress run_maybe_think(sl_chat_parser *p, bool end)
 {
+    const char *open = think_open(p), *close = p->adaptive ? think_close(p) : NULL;
     cp_skip_space(p);
-    if (!end && cp_may_become(p, "<think>"))
+    if (!end && (cp_may_become(p, open) || cp_may_become(p, close)))
         return WAIT;
-    bool opened = cp_starts_with(p, "<think>");
-    if (opened)
-        cp_consume(p, 7);
-    p->trim_left = true;
-    p->st = opened || p->syn->think == THINK_ALWAYS ? ST_REASONING : ST_CONTENT;
+    bool opened = cp_starts_with(p, open), closed = close && cp_starts_with(p, close);
+    if (opened || closed)
+        cp_consume(p, strlen(opened ? open : close));
+    bool always = p->syn->think == THINK_ALWAYS && !p->adaptive;
+    p->trim_left = p->syn->trim;
+    p->st = opened || always ? ST_REASONING : ST_CONTENT;
     return MOVED;
 }
 
@@ -239,6 +277,7 @@ static sl_status run(sl_chat_parser *p, bool end, sl_chat_sink *sink, void *user
         ;
     if (end && (p->st == ST_CALL || p->st == ST_MEMBER))
         cp_end_call(p);
+    p->out.bad |= p->key.bad;
     return p->out.bad ? SL_ERR_NO_MEMORY : SL_OK;
 }
 

@@ -1,6 +1,6 @@
 /*
  * Which JSON types a JSON schema allows for a property of an object: `type`, `enum`, `const`, `anyOf`, `oneOf`, `allOf`
- * and references within the schema. GLM writes the arguments of a call without their types, so only the schema tells
+ * and references within the schema; and the schemas of members and items. GLM writes the arguments of a call without their types, so only the schema tells
  * whether 12 is a number or a text. Anything else in a schema is ignored: this is no validator.
  *
  * A schema comes from a client and may refer to itself, so at most MAX_NODES nodes are read; a schema that needs more
@@ -131,8 +131,45 @@ static unsigned types_of(reader *r, const json_t *schema)
     return types;
 }
 
+/* The first value of the key in a schema, in what it refers to, or in one of its alternatives. */
+static const json_t *find_key(reader *r, const json_t *schema, const char *key)
+{
+    if (!json_is_object(schema) || r->left-- <= 0)
+        return NULL;
+    const json_t *found = json_object_get(schema, key);
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    if (!found && ref)
+        found = find_key(r, resolve(r->root, ref), key);
+    static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
+    for (size_t i = 0; !found && i < SL_COUNT(lists); i++) {
+        const json_t *list = json_object_get(schema, lists[i]);
+        for (size_t k = 0; !found && k < json_array_size(list) && r->left > 0; k++)
+            found = find_key(r, json_array_get(list, k), key);
+    }
+    return found;
+}
+
+unsigned ct_types(const json_t *root, const json_t *schema)
+{
+    reader r = {.root = root, .left = MAX_NODES};
+    return types_of(&r, schema);
+}
+
+const json_t *ct_member(const json_t *root, const json_t *schema, const char *key, size_t len)
+{
+    reader r = {.root = root, .left = MAX_NODES};
+    const json_t *own = json_object_getn(find_key(&r, schema, "properties"), key, len);
+    r.left = MAX_NODES;
+    return own ? own : find_key(&r, schema, "additionalProperties");
+}
+
+const json_t *ct_items(const json_t *root, const json_t *schema)
+{
+    reader r = {.root = root, .left = MAX_NODES};
+    return find_key(&r, schema, "items");
+}
+
 unsigned ct_property_types(const json_t *schema, const char *key, size_t len)
 {
-    reader r = {.root = schema, .left = MAX_NODES};
-    return types_of(&r, json_object_getn(json_object_get(schema, "properties"), key, len));
+    return ct_types(schema, json_object_getn(json_object_get(schema, "properties"), key, len));
 }

@@ -66,7 +66,8 @@ static const char *find_last(const char *text, size_t len, const char *needle)
     return found;
 }
 
-ct_answer ct_take_apart(const json_t *msg, const char *content, size_t len)
+ct_answer ct_take_apart_by(const json_t *msg, const char *content, size_t len, const char *open,
+                           const char *close)
 {
     ct_answer a = {NULL, content, 0, len};
     const json_t *given = json_object_get(msg, "reasoning_content");
@@ -75,18 +76,24 @@ ct_answer ct_take_apart(const json_t *msg, const char *content, size_t len)
         a.n_reasoning = json_string_length(given);
         return a;
     }
-    const char *first = memmem(content, len, "</think>", 8), *last = find_last(content, len, "</think>");
+    const char *first = memmem(content, len, close, strlen(close)), *last = find_last(content, len, close);
     if (!first)
         return a;
     a.n_reasoning = (size_t)(first - content);
-    while (a.n_reasoning && content[a.n_reasoning - 1] == '\n')
-        a.n_reasoning--;
-    const char *open = find_last(content, a.n_reasoning, "<think>");
-    a.reasoning = open ? open + 7 : content;
+    const char *begin = find_last(content, a.n_reasoning, open);
+    a.reasoning = begin ? begin + strlen(open) : content;
     a.n_reasoning -= (size_t)(a.reasoning - content);
-    ct_lstrip_newlines(&a.reasoning, &a.n_reasoning);
-    a.content = last + 8;
+    a.content = last + strlen(close);
     a.n_content = len - (size_t)(a.content - content);
-    ct_lstrip_newlines(&a.content, &a.n_content);
+    return a;
+}
+
+ct_answer ct_take_apart(const json_t *msg, const char *content, size_t len)
+{
+    ct_answer a = ct_take_apart_by(msg, content, len, "<think>", "</think>");
+    if (a.content != content) { /* the reasoning was in the content */
+        ct_strip_newlines(&a.reasoning, &a.n_reasoning);
+        ct_lstrip_newlines(&a.content, &a.n_content);
+    }
     return a;
 }

@@ -1,6 +1,7 @@
 /*
  * A chat request made of arbitrary JSON, in every format: the result is a prompt or a reason, never a crash. The first
- * byte: bits 0, 1, 6 and 7 are the format, bit 2 thinking, bit 3 kept reasoning.
+ * byte: bits 0, 1, 6 and 7 are the format, bit 2 thinking, with bit 4 at the model's will, bit 3 kept reasoning; bits 0 and 1 of the
+ * length of the input are the effort.
  */
 #include <stdlib.h>
 
@@ -12,12 +13,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1)
         return 0;
+    static const char *const efforts[] = {NULL, "low", "high", "max"};
     json_t *j = json_loadb((const char *)data + 1, size - 1, JSON_ALLOW_NUL, NULL);
     sl_chat_request req = {.messages = json_object_get(j, "messages"),
                            .tools = json_object_get(j, "tools"),
                            .tool_choice = json_object_get(j, "tool_choice"),
                            .response_format = json_object_get(j, "response_format"),
-                           .thinking = data[0] & 4,
+                           .thinking = !(data[0] & 4) ? SL_CHAT_THINK_NO
+                                       : data[0] & 16 ? SL_CHAT_THINK_ADAPTIVE
+                                                      : SL_CHAT_THINK_YES,
+                           .effort = efforts[size & 3],
                            .keep_reasoning = data[0] & 8};
     sl_chat_prompt p = {0};
     sl_err err = {{0}};

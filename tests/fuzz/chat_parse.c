@@ -1,7 +1,7 @@
 /*
  * Generated text of arbitrary bytes through the streaming answer parser, once in each of two divisions into pieces:
  * both give the same parts, and the arguments of every call are a complete JSON object. The first byte: bits 0, 1, 6 and 7 are
- * the format, bit 2 thinking, bit 3 no tools.
+ * the format, bit 2 thinking, with bit 4 at the model's will, bit 3 no tools.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +59,10 @@ static log run(uint8_t mode, const json_t *tools, const char *text, size_t len, 
     sl_chat_parser *p;
     log l = {.last = -1, .valid = sl_utf8_valid_len(text, len) == len && !memchr(text, 0, len)};
     sl_chat_format format = (sl_chat_format)(((mode & 3) | (mode >> 4 & 12)) % SL_CHAT_FORMATS);
-    if (sl_chat_parser_create(format, mode & 4, mode & 8 ? NULL : tools, &p) != SL_OK)
+    sl_chat_think think = !(mode & 4) ? SL_CHAT_THINK_NO
+                          : mode & 16 ? SL_CHAT_THINK_ADAPTIVE
+                                      : SL_CHAT_THINK_YES;
+    if (sl_chat_parser_create(format, think, mode & 8 ? NULL : tools, &p) != SL_OK)
         abort();
     for (size_t at = 0; at < len; at += step) {
         if (sl_chat_parser_feed(p, text + at, len - at < step ? len - at : step, sink, &l) != SL_OK)
@@ -76,7 +79,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static json_t *tools;
     if (!tools)
         tools = json_loads(
-            "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"}}}}}]",
+            "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"},"
+            "\"n\":{\"type\":\"number\"},\"l\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},\"o\":{\"type\":\"object\","
+            "\"additionalProperties\":{\"type\":[\"object\",\"null\"]}}}}}}]",
             0, NULL);
     if (size < 2)
         return 0;

@@ -16,6 +16,8 @@
 #define EOS "<｜end▁of▁sentence｜>"
 #define USER "<｜User｜>"
 #define BOT "<｜Assistant｜>"
+#define M3 "]<]minimax[>["
+#define HY(name) "<" name ":opensource>"
 
 /* The caller releases the result. */
 static inline json_t *parse_json(const char *text)
@@ -28,6 +30,7 @@ static inline json_t *parse_json(const char *text)
 
 #define GOLDEN_CASES "tests/golden/chat/cases.json"
 #define GOLDEN_GQA "tests/golden/chat/gqa.json"
+#define GOLDEN_2026 "tests/golden/chat/2026.json"
 
 /* A list of a golden file, "prompts" or "answers". The caller releases it. */
 static inline json_t *goldens(const char *file, const char *list)
@@ -47,6 +50,15 @@ static inline sl_chat_format format_of(const char *name)
     ck_assert_int_eq(sl_chat_format_parse(name, &f), SL_OK);
     ck_assert_str_eq(sl_chat_format_name(f), name);
     return f;
+}
+
+/* The value of "thinking": a boolean, or "adaptive". */
+static inline sl_chat_think thinking_of(const json_t *o)
+{
+    const json_t *v = json_object_get(o, "thinking");
+    return json_is_string(v) ? SL_CHAT_THINK_ADAPTIVE
+           : json_is_true(v) ? SL_CHAT_THINK_YES
+                             : SL_CHAT_THINK_NO;
 }
 
 static inline const char *str(const json_t *o, const char *key)

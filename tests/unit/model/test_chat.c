@@ -1,6 +1,6 @@
 /*
- * Prompts of a chat: compared with goldens that the models' own encoders have made (tests/golden/chat/make.py and
- * make_gqa.py), and with written examples for what these do not define. Which text is the client's is marked, and bad
+ * Prompts of a chat: compared with goldens that the models' own encoders have made (tests/golden/chat/make.py,
+ * make_gqa.py and make_2026.py), and with written examples for what these do not define. Which text is the client's is marked, and bad
  * requests are explained.
  */
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 START_TEST(golden_prompts)
 {
-    static const char *const files[] = {GOLDEN_CASES, GOLDEN_GQA};
+    static const char *const files[] = {GOLDEN_CASES, GOLDEN_GQA, GOLDEN_2026};
     json_t *cases = goldens(files[_i], "prompts"), *c;
     size_t i;
     json_array_foreach(cases, i, c)
@@ -19,7 +19,8 @@ START_TEST(golden_prompts)
         sl_chat_request req = {.messages = json_object_get(c, "messages"),
                                .tools = json_object_get(c, "tools"),
                                .response_format = json_object_get(c, "response_format"),
-                               .thinking = json_is_true(json_object_get(c, "thinking")),
+                               .thinking = thinking_of(c),
+                               .effort = str(c, "effort"),
                                .keep_reasoning = json_is_true(json_object_get(c, "keep"))};
         sl_chat_prompt p;
         sl_err err = {{0}};
@@ -121,6 +122,40 @@ static const struct {
     {"qwen3", "[{\"role\":\"user\",\"content\":\"u\"}]", "{\"thinking\":true}", ML("user", "u") ML_END},
     {"qwen3", "[{\"role\":\"user\",\"content\":\"u\"}]", "{}",
      ML("user", "u") ML_END "<think>\n\n</think>\n\n"},
+    {"axk2", "[{\"role\":\"user\",\"content\":\"u\"}]", "{\"thinking\":true}",
+     ML("user", "u") ML_END "<think>\n"},
+    {"axk2", "[{\"role\":\"user\",\"content\":\"u\"}]", "{}",
+     ML("user", "u") ML_END "<think>\n\n</think>\n\n"},
+    /* results of tools without ids stay in their order, and turns of the user next to them are part of theirs */
+    {"dsv4",
+     "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}},"
+     "{\"function\":{\"name\":\"g\"}}]},{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"tool\",\"content\":\"2\"},"
+     "{\"role\":\"user\",\"content\":\"v\"}]",
+     "{}",
+     BOS USER "u" BOT "</think>\n\n<" D "tool_calls>\n<" D "invoke name=\"f\">\n\n</" D "invoke>\n<" D
+              "invoke name=\"g\">\n\n</" D "invoke>\n</" D "tool_calls>" EOS USER
+              "<tool_result>1</tool_result>\n\n<tool_result>2</tool_result>\n\nv" BOT "</think>"},
+    {"dsv4", "[{\"role\":\"user\",\"content\":\"u\"}]", "{\"thinking\":true,\"effort\":\"unknown\"}",
+     BOS USER "u" BOT "<think>"},
+    /* GLM-5.3 gets no deferred tool, and no thinking is an empty one with the least effort */
+    {"glm53", "[{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"user\",\"content\":\"u\"}]",
+     "{\"tools\":[{\"function\":{\"name\":\"f\",\"defer_loading\":true}}],\"tool_choice\":\"none\"}",
+     "[gMASK]<sop><|system|>Reasoning Effort: Low<|system|>d<|user|>u<|assistant|><think></think>"},
+    {"qwen38", "[{\"role\":\"developer\",\"content\":\" d \"},{\"role\":\"user\",\"content\":\" u\\n\"}]",
+     "{\"response_format\":{\"type\":\"json_object\"}}",
+     ML("system",
+        "d\n\nReply with JSON that follows this schema and nothing else:\n{\"type\": \"json_object\"}")
+         ML("user", "u") ML_END "<think>\n\n</think>\n\n"},
+    {"qwen38",
+     "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"<think>a</think>b\"},"
+     "{\"role\":\"user\",\"content\":\"v\"}]",
+     "{}",
+     ML("user", "u") ML("assistant", "<think>\n\n</think>\n\n<think>a</think>b") ML("user", "v") ML_END
+     "<think>\n\n</think>\n\n"},
+    {"hy4", "[{\"role\":\"user\",\"content\":\"u\"}]", "{\"thinking\":true}",
+     "<｜hy_start:opensource｜>system<｜hy_middle:opensource｜><｜reasoning_mode:opensource｜>reasoning_effort:high"
+     "<｜hy_end:opensource｜><｜hy_start:opensource｜>user<｜hy_middle:opensource｜>u<｜hy_end:opensource｜>"
+     "<｜hy_start:opensource｜>assistant<｜hy_middle:opensource｜>" HY("think")},
     /* reasoning of earlier turns is left out, unless it is kept */
     {"qwen3",
      "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"<think>\\nr\\n</think>\\n\\nc\"},"
@@ -140,7 +175,8 @@ static sl_status render(const char *format, const char *messages, const char *ex
                            .tools = json_object_get(x, "tools"),
                            .tool_choice = json_object_get(x, "tool_choice"),
                            .response_format = json_object_get(x, "response_format"),
-                           .thinking = json_is_true(json_object_get(x, "thinking")),
+                           .thinking = thinking_of(x),
+                           .effort = str(x, "effort"),
                            .keep_reasoning = json_is_true(json_object_get(x, "keep"))};
     sl_chat_prompt p = {0};
     sl_status st = sl_chat_render(format_of(format), &req, &p, err);
@@ -175,17 +211,17 @@ static bool in_client(const sl_chat_prompt *p, const char *at, size_t n)
     return inside;
 }
 
-/* Every text of a request, as ~MARKER^ (@ is the marker). */
+/* Every text of a request, as %MARKER^ (@ is the marker). */
 static const char plain_messages[] =
-    "[{\"role\":\"system\",\"content\":\"~@^\"},{\"role\":\"user\",\"content\":\"~@^\"},"
-    "{\"role\":\"assistant\",\"content\":\"~@^\"},{\"role\":\"user\",\"content\":\"~@^\"}]";
+    "[{\"role\":\"system\",\"content\":\"%@^\"},{\"role\":\"user\",\"content\":\"%@^\"},"
+    "{\"role\":\"assistant\",\"content\":\"%@^\"},{\"role\":\"user\",\"content\":\"%@^\"}]";
 static const char all_messages[] =
-    "[{\"role\":\"system\",\"content\":\"~@^\"},"
-    "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"~@^\"}]},"
-    "{\"role\":\"assistant\",\"content\":\"~@^\",\"reasoning_content\":\"~@^\",\"tool_calls\":[{\"function\":"
-    "{\"name\":\"~@^\",\"arguments\":{\"~@^\":\"~@^\",\"k\":[\"~@^\"]}}}]},"
-    "{\"role\":\"tool\",\"content\":\"~@^\"},{\"role\":\"user\",\"content\":\"~@^\"}]";
-static const char some_tools[] = "[{\"function\":{\"name\":\"~@^\",\"description\":\"~@^\"}}]";
+    "[{\"role\":\"system\",\"content\":\"%@^\"},"
+    "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"%@^\"}]},"
+    "{\"role\":\"assistant\",\"content\":\"%@^\",\"reasoning_content\":\"%@^\",\"tool_calls\":[{\"function\":"
+    "{\"name\":\"%@^\",\"arguments\":{\"%@^\":\"%@^\",\"k\":[\"%@^\"]}}}]},"
+    "{\"role\":\"tool\",\"content\":\"%@^\"},{\"role\":\"user\",\"content\":\"%@^\"}]";
+static const char some_tools[] = "[{\"function\":{\"name\":\"%@^\",\"description\":\"%@^\"}}]";
 
 static json_t *with_marker(const char *text, const char *marker)
 {
@@ -201,7 +237,7 @@ static json_t *with_marker(const char *text, const char *marker)
     return parse_json(body);
 }
 
-/* The markers inside of ~^ are the client's, all others the template's. */
+/* The markers inside of %^ are the client's, all others the template's. */
 START_TEST(text_of_the_client_is_marked)
 {
     static const struct {
@@ -222,7 +258,21 @@ START_TEST(text_of_the_client_is_marked)
                  {"chatml", "<|im_end|>", 4},
                  {"qwen25", "<tool_call>", 3},
                  {"qwen3", "<|im_start|>", 6},
-                 {"qwen3", "</think>", 2}};
+                 {"qwen3", "</think>", 2},
+                 {"axk2", "<|im_start|>", 6},
+                 {"dsv4", USER, 2},
+                 {"dsv4", "<tool_result>", 1},
+                 {"dsv4", EOS, 1},
+                 {"glm53", "<|assistant|>", 2},
+                 {"glm53", "</think>", 2},
+                 {"hy4", "<｜hy_start:opensource｜>", 6},
+                 {"hy4", HY("tool_call"), 2},
+                 {"hy4", HY("/arg_value"), 4},
+                 {"minimax3", M3, 30},
+                 {"minimax3", "</response>", 1},
+                 {"minimax3", "<mm:think>", 2},
+                 {"qwen38", "<|im_start|>", 6},
+                 {"qwen38", "</tool_call>", 3}};
     const char *m = cases[_i].marker;
     sl_chat_format format = format_of(cases[_i].format);
     bool plain =
@@ -237,13 +287,13 @@ START_TEST(text_of_the_client_is_marked)
     int own = 0, theirs = 0;
     for (const char *at = p.text; (at = strstr(at, m)); at++) {
         bool inside = in_client(&p, at, strlen(m));
-        ck_assert_int_eq(inside, at > p.text && at[-1] == '~');
+        ck_assert_int_eq(inside, at > p.text && at[-1] == '%');
         own += !inside;
         theirs += inside;
     }
     ck_assert_int_gt(theirs, 2);
     ck_assert_int_eq(own, cases[_i].own);
-    for (const char *at = p.text; (at = strpbrk(at, "~^")); at++)
+    for (const char *at = p.text; (at = strpbrk(at, "%^")); at++)
         ck_assert(in_client(&p, at, 1));
     sl_chat_prompt_free(&p);
     json_decref(messages);
@@ -327,6 +377,17 @@ static const struct {
      "{\"function\":{\"name\":\"g\"}}]}]",
      "{}", SL_ERR_INVALID, "messages[1].tool_calls: this model makes one call per turn"},
     {"qwen3", "[{\"role\":\"user\",\"content\":5}]", "{}", SL_ERR_INVALID, "messages[0].content: must be"},
+    {"dsv4", "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"r\"}]", "{}",
+     SL_ERR_INVALID, "messages[1].role: the last"},
+    {"dsv4", "[{\"role\":\"user\"}]", "{}", SL_ERR_INVALID, "messages[0].content: is missing"},
+    {"dsv4", "[{\"role\":\"developer\",\"content\":\"\"}]", "{}", SL_ERR_INVALID, "messages[0].content"},
+    {"minimax3", "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"tool\",\"content\":\"r\"}]", "{}",
+     SL_ERR_INVALID, "messages[1].role: a tool result"},
+    {"minimax3", "[{\"role\":\"tool\",\"content\":\"r\"}]", "{}", SL_ERR_INVALID,
+     "messages[0].role: a tool result"},
+    {"qwen38", "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]", "{}", SL_ERR_INVALID,
+     "messages[0].content: only parts"},
+    {"hy4", "[{\"role\":\"robot\",\"content\":\"r\"}]", "{}", SL_ERR_INVALID, "messages[0].role: \"robot\""},
 };
 
 START_TEST(bad_requests_are_explained)
@@ -385,6 +446,15 @@ static const struct {
     {"qwen3", {"<|im_start|>", "<tool_call>", "<think>"}, SL_CHAT_QWEN3},
     {"qwen3", {"<think>"}, SL_CHAT_PLAIN},
     {"deepseek_v32", {"<|im_start|>"}, SL_CHAT_DSV32},
+    {"axk2", {"<|im_start|>"}, SL_CHAT_AXK2},
+    {"axk2", {"<s>"}, SL_CHAT_PLAIN},
+    {"deepseek_v4", {"<s>"}, SL_CHAT_DSV4},
+    {"glm5_next", {"<s>"}, SL_CHAT_GLM53},
+    {"hy_v4", {"<s>"}, SL_CHAT_HY4},
+    {"minimax_m3_vl", {"<s>"}, SL_CHAT_MINIMAX3},
+    {"minimax_m3_vl_text", {"<s>"}, SL_CHAT_MINIMAX3},
+    {"qwen4_exp", {"<s>"}, SL_CHAT_QWEN38},
+    {"qwen4_exp_text", {"<s>"}, SL_CHAT_QWEN38},
 };
 
 /* A tokenizer of one letter and these added tokens. */
@@ -414,7 +484,9 @@ START_TEST(every_format_has_a_name)
     for (int i = 0; i < n; i++)
         ck_assert_int_eq(format_of(sl_chat_format_names()[i]), (sl_chat_format)i);
     ck_assert(sl_chat_thinks(SL_CHAT_QWEN3) && sl_chat_thinks(SL_CHAT_GLM) &&
-              !sl_chat_thinks(SL_CHAT_QWEN25));
+              !sl_chat_thinks(SL_CHAT_QWEN25) && !sl_chat_thinks(SL_CHAT_DSV4));
+    ck_assert_int_eq(sl_chat_thinks(SL_CHAT_MINIMAX3), SL_CHAT_THINK_ADAPTIVE);
+    ck_assert_str_eq(sl_chat_ends(SL_CHAT_MINIMAX3)[0], "[e~[");
     ck_assert_str_eq(sl_chat_ends(SL_CHAT_LLAMA31)[1], "<|eom_id|>");
     ck_assert_ptr_null(sl_chat_ends(SL_CHAT_PLAIN)[0]);
 }
@@ -440,9 +512,9 @@ int main(void)
 {
     Suite *s = suite_create("chat");
     TCase *c = tcase_create("prompts");
-    tcase_add_loop_test(c, golden_prompts, 0, 2);
+    tcase_add_loop_test(c, golden_prompts, 0, 3);
     tcase_add_loop_test(c, written_prompts, 0, (int)SL_COUNT(vectors));
-    tcase_add_loop_test(c, text_of_the_client_is_marked, 0, 16);
+    tcase_add_loop_test(c, text_of_the_client_is_marked, 0, 30);
     tcase_add_test(c, required_tool_is_asked_for);
     tcase_add_loop_test(c, bad_requests_are_explained, 0, (int)SL_COUNT(refused));
     tcase_add_test(c, json_is_written_as_python_does);

@@ -8,22 +8,37 @@
 #include "tests/unit/model/chat_tools.h"
 #include "tests/unit/run_suite.h"
 
+/* The goldens have arguments as the text that an encoder makes, or as values, which are compared as values. */
+static void read_arguments(json_t *msg, const json_t *golden)
+{
+    size_t k;
+    json_t *call;
+    json_array_foreach(json_object_get(msg, "tool_calls"), k, call)
+    {
+        const json_t *theirs = json_array_get(json_object_get(golden, "tool_calls"), k);
+        json_t *f = json_object_get(call, "function");
+        if (json_is_object(json_object_get(json_object_get(theirs, "function"), "arguments")))
+            json_object_set_new(f, "arguments", parse_json(str(f, "arguments")));
+    }
+}
+
 START_TEST(golden_answers)
 {
-    json_t *cases = goldens(GOLDEN_CASES, "answers"), *c;
+    static const char *const files[] = {GOLDEN_CASES, GOLDEN_2026};
+    json_t *cases = goldens(files[_i], "answers"), *c;
     size_t i;
     json_array_foreach(cases, i, c)
     {
-        const json_t *text = json_object_get(c, "text");
+        const json_t *text = json_object_get(c, "text"), *message = json_object_get(c, "message");
         json_t *msg;
-        ck_assert_int_eq(sl_chat_parse(format_of(str(c, "format")),
-                                       json_is_true(json_object_get(c, "thinking")),
+        ck_assert_int_eq(sl_chat_parse(format_of(str(c, "format")), thinking_of(c),
                                        json_object_get(c, "tools"), json_string_value(text),
                                        json_string_length(text), &msg),
                          SL_OK);
-        char *got = json_dumps(msg, JSON_SORT_KEYS),
-             *want = json_dumps(json_object_get(c, "message"), JSON_SORT_KEYS);
-        ck_assert_msg(strcmp(got, want) == 0, "%s: %s is not %s", str(c, "name"), got, want);
+        read_arguments(msg, message);
+        char *got = json_dumps(msg, JSON_SORT_KEYS), *want = json_dumps(message, JSON_SORT_KEYS);
+        ck_assert_msg(strcmp(got, want) == 0, "%s: %s is not %s\n%s", str(c, "name"), got, want,
+                      json_string_value(text));
         free(got);
         free(want);
         json_decref(msg);
@@ -32,14 +47,24 @@ START_TEST(golden_answers)
 }
 END_TEST
 
-#define TOOLS                                                                                                \
-    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":"  \
-    "\"string\"},"                                                                                           \
-    "\"n\":{\"type\":\"number\"}}}}}]"
+#define TOOLS                                                                                                              \
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":"                \
+    "\"string\"},"                                                                                                         \
+    "\"n\":{\"type\":\"number\"},\"b\":{\"type\":\"boolean\"},\"l\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}}," \
+    "\"o\":{\"type\":[\"object\",\"null\"],\"properties\":{\"s\":{\"type\":\"string\"}}}}}}}]"
 #define CALLS(inner) "<" D "function_calls>\n" inner "</" D "function_calls>"
 #define INVOKE(name, inner) "<" D "invoke name=\"" name "\">\n" inner "</" D "invoke>\n"
 #define PARAM(name, string, v)                                                                               \
     "<" D "parameter name=\"" name "\" string=\"" string "\">" v "</" D "parameter>\n"
+
+#define CALLS4(inner) "<" D "tool_calls>\n" inner "</" D "tool_calls>"
+#define M3_CALLS(inner) M3 "<tool_call>\n" inner M3 "</tool_call>"
+#define M3_CALL(name, inner) M3 "<invoke name=\"" name "\">" inner M3 "</invoke>\n"
+#define M3_ARG(name, v) M3 "<" name ">" v M3 "</" name ">"
+#define HY_CALL(name, inner) HY("tool_call") name inner HY("/tool_call")
+#define HY_ARG(name, v) HY("arg_key") name HY("/arg_key") HY("arg_value") v HY("/arg_value")
+#define QWEN_CALL(name, inner) "<tool_call>\n<function=" name ">\n" inner "</function>\n</tool_call>"
+#define QWEN_ARG(name, v) "<parameter=" name ">\n" v "\n</parameter>\n"
 
 #define HERMES(name, args) "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " args "}\n</tool_call>"
 
@@ -153,6 +178,88 @@ static const struct {
     {"llama31", false, true, "{\"name\": \"Bob\", \"age\": 3}", "C({\"name\": \"Bob\", \"age\": 3})"},
     {"llama31", false, true, "text {\"name\": \"f\", \"parameters\": {}}",
      "C(text {\"name\": \"f\", \"parameters\": {}})"},
+    /* DeepSeek-V4: the markers of V3.2 are text */
+    {"dsv4", true, true, "why</think>ok\n\n" CALLS4(INVOKE("f", PARAM("s", "true", "x"))),
+     "R(why)C(ok)f({\"s\": \"x\"})"},
+    {"dsv4", false, true, CALLS4(INVOKE("f", "") INVOKE("g", PARAM("n", "false", "{\"a\": [1]}"))),
+     "f({})g({\"n\": {\"a\": [1]}})"},
+    {"dsv4", false, true, CALLS(INVOKE("f", "")), "C(" CALLS(INVOKE("f", "")) ")"},
+    {"dsv4", true, true, "still thinking", "R(still thinking)"},
+    /* a call that is not closed, before the end of its block */
+    {"dsv4", false, true, "<" D "tool_calls>\n<" D "invoke name=\"f\">\n</" D "tool_calls>x", "f({})C(x)"},
+    {"glm53", true, true,
+     "why</think>ok<tool_call>f<arg_key>n</arg_key><arg_value>12</arg_value></tool_call>",
+     "R(why)C(ok)f({\"n\": 12})"},
+    {"glm53", false, true, "<tool_call>f<arg_key>b</arg_key><arg_value>True</arg_value></tool_call>",
+     "f({\"b\": true})"},
+    {"axk2", true, true, "why\n</think>\n\n" HERMES("f", "{\"s\": \"x\"}"), "R(why)f({\"s\": \"x\"})"},
+    {"axk2", true, true, "<think>why", "R(why)"},
+    {"axk2", false, true, "no reasons", "C(no reasons)"},
+    /* Qwen3.8: one line break at each end of a value belongs to the tags */
+    {"qwen38", true, true,
+     "why\n</think>\n\nok\n\n" QWEN_CALL("f", QWEN_ARG("s", "a\nb") QWEN_ARG("n", "12")),
+     "R(why)C(ok)f({\"s\": \"a\\nb\", \"n\": 12})"},
+    {"qwen38", false, true,
+     QWEN_CALL("f", QWEN_ARG("s", "\n\n")) "\n" QWEN_CALL("g", QWEN_ARG("x", "{\"a\": 1}")) "\nend",
+     "f({\"s\": \"\\n\\n\"})g({\"x\": {\"a\": 1}})C(end)"},
+    {"qwen38", false, true, QWEN_CALL("f", "<parameter=s>x</parameter><parameter=n>1</parameter>"),
+     "f({\"s\": \"x\", \"n\": 1})"},
+    {"qwen38", false, true, QWEN_CALL("f", QWEN_ARG("s", "</param") QWEN_ARG("x", "not json\n")),
+     "f({\"s\": \"</param\", \"x\": \"not json\\n\"})"},
+    {"qwen38", false, true, QWEN_CALL("f", "") QWEN_CALL("g", ""), "f({})g({})"},
+    {"qwen38", false, true, "<tool_call>\n<function=f>\n<parameter=s>\nab", "f({\"s\": \"ab\"})"},
+    {"qwen38", false, true, "<tool_call>\n<function=f>\n<parameter=s>\nab\n</parame", "f({\"s\": \"ab\"})"},
+    {"qwen38", false, true, "<tool_call>\n<function=f>\n<parameter=", "f({})"},
+    {"qwen38", false, true, "<tool_call>{\"name\": \"f\"}", "C(<tool_call>{\"name\": \"f\"})"},
+    {"qwen38", false, true, "<tool_call>\n<function=two words>", "C(<tool_call><function=two words>)"},
+    {"qwen38", false, false, QWEN_CALL("f", ""), "C(" QWEN_CALL("f", "") ")"},
+    /* MiniMax-M3: types come from the schema, at every depth */
+    {"minimax3", true, true, "why</mm:think>ok" M3_CALLS(M3_CALL("f", M3_ARG("s", "12") M3_ARG("n", "12"))),
+     "R(why)C(ok)f({\"s\": \"12\", \"n\": 12})"},
+    {"minimax3", false, true,
+     M3_CALLS(M3_CALL("f", M3_ARG("l", M3_ARG("item", "1") M3_ARG("item", ""))
+                               M3_ARG("o", M3_ARG("s", "2") M3_ARG("x", "2")))),
+     "f({\"l\": [\"1\", \"\"], \"o\": {\"s\": \"2\", \"x\": 2}})"},
+    {"minimax3", false, true,
+     M3_CALLS(M3_CALL("f", M3_ARG("l", "") M3_ARG("o", "") M3_ARG("s", "") M3_ARG("x", ""))),
+     "f({\"l\": [], \"o\": {}, \"s\": \"\", \"x\": \"\"})"},
+    {"minimax3", false, true,
+     M3_CALLS(M3_CALL("g", M3_ARG("a", M3_ARG("a", M3_ARG("a", "1")) " " M3_ARG("b", "[1]")))
+                  M3_CALL("f", "")),
+     "g({\"a\": {\"a\": {\"a\": 1}, \"b\": [1]}})f({})"},
+    {"minimax3", false, true, M3_CALLS(M3_CALL("f", M3_ARG("s", "a " M3 "<b> c"))),
+     "f({\"s\": \"a " M3 "<b> c\"})"},
+    /* values that are no elements are texts: a text between tags, a tag that another one closes */
+    {"minimax3", false, true, M3_CALLS(M3_CALL("g", M3_ARG("a", "x" M3_ARG("b", "1")))),
+     "g({\"a\": \"x" M3_ARG("b", "1") "\"})"},
+    {"minimax3", false, true, M3_CALLS(M3_CALL("g", M3_ARG("a", M3 "<b>1" M3 "</c>"))),
+     "g({\"a\": \"" M3 "<b>1" M3 "</c>\"})"},
+    {"minimax3", false, true, M3_CALLS(M3_CALL("g", M3_ARG("a", M3_ARG("item", "1") M3_ARG("b", "2")))),
+     "g({\"a\": \"" M3_ARG("item", "1") M3_ARG("b", "2") "\"})"},
+    {"minimax3", false, true,
+     M3 "<tool_call>\n" M3 "<invoke name=\"f\">" M3_ARG("s", "x") M3 "</tool_call>end",
+     "f({\"s\": \"x\"})C(end)"},
+    {"minimax3", false, true, M3 "<tool_call>what", "C(" M3 "<tool_call>what)"},
+    {"minimax3", false, true, "<tool_call>" M3 "x", "C(<tool_call>" M3 "x)"},
+    {"minimax3", false, true, M3 "<tool_call>" M3 "<invoke name=\"f\">" M3 "<o>" M3 "<s>a" M3 "</",
+     "f({\"o\": \"" M3 "<s>a\"})"},
+    {"minimax3", false, true, M3 "<tool_call>" M3 "<invoke name=\"f\">" M3 "<s>ab" M3 "</",
+     "f({\"s\": \"ab\"})"},
+    {"minimax3", true, true, "<think>x</think>", "R(<think>x</think>)"},
+    {"hy4", true, true,
+     "why" HY("/think") HY("tool_calls") HY_CALL("f", HY_ARG("s", "1") HY_ARG("n", "1")) HY_CALL("g", "")
+         HY("/tool_calls"),
+     "R(why)f({\"s\": \"1\", \"n\": 1})g({})"},
+    {"hy4", true, true, HY("/think") "ok", "C(ok)"},
+    {"hy4", false, true, "a" HY("tool_calls") HY("tool_call") "{}",
+     "C(a" HY("tool_calls") HY("tool_call") "{})"},
+    {"hy4", false, true, HY("tool_calls") HY_CALL("f", "") HY("tool_call") "no name",
+     "f({})C(" HY("tool_call") "no name)"},
+    {"hy4", false, true, "<tool_calls><tool_call>f</tool_call></tool_calls>",
+     "C(<tool_calls><tool_call>f</tool_call></tool_calls>)"},
+    {"hy4", false, true,
+     HY("tool_calls") "\n" HY_CALL("f", HY_ARG("o", "{\"s\": [") "\n") "\n" HY("/tool_calls"),
+     "f({\"o\": \"{\\\"s\\\": [\"})"},
     {"llama31", false, false, "{\"name\": \"f\", \"parameters\": {}}",
      "C({\"name\": \"f\", \"parameters\": {}})"},
     {"llama31", false, true, "  ", "C(  )"},
@@ -238,6 +345,85 @@ START_TEST(any_cut_gives_the_same_parts)
                       answers[_i].parts);
     }
     json_decref(tools);
+}
+END_TEST
+
+/* The text in three pieces: up to a, up to b, and the rest. */
+static void stream_pieces(sl_chat_format format, sl_chat_think thinking, const json_t *tools,
+                          const char *text, size_t len, size_t a, size_t b, collected *c)
+{
+    sl_chat_parser *p;
+    const size_t ends[] = {0, a, b, len};
+    c->n = 0; /* the text is long: it is not cleared */
+    c->text[0] = c->open = 0;
+    c->calls = c->ended = 0;
+    ck_assert_int_eq(sl_chat_parser_create(format, thinking, tools, &p), SL_OK);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(sl_chat_parser_feed(p, text + ends[i], ends[i + 1] - ends[i], sink, c), SL_OK);
+    ck_assert_int_eq(sl_chat_parser_finish(p, sink, c), SL_OK);
+    close_part(c);
+    sl_chat_parser_destroy(p);
+}
+
+/* The divisions into two pieces, and into three of which the second has up to nine bytes: at every place, or every step. */
+static void check_divisions(sl_chat_format format, sl_chat_think thinking, const json_t *tools,
+                            const char *text, size_t step)
+{
+    static collected whole, cut;
+    size_t len = strlen(text);
+    stream_pieces(format, thinking, tools, text, len, 0, 0, &whole);
+    for (size_t a = 0; a <= len; a += step) {
+        size_t b = a + a % 10 < len ? a + a % 10 : len;
+        stream_pieces(format, thinking, tools, text, len, a, b, &cut);
+        ck_assert_msg(strcmp(whole.text, cut.text) == 0, "%s cut at %zu and %zu: \"%s\", not \"%s\"", text, a,
+                      b, cut.text, whole.text);
+    }
+}
+
+/* The answers of every format, read by every other format as well. */
+START_TEST(any_division_gives_the_same_parts)
+{
+    json_t *tools = parse_json(TOOLS);
+    for (int f = _i; f < _i + SL_CHAT_FORMATS; f++)
+        check_divisions((sl_chat_format)(f % SL_CHAT_FORMATS), (sl_chat_think)(f % 3), tools,
+                        answers[_i].text, 7);
+    check_divisions(format_of(answers[_i].format), answers[_i].thinking, tools, answers[_i].text, 1);
+    json_decref(tools);
+}
+END_TEST
+
+START_TEST(any_division_of_the_goldens_gives_the_same_parts)
+{
+    json_t *cases = goldens(GOLDEN_2026, "answers"), *c;
+    size_t i;
+    json_array_foreach(cases, i, c)
+    {
+        check_divisions(format_of(str(c, "format")), thinking_of(c), json_object_get(c, "tools"),
+                        str(c, "text"), 1);
+    }
+    json_decref(cases);
+}
+END_TEST
+
+/* Where the prompt leaves it to the model whether it reasons. */
+START_TEST(adaptive_reasoning)
+{
+    static const char *const cases[][2] = {{"<mm:think>why</mm:think>ok", "R(why)C(ok)"},
+                                           {"</mm:think>ok", "C(ok)"},
+                                           {"ok", "C(ok)"},
+                                           {"<mm:think>why", "R(why)"},
+                                           {"<mm:thin", "C(<mm:thin)"},
+                                           {"", ""},
+                                           {"ok</mm:think>", "C(ok</mm:think>)"}};
+    static collected c;
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        const char *text = cases[i][0];
+        stream_pieces(SL_CHAT_MINIMAX3, SL_CHAT_THINK_ADAPTIVE, NULL, text, strlen(text), 0, 0, &c);
+        ck_assert_str_eq(c.text, cases[i][1]);
+        check_divisions(SL_CHAT_MINIMAX3, SL_CHAT_THINK_ADAPTIVE, NULL, text, 1);
+    }
+    stream_pieces(SL_CHAT_QWEN38, SL_CHAT_THINK_ADAPTIVE, NULL, "why</think>ok", 13, 0, 0, &c);
+    ck_assert_str_eq(c.text, "R(why)C(ok)");
 }
 END_TEST
 
@@ -376,8 +562,11 @@ int main(void)
     Suite *s = suite_create("chat_answers");
     TCase *c = tcase_create("answers");
     tcase_set_timeout(c, 60);
-    tcase_add_test(c, golden_answers);
+    tcase_add_loop_test(c, golden_answers, 0, 2);
     tcase_add_loop_test(c, any_cut_gives_the_same_parts, 0, (int)SL_COUNT(answers));
+    tcase_add_loop_test(c, any_division_gives_the_same_parts, 0, (int)SL_COUNT(answers));
+    tcase_add_test(c, any_division_of_the_goldens_gives_the_same_parts);
+    tcase_add_test(c, adaptive_reasoning);
     tcase_add_loop_test(c, long_parts_are_the_same_however_they_are_cut, 0, (int)SL_COUNT(answers));
     tcase_add_loop_test(c, truncated_calls_are_whole_json, 0, (int)SL_COUNT(answers));
     tcase_add_test(c, nothing_is_held_longer_than_needed);
