@@ -70,7 +70,7 @@ typedef struct sl_oai_request {
     bool no_output;         /* max_tokens 0: the one token that is computed is not part of the answer */
     sl_oai_prompt *prompts; /* [n_shown], owned; NULL: the answer shows nothing of them */
     size_t n_shown;
-    bool thinking;
+    sl_chat_think thinking;
     bool parse_special; /* text of the client may spell special tokens */
     json_t *tools;      /* owned; NULL when none or tool_choice "none" */
     sl_oai_form form;

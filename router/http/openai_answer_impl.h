@@ -35,7 +35,8 @@ struct sl_oai_answer {
     struct oai_agent *agent;        /* agent.h; NULL: choices are made of text */
     int32_t stops[SL_STOP_IDS_MAX]; /* [n_stops], those that the request names */
     uint32_t n_stops;
-    bool chat, stream, include_usage, continuous_usage, logprobs, thinking;
+    bool chat, stream, include_usage, continuous_usage, logprobs;
+    sl_chat_think thinking;
     int top;
     json_t *tools;
     sl_oai_form form;

@@ -67,6 +67,7 @@ static const oai_field fields[] = {
     {"json_schema", BOTH, OAI_USED, NULL},
     {"grammar", BOTH, OAI_USED, NULL},
     {"user", BOTH, OAI_USED, NULL},
+    {"reasoning_effort", CHAT, OAI_USED, NULL},
     /* have no effect on an answer */
     {"safety_identifier", BOTH, OAI_IGNORED, NULL},
     {"metadata", BOTH, OAI_IGNORED, NULL},
@@ -76,7 +77,6 @@ static const oai_field fields[] = {
     {"prompt_cache_retention", BOTH, OAI_IGNORED, NULL},
     {"cache_prompt", BOTH, OAI_IGNORED, NULL},
     {"guided_decoding_backend", BOTH, OAI_IGNORED, NULL},
-    {"reasoning_effort", CHAT, OAI_IGNORED, NULL},
     {"verbosity", CHAT, OAI_IGNORED, NULL},
     {"request_id", BOTH, OAI_IGNORED, NULL},
     {"rid", BOTH, OAI_IGNORED, NULL},

@@ -30,6 +30,9 @@ static inline bool oai_given(const json_t *o, const char *key)
 
 /* The constraint of a body, of whatever fields it comes from: q->spec.sampling and q->form. Tools have been kept already. */
 sl_status sl_oai_read_constraint(const json_t *o, sl_oai_request *q, sl_err *err);
+/* Sets q->thinking, and *effort to a constant if the body says how much; the constraint has been read already. */
+sl_status sl_oai_read_thinking(const sl_oai_env *env, const json_t *o, sl_oai_request *q, const char **effort,
+                               sl_err *err);
 /* The JSON of a body, whose memory is taken from env->guard. */
 sl_status sl_oai_load(const sl_oai_env *env, const char *body, size_t len, json_t **out, sl_err *err);
 /* Parses a body of OAI_COMPLETIONS or OAI_CHAT, for an answer of q->api; on an error *q is freed. */

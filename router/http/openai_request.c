@@ -343,23 +343,6 @@ static sl_status parse_prompt(const sl_oai_env *env, const json_t *o, sl_oai_req
     return sl_oai_show_prompts(env, v, q, err);
 }
 
-static sl_status parse_thinking(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
-{
-    q->thinking = sl_chat_thinks(env->chat);
-    json_t *kw = NULL;
-    SL_TRY(sl_json_opt_object(o, W, "chat_template_kwargs", &kw, err));
-    if (q->form) /* a constraint holds from the first token on, so there is no reasoning before it */
-        q->thinking = false;
-    if (!kw)
-        return SL_OK;
-    SL_TRY(sl_json_opt_bool(kw, W ".chat_template_kwargs", "thinking", &q->thinking, err));
-    SL_TRY(sl_json_opt_bool(kw, W ".chat_template_kwargs", "enable_thinking", &q->thinking, err));
-    if (q->form && q->thinking)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       W ".chat_template_kwargs: a constrained answer has no reasoning");
-    return SL_OK;
-}
-
 /* The tools that the model may call, kept for the answer; none when tool_choice says so. */
 static void keep_tools(json_t *tools, const json_t *choice, sl_oai_request *q)
 {
@@ -412,7 +395,9 @@ static sl_status render(const sl_oai_env *env, const json_t *o, sl_oai_request *
     if (!json_array_size(messages))
         return sl_fail(err, SL_ERR_INVALID, W ".messages: is empty");
     SL_TRY(sl_json_opt_array(o, W, "tools", &tools, err));
-    SL_TRY(parse_thinking(env, o, q, err));
+    const char *effort = NULL;
+    SL_TRY(sl_oai_read_thinking(env, o, q, &effort, err));
+    q->spec.keep_special |= sl_chat_marks_special(env->chat, env->tok);
     const json_t *choice = json_object_get(o, "tool_choice");
     if (json_is_null(choice))
         choice = NULL;
@@ -422,6 +407,7 @@ static sl_status render(const sl_oai_env *env, const json_t *o, sl_oai_request *
                           .tool_choice = choice,
                           .response_format = json_object_get(o, "response_format"),
                           .thinking = q->thinking,
+                          .effort = effort,
                           .guard = env->guard};
     sl_chat_prompt p;
     SL_TRY(add_turn_ends(env, &q->spec.sampling, err));

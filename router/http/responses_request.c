@@ -183,6 +183,8 @@ static sl_status read_all(const json_t *o, json_t *out, sl_err *err)
         oai_move(o, same[i], out, same[i]);
     oai_move(o, "max_output_tokens", out, "max_tokens");
     SL_TRY(sl_json_opt_object(o, W, "reasoning", &reasoning, err));
+    if (reasoning)
+        oai_move(reasoning, "effort", out, "reasoning_effort");
     SL_TRY(sl_json_opt_object(o, W, "metadata", &metadata, err));
     SL_TRY(read_input(o, out, err));
     SL_TRY(read_tools(o, out, err));
