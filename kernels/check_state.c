@@ -74,7 +74,10 @@ void sl_chk_gated_norm(sl_chk *c, const void *params)
     sl_chk_act(c, "act", p->act);
     sl_chk_need(c, (unsigned)p->form <= SL_GATE_SIGMOID, "form", "is unknown");
     sl_chk_ptr(c, "x", p->x, 4);
-    sl_chk_ptr(c, "gate", p->gate, 4);
+    if (p->gate)
+        sl_chk_ptr(c, "gate", p->gate, 4);
+    if (p->bias)
+        sl_chk_ptr(c, "bias", p->bias, 4);
     sl_chk_ptr(c, "weight", p->weight, 4);
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
 }

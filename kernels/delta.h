@@ -61,11 +61,14 @@ typedef struct sl_delta_params {
 /* The gate of the norm after the recurrence. */
 typedef enum { SL_GATE_SILU, SL_GATE_SIGMOID } sl_gate_form;
 
-/* out[t][h] = x * rsqrt(mean(x^2) + eps) * weight * f(gate), of each head by itself, rounded to act. The mean is summed in double. */
+/*
+ * out[t][h] = x * rsqrt(mean(x^2) + eps) * weight * f(gate) + bias, of each head by itself, rounded to act. Without a gate f is 1. With a
+ * bias the mean of x is taken from x first (LayerNorm), without one there is none. Both means are summed in double.
+ */
 typedef struct sl_gated_norm_params {
-    const float *x, *gate; /* [T][heads][dim] */
-    const float *weight;   /* [dim] */
-    void *out;             /* [T][heads][dim] act */
+    const float *x, *gate;      /* [T][heads][dim]; gate may be NULL */
+    const float *weight, *bias; /* [dim]; bias may be NULL */
+    void *out;                  /* [T][heads][dim] act */
     int32_t tokens, heads, dim;
     float eps;
     sl_gate_form form;

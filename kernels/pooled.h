@@ -55,12 +55,13 @@ typedef struct sl_pool_scores_params {
     float scale;
 } sl_pool_scores_params;
 
-/* Puts the open unit of each token, if it has one, after the last id of its list, unless it is that already. A list that is full
- * is an error. */
+/* Puts the open unit of each token, if it has one, after the last id of its list, unless it is that already. With `by_token` the
+ * list then becomes that of the tokens of its units, up to the token itself. A list that is full is an error. */
 typedef struct sl_open_units_params {
     int32_t *ids; /* [tokens][ld_ids], ascending, -1 padded */
     const sl_seq_tables *seqs;
     int32_t unit_log2, ld_ids;
+    bool by_token;
 } sl_open_units_params;
 
 #endif

@@ -46,14 +46,18 @@ void sl_chk_streams_out(sl_chk *c, const void *params)
     const sl_streams_out_params *p = params;
 
     chk_streams(c, p->tokens, p->dim, p->count, p->act);
+    sl_chk_ptr(c, "streams", p->streams, sl_dtype_size(p->act));
+    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    if (!p->mix && !p->base && !p->scale) { /* the mean */
+        sl_chk_need(c, !p->post && !p->comb, "mix", "is NULL, and post or comb is not");
+        return;
+    }
     sl_chk_eps(c, p->eps);
     sl_chk_need(c, p->hc_eps >= 0 && isfinite(p->hc_eps) && isfinite(p->magnitude), "hc_eps",
                 "is negative, or it or magnitude is no number");
-    sl_chk_ptr(c, "streams", p->streams, sl_dtype_size(p->act));
     sl_chk_ptr(c, "mix", p->mix, 4);
     sl_chk_ptr(c, "base", p->base, 4);
     sl_chk_ptr(c, "scale", p->scale, 4);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
     sl_chk_need(c, p->iters >= 0 && p->iters <= 1000, "iters", "must be within 0..1000");
     sl_chk_need(c, !c->pointers || (p->iters > 0) == (p->comb != NULL), "comb",
                 "and iters do not go together");

@@ -34,10 +34,12 @@ typedef struct sl_join_params {
  * With comb the streams are mixed too, by a matrix of a row i of C weights for each stream, and post is without hc_eps:
  *   M[i] = softmax over j of m[2C + i * C + j] * scale[2] + base[2C + i * C + j], each + hc_eps
  *   `iters` times: (from the second time on every M[i][j] by the sum of row i + hc_eps, then) by the sum of column j + hc_eps
+ *
+ * Without mix, out is the mean of the streams: their sum in their order, divided by C. Only streams, out, tokens, dim, count and act are read.
  */
 typedef struct sl_streams_out_params {
     const void *streams; /* [T][C][dim] act */
-    const float *mix;    /* [T][2 C], [T][C] without post, or [T][(2 + C) * C] with comb */
+    const float *mix;    /* [T][2 C], [T][C] without post, or [T][(2 + C) * C] with comb; or NULL */
     const float *base;   /* as a row of mix */
     const float *scale;  /* [2], [1] without post, or [3] with comb */
     void *out;           /* [T][dim] act */

@@ -45,8 +45,10 @@ static sl_status open_text(sl_config_reader *x, const sl_family *f)
                              f->text_type ? f->text_type : f->model_type);
     json_t *all = json_copy((json_t *)(uintptr_t)x->root);
     bool ok = all != NULL;
-    json_object_foreach((json_t *)(uintptr_t)text, key, v) if (ok && !json_is_null(v)) ok =
-        json_object_set(all, key, v) == 0;
+    json_object_foreach((json_t *)(uintptr_t)text, key,
+                        v) if (ok &&
+                               (!json_is_null(v) || !json_object_get(all, key))) /* null may mean something */
+        ok = json_object_set(all, key, v) == 0;
     if (!ok) {
         json_decref(all);
         return sl_fail(x->err, SL_ERR_NO_MEMORY, "%s: no memory for a config", x->label);

@@ -10,15 +10,16 @@
 #include "model/families/axk2/axk2.h"
 #include "model/families/deepseek_v4/v4.h"
 #include "model/families/dsa/dsa.h"
+#include "model/families/glm5_next/glm5.h"
 #include "model/families/gqa/gqa.h"
 #include "model/families/hy_v4/hy_v4.h"
 #include "model/families/minimax_m3/minimax_m3.h"
 #include "model/families/qwen4_exp/qwen4.h"
 
 static const sl_family *const built_in[] = {
-    &sl_family_deepseek_v32, &sl_family_glm_moe_dsa, &sl_family_llama, &sl_family_qwen2,
-    &sl_family_qwen3,        &sl_family_hy_v4,       &sl_family_axk2,  &sl_family_deepseek_v4,
-    &sl_family_minimax_m3,   &sl_family_qwen4_exp,
+    &sl_family_deepseek_v32, &sl_family_glm_moe_dsa, &sl_family_llama,     &sl_family_qwen2,
+    &sl_family_qwen3,        &sl_family_hy_v4,       &sl_family_axk2,      &sl_family_deepseek_v4,
+    &sl_family_minimax_m3,   &sl_family_qwen4_exp,   &sl_family_glm5_next,
 };
 
 enum { MAX_ADDED = 8 };

@@ -126,6 +126,10 @@ static void put_layers(sl_wr *w, const sl_model_config *c)
         any = any || ints[i] != 0;
     if (any)
         sl_wr_i32s(w, ints, SL_COUNT(ints));
+    if (l->bound != 0)
+        put_f64(w, l->bound);
+    if (c->streams.iters && !c->entries.window)
+        sl_wr_u32(w, (uint32_t)c->streams.iters);
     for (int32_t i = 0; n->order && i < c->n_layers; i++)
         sl_wr_u8(w, n->in_layer[i]);
 }

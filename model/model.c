@@ -16,7 +16,7 @@ void sl_model_auto_formats(const sl_model_config *cfg, sl_dtype stored, sl_index
 {
     *index = stored == SL_F8_E4M3 ? SL_INDEX_OFFICIAL : SL_INDEX_PLAIN;
     *row = stored == SL_F8_E4M3 ? SL_ROW_MLA_FP8 : stored == SL_F32 ? SL_ROW_MLA_F32 : SL_ROW_MLA_BF16;
-    if (cfg->index_blocks.tokens > 0) /* blocks are scored by the keys as they are */
+    if (cfg->index_blocks.tokens > 0 || cfg->index_unit > 0) /* scored by the keys as they are */
         *index = SL_INDEX_PLAIN;
     if (cfg->entries.window) { /* nothing is kept in 8 bits */
         *index = SL_INDEX_PLAIN;
@@ -101,6 +101,8 @@ static sl_status load_table(sl_model *m, const sl_model_config *c, float **out, 
 {
     size_t row = (size_t)c->qk_rope_head_dim * sizeof(float);
     int32_t piece = c->max_context < ROPE_PIECE ? c->max_context : ROPE_PIECE;
+    if (row == 0) /* nothing is rotated */
+        return SL_OK;
     sl_status rc = sl_be_alloc(m->be, SL_MEM_DEVICE, row * (size_t)c->max_context, (void **)out, err);
     if (rc != SL_OK)
         return sl_fail_in(err, rc, "rope table for max_context %d", c->max_context);

@@ -66,6 +66,7 @@ typedef struct sl_linear_config {
     int32_t key_heads, value_heads, key_dim, value_dim;
     int32_t taps;   /* of the convolutions */
     bool silu_gate; /* of the norm at the end; false: sigmoid */
+    float bound;    /* of the logarithm of the decay (sl_delta_params.bound) */
 } sl_linear_config;
 
 /* Hashed n-gram embeddings (kernels/ngram.h). order 0: the model has none. */

@@ -235,7 +235,7 @@ static sl_status run_all(sweep *s)
                               .max_context = longest > o->equal ? longest : o->equal};
     b->local.checkpoint.index_format = SL_INDEX_OFFICIAL;
     SL_TRY(make_config(b));
-    if (b->local.checkpoint.cfg.index_blocks.tokens > 0)
+    if (b->local.checkpoint.cfg.index_blocks.tokens > 0 || b->local.checkpoint.cfg.index_unit > 0)
         b->local.checkpoint.index_format = SL_INDEX_PLAIN;
     if (!s->opened)
         SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));

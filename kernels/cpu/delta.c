@@ -204,15 +204,22 @@ static void norm_tasks(void *arg, int64_t first, int64_t count, int worker)
     float *y = sl_cpu_own(c->cpu, worker);
 
     for (int64_t i = first; i < first + count; i++) {
-        const float *x = p->x + i * p->dim, *g = p->gate + i * p->dim;
-        double sum = 0;
+        const float *x = p->x + i * p->dim, *g = p->gate ? p->gate + i * p->dim : NULL;
+        double all = 0, sum = 0;
 
+        for (int32_t d = 0; p->bias && d < p->dim; d++)
+            all += (double)x[d];
+        const float mean = (float)(all / p->dim);
         for (int32_t d = 0; d < p->dim; d++)
-            sum += (double)x[d] * (double)x[d];
+            sum += (double)(x[d] - mean) * (double)(x[d] - mean);
         const float inv = (float)(1.0 / sqrt(sum / p->dim + (double)p->eps));
-        for (int32_t d = 0; d < p->dim; d++)
-            y[d] =
-                x[d] * inv * p->weight[d] * (p->form == SL_GATE_SILU ? g[d] * sigmoid(g[d]) : sigmoid(g[d]));
+        for (int32_t d = 0; d < p->dim; d++) {
+            y[d] = (x[d] - mean) * inv * p->weight[d];
+            if (g)
+                y[d] *= p->form == SL_GATE_SILU ? g[d] * sigmoid(g[d]) : sigmoid(g[d]);
+            if (p->bias)
+                y[d] += p->bias[d];
+        }
         sl_store_f32(p->act, y, p->dim, p->out, i * p->dim);
     }
 }

@@ -222,10 +222,37 @@ const sl_op_impl sl_cpu_pool_scores = {.run = run_pool_scores};
 
 /* ---- open_units ---- */
 
+/* The list of a token at a position, with its open unit; *n: its length. */
+static uint32_t add_open(const sl_open_units_params *p, int32_t pos, int32_t *list, int32_t *n)
+{
+    while (*n < p->ld_ids && list[*n] >= 0)
+        ++*n;
+    if (((pos + 1) & ((1 << p->unit_log2) - 1)) == 0 || (*n > 0 && list[*n - 1] == pos >> p->unit_log2))
+        return 0;
+    if (*n == p->ld_ids)
+        return SL_DEVERR_SELECTION;
+    list[(*n)++] = pos >> p->unit_log2;
+    return 0;
+}
+
+/* The tokens of n units, in their place: from the last one on, because a unit is never later in the list than its tokens. */
+static uint32_t to_tokens(const sl_open_units_params *p, int32_t pos, int32_t *list, int32_t n)
+{
+    const int32_t unit = 1 << p->unit_log2;
+
+    if (n == 0)
+        return 0;
+    const int32_t last = list[n - 1] << p->unit_log2, end = last + unit <= pos + 1 ? last + unit : pos + 1;
+    if ((int64_t)(n - 1) * unit + end - last > p->ld_ids)
+        return SL_DEVERR_SELECTION;
+    for (int32_t i = (n - 1) * unit + end - last - 1; i >= 0; i--)
+        list[i] = (list[i >> p->unit_log2] << p->unit_log2) + (i & (unit - 1));
+    return 0;
+}
+
 static sl_status run_open_units(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_open_units_params *p = params;
-    const int32_t mask = (1 << p->unit_log2) - 1;
     uint32_t bad = 0;
     (void)be;
 
@@ -233,16 +260,11 @@ static sl_status run_open_units(sl_backend *be, const void *params, sl_err *err)
         const int32_t pos = p->seqs->token_pos[t];
         int32_t *list = p->ids + t * p->ld_ids, n = 0;
 
-        if (p->seqs->token_seq[t] < 0 || ((pos + 1) & mask) == 0)
+        if (p->seqs->token_seq[t] < 0)
             continue;
-        while (n < p->ld_ids && list[n] >= 0)
-            n++;
-        if (n > 0 && list[n - 1] == pos >> p->unit_log2)
-            continue;
-        if (n == p->ld_ids)
-            bad |= SL_DEVERR_SELECTION;
-        else
-            list[n] = pos >> p->unit_log2;
+        bad |= add_open(p, pos, list, &n);
+        if (p->by_token && !bad)
+            bad |= to_tokens(p, pos, list, n);
     }
     return sl_deverr(bad, "open_units", err);
 }

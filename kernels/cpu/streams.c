@@ -66,6 +66,18 @@ static void out_gates(const sl_streams_out_params *p, int64_t t, const float *m)
         balance(p, comb);
 }
 
+/* The mean of the streams of a token. */
+static void mean_of(const sl_streams_out_params *p, const float *x, float *out)
+{
+    for (int32_t i = 0; i < p->dim; i++) {
+        float sum = 0;
+
+        for (int32_t k = 0; k < p->count; k++)
+            sum += x[k * p->dim + i];
+        out[i] = sum / (float)p->count;
+    }
+}
+
 static void out_tokens(void *arg, int64_t first, int64_t count, int worker)
 {
     const ctx *c = arg;
@@ -79,6 +91,11 @@ static void out_tokens(void *arg, int64_t first, int64_t count, int worker)
         double sum = 0;
 
         sl_load_f32(p->act, p->streams, t * all, all, x);
+        if (!p->mix) {
+            mean_of(p, x, out);
+            sl_store_f32(p->act, out, p->dim, p->out, t * p->dim);
+            continue;
+        }
         for (int32_t i = 0; i < all; i++)
             sum += (double)x[i] * (double)x[i];
         float inv = (float)(1.0 / sqrt(sum / all + (double)p->eps));

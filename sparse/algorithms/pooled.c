@@ -1,7 +1,8 @@
 /*
  * pooled: the indexer of models whose index keys are those of units of tokens (Qwen 4, GLM-5.3-Flash; kernels/pooled.h). A query scores
  * the units that are complete for it, selects the best of them up to index_topk tokens, and always reads the tokens of the open one.
- * The keys are a plane of the cache, with one entry for each unit; the coordinator makes them.
+ * The keys are a plane of the cache, with one entry for each unit; the coordinator makes them. Rows by KV head are divided by units, and
+ * lists are of units; latent rows are those of single tokens, and so are the lists of them.
  */
 #include "sparse/algorithm.h"
 
@@ -19,15 +20,22 @@ typedef struct pooled {
     int32_t index, log2; /* plane of the keys; tokens of a unit */
 } pooled;
 
+static bool by_token(const sl_cache_dims *d)
+{
+    return d->kv_heads < 1;
+}
+
 static sl_selector pooled_selector(const sl_cache_dims *d)
 {
     const int32_t unit = d->index_unit > 0 ? d->index_unit : 1;
     return (sl_selector){.unit_tokens = unit,
                          .block_tokens = unit,
+                         .entry_tokens = by_token(d) ? 1 : 0,
                          .key = SL_KEY_MEAN,
                          .score = SL_SCORE_RELU,
                          .scope = SL_SCOPE_REQUEST,
-                         .force_open = true};
+                         .force_open = true,
+                         .shared_by_layers = true};
 }
 
 static int32_t unit_of(const sl_algo_dims *d)
@@ -130,13 +138,14 @@ static sl_status pooled_construct(sl_algo *a, const sl_algo_pages *pages, sl_err
 static sl_status select_best(pooled *p, const sl_algo_call *call, const sl_seq_tables *seqs, int32_t ld,
                              int32_t *ids, sl_err *err)
 {
-    const int32_t most = budget(&p->dims);
+    const int32_t most = budget(&p->dims),
+                  fit = by_token(&p->dims.cache) ? sl_blocks_for(call->k, p->log2) : call->k;
     sl_topk_params t = {
         .scores = p->scores,
         .seqs = seqs,
         .ids = ids,
         .token_count = seqs->n_tokens,
-        .k = most < call->k ? most : call->k,
+        .k = most < fit ? most : fit,
         .ld_scores = ld,
         .ld_ids = call->k,
         .sinks = call->sinks,
@@ -168,7 +177,11 @@ static sl_status score_and_select(pooled *p, const sl_algo_call *call, int32_t f
                                .ld_scores = ld,
                                .scale = c->index.scale};
     sl_seq_tables seqs = sl_seq_tables_slice(c->seqs, first, count);
-    sl_open_units_params open = {.ids = ids, .seqs = &seqs, .unit_log2 = p->log2, .ld_ids = call->k};
+    sl_open_units_params open = {.ids = ids,
+                                 .seqs = &seqs,
+                                 .unit_log2 = p->log2,
+                                 .ld_ids = call->k,
+                                 .by_token = by_token(&p->dims.cache)};
     sl_seq_tables units = seqs;
     units.token_seq = s.unit_seq, units.token_pos = s.unit_pos;
     SL_TRY(sl_be_run(p->be, SL_OP_POOL_SCORES, &s, err));

@@ -70,8 +70,8 @@ def test_chat_with_a_llama(start, tmp_path):
 # The golden checkpoint that stands for a family; every family of the registry has one.
 CHECKPOINTS = {"deepseek_v32": "ds-yarn", "glm_moe_dsa": "glm-share", "llama": "llama-odd", "qwen2": "qwen2-mha", "qwen3": "qwen3-yarn",
                "hy_v4": "hy4-share", "axk2": "axk2-light", "deepseek_v4": "v4-flash", "minimax_m3_vl": "m3-vl",
-               "qwen4_exp": "qwen4-ngram"}
-ALGORITHMS = {"minimax_m3_vl": "msa", "deepseek_v4": "dense", "qwen4_exp": "pooled"}  # others: dsa
+               "qwen4_exp": "qwen4-ngram", "glm5_next": "glm5-flash"}
+ALGORITHMS = {"minimax_m3_vl": "msa", "deepseek_v4": "dense", "qwen4_exp": "pooled", "glm5_next": "pooled"}  # others: dsa
 # Those that the rest of the suite serves in clusters already, or that others of this file do.
 ELSEWHERE = {"deepseek_v32", "glm_moe_dsa", "llama", "qwen2", "qwen3"}
 

@@ -34,13 +34,13 @@ static void fill_index_call(const sl_pass *p, sl_attn_call *call)
     call->index.weights = own->index_weights;
 }
 
-sl_status sl_dsa_step_attend(sl_pass *p)
+void sl_dsa_call(sl_pass *p, sl_attn_call *out)
 {
     const sl_dsa_workspace *own = p->ws->own;
     const sl_model_config *c = p->c;
     const sl_weight *kv_norm = &p->lw->w[SL_DSA_KV_A_NORM];
     sl_row_format format = p->m->opts.row_format;
-    sl_attn_call call = {
+    *out = (sl_attn_call){
         .kind = SL_ATTN_MLA,
         .layer = p->layer,
         .has_indexer = c->layer_has_indexer[p->layer],
@@ -69,11 +69,17 @@ sl_status sl_dsa_step_attend(sl_pass *p)
                      .sinks = p->lw->w[SL_DSA_SINKS].data,
                      .format = format},
     };
+    out->rows_only = p->rows_only;
+    if (sl_pass_is_late(p) && !p->rows_only)
+        out->queries = make_queries, out->queries_ctx = p;
+}
+
+sl_status sl_dsa_step_attend(sl_pass *p)
+{
+    sl_attn_call call;
+    sl_dsa_call(p, &call);
     if (call.has_indexer)
         fill_index_call(p, &call);
-    call.rows_only = p->rows_only;
-    if (sl_pass_is_late(p) && !p->rows_only)
-        call.queries = make_queries, call.queries_ctx = p;
     return p->f->seam.attend(p->f->seam.ctx, &call, p->err);
 }
 

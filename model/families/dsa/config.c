@@ -65,7 +65,7 @@ static sl_status pattern_of_numbers(sl_config_reader *x)
 }
 
 /* IndexShare, in the order of precedence of the reference: list, pattern, frequency and offset. */
-static sl_status read_indexer_layers(sl_config_reader *x)
+sl_status sl_dsa_indexer_layers(sl_config_reader *x)
 {
     bool *out = x->c->layer_has_indexer;
     const json_t *list = sl_cfg_get(x->root, "indexer_types"),
@@ -109,7 +109,7 @@ sl_status sl_dsa_read_config(sl_config_reader *x, const sl_family *f)
     c->index_eps = traits->index_eps > 0 ? traits->index_eps : c->rms_eps;
     SL_TRY(check_dims(x));
     SL_TRY(sl_cfg_moe(x));
-    SL_TRY(read_indexer_layers(x));
+    SL_TRY(sl_dsa_indexer_layers(x));
     SL_TRY(check_indexer_layers(x, f));
     SL_TRY(sl_cfg_only_selected(x));
     return sl_cfg_rope(x);

@@ -77,6 +77,8 @@ bool sl_dsa_ignores(const sl_model_config *c, int32_t layer, const char *rest);
 /* Layers that run their own indexer. */
 bool sl_dsa_in_indexer(const sl_model_config *c, int32_t layer);
 
+/* Which layers run their own indexer, from the keys of IndexShare, to layer_has_indexer. */
+sl_status sl_dsa_indexer_layers(struct sl_config_reader *x);
 /* sl_family.read_config */
 sl_status sl_dsa_read_config(struct sl_config_reader *x, const sl_family *f);
 /* sl_family.workspace */
@@ -89,6 +91,8 @@ extern const sl_layer_step sl_dsa_steps[SL_DSA_N_STEPS], sl_dsa_row_steps[SL_DSA
 sl_status sl_dsa_step_queries(struct sl_pass *p);
 sl_status sl_dsa_step_index(struct sl_pass *p);
 sl_status sl_dsa_step_attend(struct sl_pass *p);
+/* The call without what the indexer gives. It is valid as long as the pass. */
+void sl_dsa_call(struct sl_pass *p, sl_attn_call *out);
 sl_status sl_dsa_step_values(struct sl_pass *p);
 sl_status sl_dsa_step_output(struct sl_pass *p);
 /* The first of them in two parts: what reads the normalised input; queries from q_in, and the index queries from q_r. */

@@ -2,7 +2,8 @@
 """Makes the tiny checkpoints and golden answers of families whose layers keep a state, as make_families.py does for the others.
 
 Every parameter is random, because the published classes begin many of them with constants. Prompts contain ends of text, which cut
-n-grams. Greedy tokens are computed with the class's cache and confirmed by a pass over the whole text, in float32 and in float64.
+n-grams. The class of GLM-5.3-Flash computes prompts in chunks of 64 tokens, and the norm after the state makes the rounding of that
+large, so its delta rule is replaced by one that goes token by token, in the precision of the model. Greedy tokens are computed with the class's cache and confirmed by a pass over the whole text, in float32 and in float64.
 Needs transformers 5.17; README.md has the versions and what each case is there for.
 
 usage: make_states.py [--out DIR] [--random N [--seed S]] [case ...]       (default: all cases, in this folder)
@@ -17,7 +18,9 @@ import shutil
 import safetensors.torch
 import torch
 import transformers
-from transformers import Qwen4ExpTextConfig
+from transformers import Glm5NextConfig, Glm5NextForConditionalGeneration, Glm5NextTextConfig, Qwen4ExpTextConfig
+from transformers.models.glm5_next import modeling_glm5_next
+from transformers.models.glm5_next.configuration_glm5_next import Glm5NextVisionConfig
 from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpForCausalLM
 
 from make import GREEDY, per_expert, yarn
@@ -49,6 +52,30 @@ CASES = {
                     ple_conv_kernel_size=3, ngram_vocab_size_base=50, make_ngram_vocab_size_divisible_by=8, split_ngram_parts=1,
                     rms_norm_eps=1e-3, max_position_embeddings=1000,
                     rope_parameters=dict(yarn(10000.0, 4.0, 256), partial_rotary_factor=0.5, mrope_section=[1, 1, 1]))),
+    # As published: units of 4, 4 streams, a bound of the decay, fused experts, a clamp that bites, names of a whole model with pictures.
+    "glm5-flash": dict(
+        family="glm5_next", seed=71, lengths=[1, 3, 4, 21, 33, 150], nested=True, pictures=True,
+        config=dict(vocab_size=128, hidden_size=32, intermediate_size=40, moe_intermediate_size=16, num_hidden_layers=5,
+                    layer_types=["linear_attention", "linear_attention", "deepseek_sparse_attention", "linear_attention",
+                                 "deepseek_sparse_attention"],
+                    mlp_layer_types=["dense"] + ["sparse"] * 4, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=24,
+                    kv_lora_rank=32, qk_nope_head_dim=16, v_head_dim=12, index_n_heads=24, index_head_dim=16, index_topk=32, index_kpool=4,
+                    linear_num_heads=3, linear_head_dim=16, n_routed_experts=8, num_experts_per_tok=3, swiglu_limit=1.5,
+                    rms_norm_eps=1e-2, max_position_embeddings=2048)),
+    # Odd sizes, units of 2, three streams, a layer that shares a selection, no bound, 3 taps, groups of experts, one tensor per expert,
+    # BF16, tied embeddings, a config of the text alone with linear_attn_config, names of the class of transformers.
+    "glm5-odd": dict(
+        family="glm5_next", seed=72, lengths=[2, 5, 23, 24, 120], per_expert=True, store=torch.bfloat16, class_names=True,
+        linear_attn_config=True,
+        config=dict(vocab_size=101, hidden_size=44, intermediate_size=52, moe_intermediate_size=20, num_hidden_layers=5,
+                    layer_types=["deepseek_sparse_attention", "deepseek_sparse_attention", "linear_attention", "deepseek_sparse_attention",
+                                 "linear_attention"],
+                    indexer_types=["full", "shared", "shared", "full", "full"], mlp_layer_types=["dense", "sparse"] * 2 + ["dense"],
+                    tie_word_embeddings=True, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=20, kv_lora_rank=28,
+                    qk_nope_head_dim=10, v_head_dim=14, index_n_heads=25, index_head_dim=13, index_topk=16, index_kpool=2,
+                    linear_num_heads=5, linear_head_dim=10, linear_conv_kernel_dim=3, linear_lower_bound=None, n_routed_experts=8,
+                    n_group=2, topk_group=1, num_experts_per_tok=2, n_shared_experts=2, norm_topk_prob=False, routed_scaling_factor=1.5,
+                    hc_mult=3, hc_eps=1e-3, hc_sinkhorn_iters=3, rms_norm_eps=1e-2, max_position_embeddings=1000)),
 }
 
 
@@ -101,21 +128,107 @@ def state_qwen4(model, case):
     return out
 
 
-FAMILIES = {"qwen4_exp": (Qwen4ExpTextConfig, Qwen4ExpForCausalLM, state_qwen4, random_qwen4)}
-# The model type, class and prefix of a whole model, of which these are the text parts.
-WHOLE = {"qwen4_exp": ("qwen4_exp", "Qwen4ExpForConditionalGeneration")}
+def random_glm5(rng):
+    layers = rng.randint(2, 6)
+    kinds = [rng.choice(["linear_attention", "deepseek_sparse_attention"]) for _ in range(layers)]
+    kinds[rng.randrange(layers)] = "deepseek_sparse_attention"
+    own = ["full"] * layers
+    for i in range(1, layers):  # the class knows no layer that shares after another one that does
+        if kinds[i - 1:i + 1] == ["deepseek_sparse_attention"] * 2 and own[i - 1] == "full" and rng.random() < 0.4:
+            own[i] = "shared"
+    unit, heads, groups = rng.choice([1, 2, 4, 4, 8, 16]), rng.choice([1, 2, 3, 4, 6]), rng.choice([1, 1, 2, 4])
+    experts = groups * rng.choice([2, 3, 4])
+    chosen = rng.randint(1, groups)
+    return dict(
+        family="glm5_next", seed=rng.randrange(10**6), lengths=[rng.randint(1, 3), rng.randint(4, 30), rng.randint(60, 140)],
+        nested=rng.random() < 0.5, per_expert=rng.random() < 0.5, store=rng.choice([torch.float32, torch.float32, torch.bfloat16]),
+        class_names=rng.random() < 0.3, linear_attn_config=rng.random() < 0.3, pictures=rng.random() < 0.1,
+        config=dict(vocab_size=rng.choice([64, 97, 128]), hidden_size=rng.choice([24, 32, 44, 60]), intermediate_size=rng.choice([20, 36, 64]),
+                    moe_intermediate_size=rng.choice([12, 16, 20]), num_hidden_layers=layers, layer_types=kinds, indexer_types=own,
+                    mlp_layer_types=[rng.choice(["dense", "sparse"]) for _ in range(layers)], tie_word_embeddings=rng.random() < 0.2,
+                    num_attention_heads=heads, num_key_value_heads=heads, q_lora_rank=rng.choice([16, 20, 30]),
+                    kv_lora_rank=rng.choice([16, 28, 40]), qk_nope_head_dim=rng.choice([8, 10, 24]), v_head_dim=rng.choice([6, 16, 20]),
+                    index_n_heads=rng.choice([24, 25, 32]), index_head_dim=rng.choice([8, 13, 24]), index_topk=unit * rng.choice([2, 4, 6]),
+                    index_kpool=unit, linear_num_heads=rng.choice([1, 2, 5]), linear_head_dim=rng.choice([6, 8, 16, 20]),
+                    linear_conv_kernel_dim=rng.choice([2, 3, 4]), linear_lower_bound=rng.choice([None, -5.0, -5.0, -2.5]),
+                    n_routed_experts=experts, n_group=groups, topk_group=chosen,
+                    num_experts_per_tok=rng.randint(1, min(4, experts // groups * chosen)), n_shared_experts=rng.choice([1, 1, 2]),
+                    norm_topk_prob=rng.random() < 0.7, routed_scaling_factor=rng.choice([1.0, 2.5]), swiglu_limit=rng.choice([1.0, 2.0, 10.0]),
+                    hc_mult=rng.choice([1, 2, 3, 4, 5]), hc_eps=rng.choice([1e-6, 1e-3]), hc_sinkhorn_iters=rng.choice([1, 2, 20]),
+                    rms_norm_eps=rng.choice([1e-2, 1e-1]), max_position_embeddings=1024))
 
 
-def randomise(model, seed):
+def delta_rule(query, key, value, g, beta, initial_state=None, output_final_state=False, **_):
+    """The recurrence of Kimi Delta Attention, token by token: [batch][token][head][dim], the decay by channel."""
+    query, key = (x / torch.sqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (query, key))
+    query = query * query.shape[-1] ** -0.5
+    shape = (*key.shape[:1], *key.shape[2:], value.shape[-1])
+    state = value.new_zeros(shape) if initial_state is None else initial_state.to(value)
+    out = []
+    for t in range(key.shape[1]):
+        state = state * g[:, t].exp().unsqueeze(-1).to(value)
+        u = (value[:, t] - (state * key[:, t].unsqueeze(-1)).sum(-2)) * beta[:, t].unsqueeze(-1)
+        state = state + key[:, t].unsqueeze(-1) * u.unsqueeze(-2)
+        out.append((state * query[:, t].unsqueeze(-1)).sum(-2))
+    return torch.stack(out, 1), state
+
+
+def config_glm5(**keys):
+    ends = {k: keys.pop(k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    seen = Glm5NextVisionConfig(depth=1, hidden_size=8, num_heads=2, image_size=28, out_hidden_size=keys["hidden_size"], intermediate_size=8,
+                                projection_intermediate_size=8)
+    text = Glm5NextTextConfig(**keys, **ends)
+    return Glm5NextConfig(text_config=text, vision_config=seen, tie_word_embeddings=keys.get("tie_word_embeddings", False))
+
+
+def state_glm5(model, case):
+    """Tensors with the names of published files, without `language_model.`, which save() writes."""
+    out = {}
+    for name, t in model.state_dict().items():
+        if name.startswith("model.visual.") and not case.get("pictures"):
+            continue
+        name = name.replace("model.language_model.", "model.")
+        if not case.get("class_names"):
+            name = name.replace("self_attn.forget_gate.", "self_attn.").replace(".attn_hc.", ".hc_attn_").replace(".ffn_hc.", ".hc_ffn_")
+        if name.endswith("self_attn.conv1d.weight"):
+            for part, which in zip(torch.chunk(t, 3), "qkv"):
+                out[name.replace("conv1d", which + "_conv1d")] = part.clone()
+        else:
+            out[name] = t.clone()
+    return out
+
+
+def write_glm5(config, case):
+    """The config of the text part, in one of its spellings."""
+    text = config["text_config"]
+    if case.get("linear_attn_config"):
+        text["linear_attn_config"] = dict(num_heads=text.pop("linear_num_heads"), head_dim=text.pop("linear_head_dim"), safe_gate=False,
+                                          short_conv_kernel_size=text.pop("linear_conv_kernel_dim"),
+                                          gate_lower_bound=text.pop("linear_lower_bound", None))
+    return text
+
+
+def write_qwen4(config, case):
+    return config
+
+
+QWEN4_KINDS = (("A_log", 0.2, 0.7), ("dt_bias", 0, 1.0), ("conv1d.weight", 0, 0.5), ("linear_attn.norm.weight", 1, 0.3),
+               ("shared_expert_gate.weight", 0, 0.3), ("gate.weight", 0, 0.3), ("norm", 0, 0.3))
+GLM5_KINDS = (("A_log", 0.2, 0.7), ("dt_bias", 0, 1.0), ("conv1d.weight", 0, 0.5), ("norm.bias", 0, 0.3), ("norm", 1, 0.3),
+              ("_hc.fn", 0, 0.1), ("_hc.base", 0, 1.0), ("_hc.scale", 0.7, 0.3), ("compress_ape", 0, 0.7), ("compress_gate", 0, 0.2),
+              ("mlp.gate.weight", 0, 0.3), ("e_score_correction_bias", 0, 0.2))
+FAMILIES = {"qwen4_exp": (Qwen4ExpTextConfig, Qwen4ExpForCausalLM, state_qwen4, random_qwen4, QWEN4_KINDS, write_qwen4),
+            "glm5_next": (config_glm5, Glm5NextForConditionalGeneration, state_glm5, random_glm5, GLM5_KINDS, write_glm5)}
+# The model type and class of a whole model, of which these are the text parts.
+WHOLE = {"qwen4_exp": ("qwen4_exp", "Qwen4ExpForConditionalGeneration"), "glm5_next": ("glm5_next", "Glm5NextForConditionalGeneration")}
+
+
+def randomise(model, seed, kinds):
     """Parameters that begin as constants; those that begin at random are left."""
     gen = torch.Generator().manual_seed(seed + 1000)
-    kinds = (("A_log", 0.2, 0.7), ("dt_bias", 0, 1.0), ("conv1d.weight", 0, 0.5), ("linear_attn.norm.weight", 1, 0.3),
-             ("shared_expert_gate.weight", 0, 0.3), ("gate.weight", 0, 0.3))
     with torch.no_grad():
-        for name, p in model.named_parameters():
-            found = next(((mean, spread) for end, mean, spread in kinds if name.endswith(end)), None)
-            if found is None and "norm" in name:
-                found = (0, 0.3)
+        for name, p in [*model.named_parameters(), *((n, b) for n, b in model.named_buffers() if n.endswith("_bias"))]:
+            found = next(((mean, spread) for end, mean, spread in kinds if name.endswith(end) or (end == "norm" and end in name)), None)
             if found:
                 p.copy_(found[0] + found[1] * torch.randn(p.shape, generator=gen))
 
@@ -127,7 +240,7 @@ def build(case):
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     model = model_class(config).to(torch.float32).eval()
-    randomise(model, case["seed"])
+    randomise(model, case["seed"], FAMILIES[case["family"]][4])
     if "store" in case:  # the answers are those of the stored values
         with torch.no_grad():
             for p in model.parameters():
@@ -169,7 +282,7 @@ def goldens(model, double, case, greedy_n=GREEDY, attempts=200, strict=3e-5):
     out, gen = {}, torch.Generator().manual_seed(case["seed"] + 2000)
     for i, n in enumerate(case["lengths"]):
         for attempt in range(attempts):
-            ids = torch.randint(2, model.config.vocab_size, (n,), generator=gen)
+            ids = torch.randint(2, case["config"]["vocab_size"], (n,), generator=gen)
             ids = torch.where(torch.rand(n, generator=gen) < 0.08, torch.ones_like(ids), ids).tolist()
             found = answer(model, double, ids, greedy_n, strict)
             if found:
@@ -185,7 +298,7 @@ def save(model, case, path):
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
     state = FAMILIES[case["family"]][2](model, case)
-    config = json.loads(model.config.to_json_string())
+    config = FAMILIES[case["family"]][5](json.loads(model.config.to_json_string()), case)
     config["architectures"] = [type(model).__name__]
     if case["config"].get("tie_word_embeddings"):
         state.pop("lm_head.weight")
@@ -225,6 +338,7 @@ def main():
     parser.add_argument("cases", nargs="*", help="of --random: families")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    modeling_glm5_next.chunk_kimi_delta_attention = modeling_glm5_next.recurrent_kimi_delta_attention = delta_rule
     print("torch", torch.__version__, "transformers", transformers.__version__)
     for i in range(args.random):
         rng = random.Random(args.seed * 1000 + i)

@@ -26,6 +26,8 @@ static const struct {
 } cases[] = {
     {GOLDEN "qwen4-ngram", {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8}},
     {GOLDEN "qwen4-odd", {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8}},
+    {GOLDEN "glm5-flash", {SL_ROW_MLA_F32, SL_ROW_MLA_BF16, SL_ROW_MLA_FP8}},
+    {GOLDEN "glm5-odd", {SL_ROW_MLA_F32, SL_ROW_MLA_BF16, SL_ROW_MLA_FP8}},
 };
 
 static void open_case(fix *f, int i, int format, int threads)

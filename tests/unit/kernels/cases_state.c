@@ -153,7 +153,7 @@ static void delta(cf_run *r, const int64_t *a)
     batch_in_turns(r, &b, &(batch_op){SL_OP_DELTA, &q, &q.seqs, &q.state, q.state_stride, 48}, p.state);
 }
 
-/* T, heads, dim, act, form */
+/* T, heads, dim, act, form, without a gate, bias */
 static void gated_norm(cf_run *r, const int64_t *a)
 {
     int64_t width = a[1] * a[2];
@@ -165,8 +165,9 @@ static void gated_norm(cf_run *r, const int64_t *a)
                               .eps = 1e-5f};
 
     p.x = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 2);
-    p.gate = cf_matrix(r, 2, r->first, r->n, width, width, SL_F32, 4);
+    p.gate = a[5] ? NULL : cf_matrix(r, 2, r->first, r->n, width, width, SL_F32, 4);
     p.weight = cf_matrix(r, 3, 0, 1, a[2], a[2], SL_F32, 1.5f);
+    p.bias = a[6] ? cf_matrix(r, 4, 0, 1, a[2], a[2], SL_F32, 1) : NULL;
     p.out = cf_mem(r, NULL, (size_t)(r->n * width) * e(p.act));
     cf_op(r, SL_OP_GATED_NORM, &p);
     cf_work(r, (double)(r->n * width) * (8.0 + (double)e(p.act)), 0, SL_F32, 0);
@@ -279,19 +280,20 @@ static void pool_scores(cf_run *r, const int64_t *a)
     cf_out_tokens(r, "unit_pos", p.unit_pos, 4, CF_BYTES, 0);
 }
 
-/* T, per, length, unit_log2, ld */
+/* T, per, length, unit_log2, ld, of tokens: then lists have room for the tokens of a few units */
 static void open_units(cf_run *r, const int64_t *a)
 {
     batch b;
     int32_t *ids = cf_temp(r, 4 * (size_t)(r->n * a[4]));
-    sl_open_units_params p = {.unit_log2 = (int32_t)a[3], .ld_ids = (int32_t)a[4]};
+    sl_open_units_params p = {.unit_log2 = (int32_t)a[3], .ld_ids = (int32_t)a[4], .by_token = a[5]};
+    int64_t room = a[5] ? a[4] >> a[3] : a[4];
 
     batch_make(r, &b, a[0], a[1], a[2], 0);
     p.seqs = &b.t;
     for (int64_t i = 0; i < r->n; i++)
         for (int64_t k = 0; k < a[4]; k++) /* of any length, up to the open unit */
             ids[i * a[4] + k] =
-                k < (int64_t)(cf_hash(5, r->first + i) % (uint64_t)a[4]) && k <= b.pos[i] >> a[3] ? (int32_t)k
+                k < (int64_t)(cf_hash(5, r->first + i) % (uint64_t)room) && k <= b.pos[i] >> a[3] ? (int32_t)k
                                                                                                   : -1;
     p.ids = cf_mem(r, ids, 4 * (size_t)(r->n * a[4]));
     cf_op(r, SL_OP_OPEN_UNITS, &p);
@@ -499,6 +501,8 @@ static const cf_case cases[] = {
     {SL_OP_STATE_KEEP, "T=64 of 2 MiB", state_keep, {64, 1, 70, 2 << 20, 0}, CF_PERF_ONLY},
     {SL_OP_GATED_NORM, "T=5 3x7 silu", gated_norm, {5, 3, 7, F, 0}, CF_SPLIT},
     {SL_OP_GATED_NORM, "T=4 6x128 bf16 sigmoid", gated_norm, {4, 6, 128, B, 1}, CF_SPLIT},
+    {SL_OP_GATED_NORM, "T=5 1x128 layer norm", gated_norm, {5, 1, 128, F, 0, 1, 1}, CF_SPLIT},
+    {SL_OP_GATED_NORM, "T=4 3x13 bf16 layer norm silu", gated_norm, {4, 3, 13, B, 0, 0, 1}, CF_SPLIT},
     {SL_OP_POOL_APPEND, "T=40 dim=6 units of 4", pool_append, {40, 20, 150, 6, 2, 0, 1, 4, F, 1}, CF_FIX_ALL},
     {SL_OP_POOL_APPEND, "T=40 dim=128 units of 4 bf16", pool_append, {40, 8, 300, 128, 2, 0, 1, 64, B, 1}, CF_FIX_ALL},
     {SL_OP_POOL_APPEND, "T=60 dim=10 units of 16 gated", pool_append, {60, 30, 150, 10, 4, 1, 0, 0, F, 1}, CF_FIX_ALL},
@@ -512,6 +516,9 @@ static const cf_case cases[] = {
     {SL_OP_POOL_SCORES, "T=16 h=4 d=128 units of 4 128K", pool_scores, {16, 1, 131072, 4, 128, 2, 0, 0}, CF_PERF_ONLY},
     {SL_OP_OPEN_UNITS, "T=40 units of 4", open_units, {40, 20, 150, 2, 5}, CF_SPLIT},
     {SL_OP_OPEN_UNITS, "T=10 units of 1", open_units, {10, 5, 150, 0, 3}, CF_SPLIT},
+    {SL_OP_OPEN_UNITS, "T=30 tokens of units of 4", open_units, {30, 10, 200, 2, 44, 1}, CF_SPLIT},
+    {SL_OP_OPEN_UNITS, "T=70 tokens of units of 16", open_units, {70, 7, 1000, 4, 600, 1}, CF_SPLIT},
+    {SL_OP_OPEN_UNITS, "T=9 tokens of units of 1", open_units, {9, 3, 90, 0, 40, 1}, CF_SPLIT},
     {SL_OP_NGRAM, "T=60 order=3 heads=8", ngram, {60, 20, 90, 3, 8, 5, 2, F, F}, CF_FIX_ALL},
     {SL_OP_NGRAM, "T=40 order=4 heads=2 bf16 shards", ngram, {40, 10, 90, 4, 2, 8, 5, B, F}, CF_FIX_ALL},
     {SL_OP_NGRAM, "T=20 order=2 heads=1 of a sequence each", ngram, {20, 1, 90, 2, 1, 130, 3, F, B}, CF_SPLIT},

@@ -44,6 +44,19 @@ static void streams_out(cf_run *r, const int64_t *a)
         cf_out_tokens(r, "comb", p.comb, 4 * (size_t)(a[2] * a[2]), CF_F32, 1e-5);
 }
 
+/* T, dim, count, act */
+static void streams_mean(cf_run *r, const int64_t *a)
+{
+    sl_streams_out_params p = {
+        .tokens = (int32_t)r->n, .dim = (int32_t)a[1], .count = (int32_t)a[2], .act = (sl_dtype)a[3]};
+
+    p.streams = cf_matrix(r, 1, r->first, r->n, a[1] * a[2], a[1] * a[2], p.act, 3);
+    p.out = cf_mem(r, NULL, (size_t)(r->n * a[1]) * e(p.act));
+    cf_op(r, SL_OP_STREAMS_OUT, &p);
+    cf_work(r, (double)r->n * (double)(a[1] * (a[2] + 1)) * (double)e(p.act), 0, SL_F32, 0);
+    cf_out_tokens(r, "out", p.out, (size_t)a[1] * e(p.act), kind_of(p.act), 1e-6);
+}
+
 /* T, dim, count, act, post, mixed */
 static void streams_add(cf_run *r, const int64_t *a)
 {
@@ -141,6 +154,8 @@ static const cf_case cases[] = {
     {SL_OP_STREAMS_OUT, "T=4 dim=300 C=4 bf16 mixed", streams_out, {4, 300, 4, B, 1, 20}, CF_SPLIT},
     {SL_OP_STREAMS_OUT, "T=3 dim=65 C=16 f32 mixed", streams_out, {3, 65, 16, F, 1, 5}, CF_SPLIT},
     {SL_OP_STREAMS_OUT, "T=3 dim=64 C=1 f32 mixed", streams_out, {3, 64, 1, F, 1, 2}, CF_SPLIT},
+    {SL_OP_STREAMS_OUT, "T=5 dim=37 C=3 f32 mean", streams_mean, {5, 37, 3, F}, CF_SPLIT},
+    {SL_OP_STREAMS_OUT, "T=4 dim=300 C=4 bf16 mean", streams_mean, {4, 300, 4, B}, CF_SPLIT},
     {SL_OP_STREAMS_OUT, "T=64 dim=4096 C=4 bf16 mixed", streams_out, {64, 4096, 4, B, 1, 20}, CF_PERF_ONLY},
     {SL_OP_STREAMS_OUT, "T=64 dim=4096 C=4 bf16", streams_out, {64, 4096, 4, B, 1}, CF_PERF_ONLY},
     {SL_OP_STREAMS_ADD, "T=5 dim=37 C=3 f32", streams_add, {5, 37, 3, F, 1}, CF_SPLIT},

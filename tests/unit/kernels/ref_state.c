@@ -139,16 +139,20 @@ void ref_gated_norm(const void *params)
     const sl_gated_norm_params *p = params;
 
     for (int64_t i = 0; i < (int64_t)p->tokens * p->heads; i++) {
-        double sum = 0;
+        double sum = 0, mean = 0;
 
+        for (int64_t d = 0; p->bias && d < p->dim; d++)
+            mean += (double)p->x[i * p->dim + d] / p->dim;
         for (int64_t d = 0; d < p->dim; d++)
-            sum += (double)p->x[i * p->dim + d] * (double)p->x[i * p->dim + d];
+            sum += ((double)p->x[i * p->dim + d] - mean) * ((double)p->x[i * p->dim + d] - mean);
         for (int64_t d = 0; d < p->dim; d++) {
-            double g = (double)p->gate[i * p->dim + d];
+            double g = p->gate ? (double)p->gate[i * p->dim + d] : 0;
+            double f = !p->gate ? 1 : sigmoid(g) * (p->form == SL_GATE_SILU ? g : 1);
 
             ref_put(p->out, p->act, i * p->dim + d,
-                    (double)p->x[i * p->dim + d] / sqrt(sum / p->dim + (double)p->eps) *
-                        (double)p->weight[d] * sigmoid(g) * (p->form == SL_GATE_SILU ? g : 1));
+                    ((double)p->x[i * p->dim + d] - mean) / sqrt(sum / p->dim + (double)p->eps) *
+                            (double)p->weight[d] * f +
+                        (p->bias ? (double)p->bias[d] : 0));
         }
     }
 }
@@ -264,6 +268,18 @@ void ref_pool_scores(const void *params)
     }
 }
 
+/* The tokens of the units of a list take its place. */
+static void unit_tokens(const sl_open_units_params *p, int32_t *list, int64_t pos, int64_t size)
+{
+    int32_t *units = malloc(4 * (size_t)p->ld_ids), n = 0;
+
+    memcpy(units, list, 4 * (size_t)p->ld_ids);
+    for (int32_t u = 0; u < p->ld_ids && units[u] >= 0; u++)
+        for (int64_t at = units[u] * size; at < (units[u] + 1) * size && at <= pos; at++)
+            list[n++] = (int32_t)at;
+    free(units);
+}
+
 void ref_open_units(const void *params)
 {
     const sl_open_units_params *p = params;
@@ -272,11 +288,14 @@ void ref_open_units(const void *params)
     for (int64_t t = 0; t < p->seqs->n_tokens; t++) {
         int32_t *list = p->ids + t * p->ld_ids, open = (int32_t)(p->seqs->token_pos[t] / size), n = 0;
 
-        if (p->seqs->token_seq[t] < 0 || (p->seqs->token_pos[t] + 1) % size == 0)
+        if (p->seqs->token_seq[t] < 0)
             continue;
-        while (list[n] >= 0 && list[n] != open)
+        while (n < p->ld_ids && list[n] >= 0 && list[n] != open)
             n++;
-        list[n] = open;
+        if ((p->seqs->token_pos[t] + 1) % size)
+            list[n] = open;
+        if (p->by_token)
+            unit_tokens(p, list, p->seqs->token_pos[t], size);
     }
 }
 

@@ -95,7 +95,13 @@ void ref_streams_out(const void *params)
                               : count;
     double m[(2 + SL_STREAMS_MAX) * SL_STREAMS_MAX];
 
-    for (int64_t t = 0; t < p->tokens; t++) {
+    for (int64_t i = 0; !p->mix && i < p->tokens * dim; i++) {
+        double v = 0;
+        for (int64_t c = 0; c < count; c++)
+            v += ref_at(p->streams, p->act, (i / dim * count + c) * dim + i % dim) / (double)count;
+        ref_put(p->out, p->act, i, v);
+    }
+    for (int64_t t = 0; p->mix && t < p->tokens; t++) {
         double square = 0;
 
         for (int64_t i = 0; i < count * dim; i++) {

@@ -202,18 +202,26 @@ __global__ static void __launch_bounds__(32 * WARPS) gated_norm_kernel(sl_gated_
 {
     int64_t i = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
     int lane = threadIdx.x & 31;
-    double sum = 0;
+    double all = 0, sum = 0;
 
     if (i >= (int64_t)p.tokens * p.heads)
         return;
-    const float *x = p.x + i * p.dim, *g = p.gate + i * p.dim;
-    for (int d = lane; d < p.dim; d += 32)
-        sum += (double)x[d] * x[d];
+    const float *x = p.x + i * p.dim, *g = p.gate ? p.gate + i * p.dim : NULL;
+    for (int d = lane; p.bias && d < p.dim; d += 32)
+        all += (double)x[d];
+    float mean = p.bias ? (float)(sl_warp_sum(all) / p.dim) : 0;
+    for (int d = lane; d < p.dim; d += 32) {
+        double v = (double)__fsub_rn(x[d], mean);
+        sum += v * v;
+    }
     float inv = (float)(1.0 / sqrt(sl_warp_sum(sum) / p.dim + (double)p.eps));
     for (int d = lane; d < p.dim; d += 32) {
-        float f = sl_sigmoid(g[d]);
-        f = p.form == SL_GATE_SILU ? __fmul_rn(g[d], f) : f;
-        sl_st(p.out, i * p.dim + d, __fmul_rn(__fmul_rn(__fmul_rn(x[d], inv), p.weight[d]), f), p.act);
+        float y = __fmul_rn(__fmul_rn(__fsub_rn(x[d], mean), inv), p.weight[d]);
+        if (g) {
+            float f = sl_sigmoid(g[d]);
+            y = __fmul_rn(y, p.form == SL_GATE_SILU ? __fmul_rn(g[d], f) : f);
+        }
+        sl_st(p.out, i * p.dim + d, p.bias ? __fadd_rn(y, p.bias[d]) : y, p.act);
     }
 }
 

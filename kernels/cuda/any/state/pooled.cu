@@ -227,6 +227,42 @@ __global__ static void __launch_bounds__(THREADS)
         list[low] = pos >> p.unit_log2;
 }
 
+/* The tokens of the units of a list, in their place: from the last ones on, since a unit lies before its tokens. */
+__global__ static void __launch_bounds__(THREADS)
+    tokens_kernel(sl_open_units_params p, sl_seq_tables s, uint32_t *deverr)
+{
+    __shared__ int n;
+    int t = blockIdx.x, size = 1 << p.unit_log2, seq, pos;
+    int32_t *list = p.ids + (int64_t)t * p.ld_ids;
+
+    if (!sl_token(&s, t, deverr, &seq, &pos))
+        return;
+    if (threadIdx.x == 0)
+        n = p.ld_ids;
+    __syncthreads();
+    for (int i = threadIdx.x; i < p.ld_ids; i += THREADS)
+        if (list[i] < 0)
+            atomicMin(&n, i);
+    __syncthreads();
+    if (n == 0)
+        return;
+    int last = list[n - 1] << p.unit_log2, count = (n - 1) * size + min(size, pos + 1 - last);
+    if (count > p.ld_ids) {
+        if (threadIdx.x == 0)
+            atomicOr(deverr, SL_DEVERR_SELECTION);
+        return;
+    }
+    for (int end = (count + THREADS - 1) / THREADS * THREADS; end > 0; end -= THREADS) {
+        int i = end - THREADS + threadIdx.x, id = 0;
+        if (i < count)
+            id = (list[i >> p.unit_log2] << p.unit_log2) + (i & (size - 1));
+        __syncthreads();
+        if (i < count)
+            list[i] = id;
+        __syncthreads();
+    }
+}
+
 static sl_status run_open_units(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_open_units_params *p = (const sl_open_units_params *)params;
@@ -234,8 +270,12 @@ static sl_status run_open_units(sl_backend *be, const void *params, sl_err *err)
 
     if (p->seqs->n_tokens == 0)
         return SL_OK;
-    return SL_LAUNCH(cu, open_kernel,
+    SL_TRY(SL_LAUNCH(cu, open_kernel,
                      (sl_launch{dim3((unsigned)sl_ceil_div(p->seqs->n_tokens, THREADS)), THREADS}), err, *p,
+                     *p->seqs, cu->deverr));
+    if (!p->by_token)
+        return SL_OK;
+    return SL_LAUNCH(cu, tokens_kernel, (sl_launch{dim3((unsigned)p->seqs->n_tokens), THREADS}), err, *p,
                      *p->seqs, cu->deverr);
 }
 

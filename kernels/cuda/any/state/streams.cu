@@ -93,9 +93,26 @@ __global__ static void __launch_bounds__(THREADS) streams_out_kernel(sl_streams_
     }
 }
 
+__global__ static void streams_mean_kernel(sl_streams_out_params p, int64_t n)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t at = i / p.dim * p.count * p.dim + i % p.dim;
+        float v = 0;
+        for (int k = 0; k < p.count; k++)
+            v = __fadd_rn(v, sl_ld(p.streams, at + (int64_t)k * p.dim, p.act));
+        sl_st(p.out, i, v / (float)p.count, p.act);
+    }
+}
+
 static sl_status run_streams_out(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_streams_out_params *p = (const sl_streams_out_params *)params;
+    int64_t n = (int64_t)p->tokens * p->dim;
+
+    if (!p->mix)
+        return SL_LAUNCH(sl_cuda_of(be), streams_mean_kernel,
+                         (sl_launch{dim3(min(sl_ceil_div(n, 256), 4096)), 256}), err, *p, n);
 
     return SL_LAUNCH(sl_cuda_of(be), streams_out_kernel, (sl_launch{dim3(p->tokens), THREADS}), err, *p);
 }
