@@ -416,7 +416,8 @@ int rig_half_step(rig *r, const int *seqs, const int32_t *n, int count, int laye
                        &r->host_pages[0][0],
                        &r->pool_pages[0][0],
                        &r->row_pages[0][0],
-                       r->hot_slot};
+                       r->hot_slot,
+                       NULL};
     for (int l = 0; l < layers; l++)
         run_layer(r, l, &t);
     return total;
