@@ -108,6 +108,7 @@ const sl_option sl_cfg_own[] = {
         "dsa: the checkpoint's own indexer selects rows. msa: the same of blocks of rows, for each KV head. dense: every row. quest: blocks of rows, chosen by bounds of "
         "their keys, for models with KV heads. double_sparsity: rows, chosen by a few channels of their keys, likewise. "
         "skip_softmax: every row, but the attention kernel leaves out tiles that cannot matter. "
+        "xattention: every row, but pages of a prompt read only the pages to which they attend most, likewise. "
         "snapkv: what the end of the prompt attends to, the end, and what was generated, likewise. "
         "streaming_llm: the first sink_tokens and the newest recent_tokens rows. "
         "cluster_kv: rows whose keys are in clusters near the query, for models with KV heads. "

@@ -236,8 +236,10 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_swap_rows_total", D, "layer,result=hit|miss",
             "Selected rows found hot or fetched from the store."),
     COUNTER("sluice_swap_evictions_total", D, "layer", "Hot rows evicted to make room for missing ones."),
-    COUNTER("sluice_attention_tiles_total", D, "result=read|skipped",
-            "Tiles of 64 tokens of queries that may leave out tiles, with the algorithm skip_softmax."),
+    COUNTER(
+        "sluice_attention_tiles_total", D, "result=read|skipped",
+        "Tiles of 64 tokens of queries that may leave out tiles, with the algorithm skip_softmax; with xattention those of prompts, "
+        "counted on the cpu backend alone."),
     COUNTER("sluice_swap_bytes_total", D, "", "Bytes of rows fetched from the store."),
     SECONDS(
         "sluice_swap_hidden_seconds_total", D, "",

@@ -140,7 +140,7 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f, sl_local_sele
          "Sparse algorithm: dsa selects rows with the checkpoint's indexer, msa blocks of rows; dense reads all rows; quest selects blocks "
          "of rows by bounds of their keys, for models with KV heads; double_sparsity selects rows by a few channels of "
          "their keys, likewise; snapkv keeps what the end of the prompt attends to; rocket_kv selects among that; skip_softmax reads all rows but leaves "
-         "out tiles of attention; streaming_llm reads the first --sinks and the "
+         "out tiles of attention; xattention reads all rows, but pages of a prompt read only the pages to which they attend most; streaming_llm reads the first --sinks and the "
          "newest --recent rows; cluster_kv selects rows by clusters of their keys; pq_cache selects rows by their quantised "
          "keys; pooled is for indexers whose keys are those of units of tokens. auto, the default, is dsa, msa or pooled for a model with an "
          "indexer and dense for every other model.",

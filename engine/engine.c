@@ -191,6 +191,7 @@ static sl_status make_coord(sl_engine *e, sl_err *err)
         .gates = e->o.gates,
         .draw = e->o.draw,
         .probe = e->o.probe,
+        .count_tiles = e->o.count_tiles,
         .run_tokens = e->item_tokens,
         .overlap = !e->o.sequential,
         .groups = e->o.groups,

@@ -64,6 +64,7 @@ typedef struct sl_engine_opts {
     sl_gates gates;
     const sl_coord_draw *draw; /* benchmarks: sparse/sparse.h; NULL, or read during create */
     sl_coord_probe probe;      /* measurements: sparse/sparse.h; seen NULL: none */
+    bool count_tiles;          /* benchmarks: sparse/sparse.h */
     /*
      * Checksums of the arena's rows, borrowed; made readable to the device here. Every row that is fetched is compared with
      * the one that it has, see sl_engine_damaged(). NULL: none is.
@@ -152,6 +153,10 @@ sl_status sl_engine_seq_prompt(sl_engine *e, sl_seq *s, int32_t tokens, sl_err *
 /* Tokens at the end of a prompt that one worker must compute, because their queries choose what is kept; 0: the algorithm
  * does not select at the end of a prompt. */
 int32_t sl_engine_prompt_window(const sl_engine *e);
+/* A step ends at a multiple of this number of tokens of a prompt, or at the prompt's end or later; others are refused. 1: anywhere. */
+int32_t sl_engine_prompt_unit(const sl_engine *e);
+/* The longest steps, of at most `chunk` tokens, in which a prompt of this many tokens can be computed; 0: there are none. Pure. */
+int32_t sl_engine_prompt_chunk(const sl_engine *e, int32_t chunk, int32_t tokens);
 /* Adds host pages at the end (the sequence grows). SL_ERR_EXHAUSTED when the device pools are full (nothing
  * changed). */
 sl_status sl_engine_seq_add_pages(sl_engine *e, sl_seq *s, const int32_t *pages, int32_t n_pages,

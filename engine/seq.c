@@ -281,6 +281,16 @@ int32_t sl_engine_prompt_window(const sl_engine *e)
     return e->o.algorithm->prompt ? e->o.algorithm->prompt_window(&e->cache) : 0;
 }
 
+int32_t sl_engine_prompt_unit(const sl_engine *e)
+{
+    return e->o.algorithm->prompt_lists ? SL_PAGE_TOKENS : 1;
+}
+
+int32_t sl_engine_prompt_chunk(const sl_engine *e, int32_t chunk, int32_t tokens)
+{
+    return chunk < tokens ? chunk - chunk % sl_engine_prompt_unit(e) : chunk;
+}
+
 sl_status sl_engine_seq_add_pages(sl_engine *e, sl_seq *s, const int32_t *pages, int32_t n_pages, sl_err *err)
 {
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");

@@ -14,7 +14,8 @@ typedef struct local {
     sl_local_chosen chosen;
     sl_local_run run; /* of the setting that has begun */
     sl_eval_meter *meter;
-    FILE *dump; /* of lists, or NULL */
+    FILE *dump;                    /* of lists, or NULL */
+    uint64_t tiles, tiles_skipped; /* of the engine, when they were read last */
     bool open;
 } local;
 
@@ -56,6 +57,7 @@ static sl_status begin(void *ctx, const sl_eval_setting *s, int32_t length, sl_e
     end(l);
     sl_status st = make_meter(l, s, length, err);
     l->chosen = s->chosen;
+    l->tiles = l->tiles_skipped = 0;
     l->run_opts.chosen = &l->chosen;
     l->run_opts.max_context = length;
     l->run_opts.max_new = length; /* bounds the output's array */
@@ -190,9 +192,15 @@ static sl_status fits(const local *l, int32_t more, sl_err *err)
                    l->run.n_prompt, more, l->run_opts.max_context);
 }
 
+/* What was read since the last call. */
 static sl_eval_reads take_reads(local *l)
 {
-    return l->meter ? sl_eval_meter_take(l->meter) : (sl_eval_reads){0};
+    sl_eval_reads r = l->meter ? sl_eval_meter_take(l->meter) : (sl_eval_reads){0};
+    sl_engine_stats s;
+    sl_engine_stats_get(l->run.engine, &s);
+    r.tiles = s.tiles - l->tiles, r.tiles_skipped = s.tiles_skipped - l->tiles_skipped;
+    l->tiles = s.tiles, l->tiles_skipped = s.tiles_skipped;
+    return r;
 }
 
 static sl_status answer(void *ctx, const sl_eval_question *q, sl_eval_answer *out, sl_err *err)
@@ -274,8 +282,8 @@ sl_status sl_eval_local_create(const sl_local *model, const sl_tokenizer *tok, s
     if (!l)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     *l = (local){.model = model, .tok = tok, .format = format};
-    l->run_opts =
-        (sl_local_run_opts){.model = model, .top_p = 1, .tail_rows = SL_PAGE_TOKENS, .chunk = chunk};
+    l->run_opts = (sl_local_run_opts){
+        .model = model, .top_p = 1, .tail_rows = SL_PAGE_TOKENS, .chunk = chunk, .count_tiles = true};
     sl_eval_target t = {.ctx = l,
                         .begin = begin,
                         .answer = answer,

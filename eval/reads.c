@@ -192,6 +192,13 @@ void sl_eval_reads_add(sl_eval_reads *to, const sl_eval_reads *from)
     to->steps += from->steps;
     to->row_bytes += from->row_bytes;
     to->meta_bytes += from->meta_bytes;
+    to->tiles += from->tiles;
+    to->tiles_skipped += from->tiles_skipped;
+}
+
+double sl_eval_tiles(const sl_eval_reads *r)
+{
+    return r->tiles ? 1 - (double)r->tiles_skipped / (double)r->tiles : -1;
 }
 
 double sl_eval_mass(const sl_eval_reads *r)

@@ -26,12 +26,16 @@ typedef struct sl_eval_reads {
     uint64_t steps;             /* decode steps */
     uint64_t row_bytes;         /* of the selected rows, of all layers */
     uint64_t meta_bytes; /* of index keys and metadata by which layers select that do not read every token */
+    /* Of an algorithm that leaves out tiles of attention, with prompts (sl_engine_stats); from the engine, not from a meter. */
+    uint64_t tiles, tiles_skipped;
 } sl_eval_reads;
 
 void sl_eval_reads_add(sl_eval_reads *to, const sl_eval_reads *from);
 /* Shares of the mass; -1 when nothing was measured. */
 double sl_eval_mass(const sl_eval_reads *r);
 double sl_eval_middle_mass(const sl_eval_reads *r);
+/* Share of the tiles that were read; -1 when there were none that could be left out. */
+double sl_eval_tiles(const sl_eval_reads *r);
 
 typedef struct sl_eval_meter sl_eval_meter;
 

@@ -80,8 +80,8 @@ static void print_head(const sl_eval_result *r, int32_t length, int width, FILE 
     fprintf(to, " %*s", SHARE_WIDTH, "mean");
     if (sl_eval_of_texts(o))
         fprintf(to, " %9s %10s", "KL nats", "perplexity");
-    fprintf(to, " %8s %8s %8s %9s %9s %9s\n", "/ dense", "mass", "middle", "rows KiB", "meta KiB",
-            "read KiB");
+    fprintf(to, " %8s %8s %8s %9s %9s %9s %8s\n", "/ dense", "mass", "middle", "rows KiB", "meta KiB",
+            "read KiB", "tiles");
 }
 
 static void print_next(const sl_eval_next *n, FILE *to)
@@ -119,6 +119,7 @@ static void print_setting(const sl_eval_result *r, int32_t length, int32_t setti
     print_bytes(to, 9, all.reads.row_bytes, all.reads.steps);
     print_bytes(to, 9, all.reads.meta_bytes, all.reads.steps);
     print_bytes(to, 9, all.reads.row_bytes + all.reads.meta_bytes, all.reads.steps);
+    print_share(to, 8, sl_eval_tiles(&all.reads));
     fputc('\n', to);
 }
 
@@ -147,7 +148,7 @@ void sl_eval_print(const sl_eval_result *r, FILE *to)
     fprintf(
         to,
         "mass: attention on the tokens that were read; middle: without the first %d and the newest %d. rows, meta: what a new "
-        "token reads, of rows and to select them; read: both.\n",
+        "token reads, of rows and to select them; read: both. tiles: those of attention that were not left out, of prompts, too.\n",
         SL_EVAL_SINKS, SL_EVAL_NEWEST);
 }
 
@@ -193,16 +194,16 @@ static void csv_interval(const sl_eval_row *row, FILE *to)
 static void csv_next(const sl_eval_next *n, FILE *to)
 {
     if (n->tokens)
-        fprintf(to, ",%lld,%.6f,%.6f\n", (long long)n->tokens, sl_eval_kl(n), sl_eval_perplexity(n));
+        fprintf(to, ",%lld,%.6f,%.6f", (long long)n->tokens, sl_eval_kl(n), sl_eval_perplexity(n));
     else
-        fputs(",,,\n", to);
+        fputs(",,,", to);
 }
 
 void sl_eval_csv_head(FILE *to)
 {
     fputs(
         "task,length,prompt_tokens,algorithm,budget,documents,right,accuracy,dense_accuracy,mass,middle_mass,"
-        "row_bytes,meta_bytes,low,high,tokens,kl,perplexity\n",
+        "row_bytes,meta_bytes,low,high,tokens,kl,perplexity,tiles\n",
         to);
 }
 
@@ -229,4 +230,6 @@ void sl_eval_csv_row(const sl_eval_result *r, const sl_eval_row *row, FILE *to)
     csv_reads(&row->reads, to);
     csv_interval(row, to);
     csv_next(&row->next, to);
+    csv_share(to, sl_eval_tiles(&row->reads));
+    fputc('\n', to);
 }

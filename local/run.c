@@ -115,6 +115,7 @@ static sl_status open_engine(sl_local_run *r, const sl_local_run_opts *o, sl_err
         .gates = r->gates,
         .poison = o->poison,
         .probe = o->probe,
+        .count_tiles = o->count_tiles,
     };
     SL_TRY(sl_choose_policy(o->policy, sl_backend_caps(r->local.be), &eo.policy, err));
     return sl_local_engine(&r->local, &eo, &r->engine, err);
@@ -182,7 +183,11 @@ void sl_local_run_close(sl_local_run *r)
 
 static sl_status run_chunks(sl_local_run *r, sl_local_progress *p, const float **logits, sl_err *err)
 {
-    int32_t total = (int32_t)r->n_prompt, chunk = sl_model_get_opts(r->local.model)->max_tokens;
+    const int32_t total = (int32_t)r->n_prompt, most = sl_model_get_opts(r->local.model)->max_tokens,
+                  chunk = sl_engine_prompt_chunk(r->engine, most, total);
+    if (chunk < 1)
+        return sl_fail(err, SL_ERR_INVALID, "chunks of %d tokens: %s computes prompts by %d tokens", most,
+                       r->local.algorithm->name, sl_engine_prompt_unit(r->engine));
     for (int32_t done = 0; done < total;) {
         int32_t n = total - done < chunk ? total - done : chunk;
         sl_step_item it = {

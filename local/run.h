@@ -32,7 +32,7 @@ typedef struct sl_local_run_opts {
     bool dummy;        /* random weights in place of those of dir */
     bool hierarchical; /* the prompt's rows leave the device after prefill */
     bool want_logits, ignore_eos;
-    bool poison; /* see sl_engine_opts */
+    bool poison, count_tiles; /* see sl_engine_opts */
     int32_t
         draft_tokens; /* tokens that the MTP layer drafts for a step, 0 to SL_LOCAL_DRAFTS_MAX; the output is the same */
     int32_t max_new;                                           /* number of tokens to produce */

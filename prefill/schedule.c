@@ -32,6 +32,7 @@ sl_status sl_schedule_open(sl_prefill *p, sl_err *err)
                               .max_step_ns = p->o.max_step_ms * 1e6,
                               .short_step_ns = p->o.short_step_ms * 1e6,
                               .min_step_tokens = p->o.min_step_tokens,
+                              .unit = p->o.role.runner->prompt_unit,
                               .max_context = p->o.role.runner->max_context,
                               .guess_ns = p->o.max_step_ms > 0 ? p->o.max_step_ms * 1e6 / SL_PAGE_TOKENS : 1};
     return sl_prompt_queue_open(&p->queue, &q, err);

@@ -83,10 +83,16 @@ static sl_status gqa_attend(sl_backend *be, const sl_swapin *swapin, const sl_co
 static sl_status gqa_attend_all(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call,
                                 const sl_selection *sel, sl_err *err)
 {
+    const sl_seq_tables seqs = sl_seq_tables_slice(call->seqs, sel->first, sel->count);
     sl_gqa_attn_params p = call->gqa.attn;
-    p.seqs = call->seqs;
+    const size_t first = (size_t)p.heads * (size_t)p.dim * (size_t)sel->first;
+    p.q += first;
+    p.out = (uint8_t *)p.out + first * sl_dtype_size(p.act);
+    p.seqs = &seqs;
+    p.tokens = sel->count;
     p.rows = layer->rows;
     p.k = sel->k;
+    p.prompt = sel->prompt;
     p.skip_factor = sel->skip_factor, p.skip_from = sel->skip_from, p.tiles = sel->tiles;
     return sl_be_run(be, SL_OP_GQA_ATTN, &p, err);
 }

@@ -15,7 +15,8 @@ typedef struct sl_selection {
     /* Of an algorithm whose action is SL_ACTION_KERNEL, see sl_gqa_attn_params; 0 otherwise. */
     float skip_factor;
     int32_t skip_from;
-    uint64_t *tiles; /* device [2] */
+    uint64_t *tiles;            /* device [2] */
+    sl_gqa_prompt_lists prompt; /* of attend_all: pages of tokens of prompts (sl_algo_desc.prompt_lists) */
 } sl_selection;
 
 typedef struct sl_adaptor {
@@ -37,9 +38,9 @@ typedef struct sl_adaptor {
     /* Attention of the selection's tokens over phys; their rows of the call's output are written. */
     sl_status (*attend)(sl_backend *be, const sl_swapin *swapin, const sl_coord_layer *layer,
                         const sl_attn_call *call, const sl_selection *sel, const int32_t *phys, sl_err *err);
-    /* Attention of all tokens of a call to everything before them, without lists: all sequences are resident. Of sel only
-     * k, the most blocks of a sequence, and the fields of SL_ACTION_KERNEL are read. The bits are those of attend with
-     * lists of everything. NULL: its kernel needs lists. */
+    /* Attention of the selection's tokens to everything before them, or to the pages of sel->prompt, without lists: their sequences
+     * are resident. Of sel the ids are not read, and k is the most blocks of a sequence. Without pages the bits are those of attend
+     * with lists of everything. NULL: its kernel needs lists. */
     sl_status (*attend_all)(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call,
                             const sl_selection *sel, sl_err *err);
 } sl_adaptor;

@@ -146,6 +146,9 @@ typedef struct sl_algo_call {
     int32_t k; /* most blocks of a list in this step: min(those of width, those of max_pos + 1) */
     int32_t sinks, recent,
         dense_below; /* gates in tokens, for the algorithm's selection op (sl_topk_params) */
+    /* Of prompt_lists: [2] in host memory, to which it adds the tiles of 64 tokens of its tokens and KV heads, and those that
+     * are left out; it may wait for the device. NULL: they are not counted. */
+    uint64_t *tiles;
 } sl_algo_call;
 
 /* The tables of tokens first .. first+count-1 alone; the arrays stay where they are. */
@@ -273,6 +276,16 @@ typedef struct sl_algo_desc {
      */
     sl_status (*retrieve)(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count, int32_t *ids,
                           sl_err *err);
+    /*
+     * For an algorithm that selects pages for the tokens of prompts, whose rows are on the device: the lists of tokens first ..
+     * first + count - 1 of the step, whole runs of resident sequences, valid until the next call (sl_gqa_prompt_lists; `of` begins with
+     * token `first`, and tokens after a prompt have none). Called instead of retrieve, in steps that have tokens of prompts. What a
+     * token reads may depend on the tokens of its prompt up to the end of its page: a step computes every page of 64 tokens
+     * that lies in the prompt as a whole, and one that would divide it is refused. With prompt, reads_all and needs_kv_heads. NULL:
+     * retrieve is for all tokens.
+     */
+    sl_status (*prompt_lists)(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count,
+                              sl_gqa_prompt_lists *out, sl_err *err);
 } sl_algo_desc;
 
 struct sl_algo {
@@ -314,6 +327,7 @@ extern const sl_algo_desc sl_algo_rocket_kv;
 extern const sl_algo_desc sl_algo_streaming_llm;
 extern const sl_algo_desc sl_algo_double_sparsity;
 extern const sl_algo_desc sl_algo_skip_softmax;
+extern const sl_algo_desc sl_algo_xattention;
 
 /* The registry: every algorithm of this build and of loaded plug-ins, NULL-terminated; and the same as names. */
 const sl_algo_desc *const *sl_algo_registry(void);

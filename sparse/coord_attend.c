@@ -63,6 +63,7 @@ static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32
         .lists = c->z.lists,
         .block_log2 = c->z.block_log2,
         .k = sl_blocks_for(most, c->z.block_log2),
+        .tiles = c->counted,
     };
     const sl_gates *g = &c->o.gates;
     a.dense_below = g->min_tokens < most ? g->min_tokens : most;
@@ -150,21 +151,15 @@ static int32_t slice_end(const sl_coord *c, int32_t first, int64_t fit, int32_t 
     return end;
 }
 
-/* Resolve, swap-in and attention, slice by slice. */
+/* Resolve, swap-in and attention of tokens first .. end - 1, slice by slice. */
 static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, bool kept,
-                               sl_err *err)
+                               int32_t first, int32_t end, sl_err *err)
 {
     sl_algo *algo = c->is_dense[call->layer] ? c->dense : c->algo;
     const sl_adaptor *adaptor = c->z.adaptor;
-    int32_t total = call->seqs->n_tokens;
-    if (!kept && reads_all(c, call, algo)) {
-        sl_selection sel = {.k = a->k};
-        set_skip(c, algo, a, &sel);
-        return adaptor->attend_all(c->be, &c->layers[call->layer], call, &sel, err);
-    }
     int64_t fit = c->z.slice / sl_coord_lists_at(a, 1);
-    for (int32_t first = 0; first < total;) {
-        int32_t n = slice_end(c, first, fit, total) - first;
+    while (first < end) {
+        int32_t n = slice_end(c, first, fit, end) - first;
         sl_selection sel = {.ids = c->slice_ids, .first = first, .count = n, .k = a->k};
         set_skip(c, algo, a, &sel);
         if (kept)
@@ -180,6 +175,41 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
         first += n;
     }
     return SL_OK;
+}
+
+/* A step with tokens of prompts whose lists are of pages: resident sequences attend over these, hierarchical ones, which have no tokens
+ * of prompts, over lists of tokens. Neighbours of one kind are attended together. */
+static sl_status attend_pages(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, sl_err *err)
+{
+    const bool resident = c->layers[call->layer].resident;
+    for (int32_t i = 0, next; i < c->n_runs; i = next) {
+        const sl_algo_run *from = &c->runs[i];
+        for (next = i + 1; next < c->n_runs && (resident || c->runs[next].hot == from->hot);)
+            next++;
+        const int32_t end = c->runs[next - 1].first + c->runs[next - 1].n;
+        sl_selection sel = {.first = from->first, .count = end - from->first, .k = a->k};
+        if (from->hot && !resident) {
+            SL_TRY(attend_slices(c, call, a, false, from->first, end, err));
+            continue;
+        }
+        SL_TRY(c->z.algo->prompt_lists(c->algo, a, sel.first, sel.count, &sel.prompt, err));
+        SL_TRY(c->z.adaptor->attend_all(c->be, &c->layers[call->layer], call, &sel, err));
+    }
+    return SL_OK;
+}
+
+/* Attention of all tokens of the call. */
+static sl_status attend_tokens(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, bool kept,
+                               sl_err *err)
+{
+    sl_algo *algo = c->is_dense[call->layer] ? c->dense : c->algo;
+    if (c->z.algo->prompt_lists && c->in_prompt && algo == c->algo)
+        return attend_pages(c, call, a, err);
+    if (kept || !reads_all(c, call, algo))
+        return attend_slices(c, call, a, kept, 0, call->seqs->n_tokens, err);
+    sl_selection sel = {.count = call->seqs->n_tokens, .k = a->k};
+    set_skip(c, algo, a, &sel);
+    return c->z.adaptor->attend_all(c->be, &c->layers[call->layer], call, &sel, err);
 }
 
 static sl_status check_call(const sl_coord *c, const sl_attn_call *call, sl_err *err)
@@ -204,7 +234,7 @@ static sl_status attend_whole(sl_coord *c, const sl_attn_call *call, const sl_al
         SL_TRY(c->z.algo->update(c->algo, a, err));
     SL_TRY(sl_coord_select_kept(c, call, a, 0, call->seqs->n_tokens, err));
     sl_algo_call all = c->is_dense[call->layer] ? algo_call(c, call, c->o.max_context) : *a;
-    return attend_slices(c, call, &all, kept, err);
+    return attend_tokens(c, call, &all, kept, err);
 }
 
 /* What a call leaves in the cache, without its attention. */

@@ -1,6 +1,19 @@
 /* A step begins and ends. See sparse.h. */
 #include "sparse/coordinator_impl.h"
 
+/* Pages of a prompt whose lists are of pages are computed as a whole: none has another list because a step computes a part of the page. */
+static sl_status check_pages(const sl_coord *c, const sl_algo_run *r, sl_err *err)
+{
+    enum { PAGE = SL_PAGE_TOKENS };
+    const int32_t whole = r->prompt / PAGE * PAGE, end = r->pos + r->n;
+    if (r->pos >= whole || (r->pos % PAGE == 0 && (end >= whole || end % PAGE == 0)))
+        return SL_OK;
+    return sl_fail(
+        err, SL_ERR_INVALID,
+        "sparse algorithm %s: a step of tokens %d to %d of a prompt of %d tokens divides a page of %d",
+        c->z.algo->name, r->pos, end - 1, r->prompt, PAGE);
+}
+
 /* The step's runs, and for an algorithm that selects at the end of prompts, which tokens are those of prompts. */
 static sl_status see_prompts(sl_coord *c, sl_err *err)
 {
@@ -31,6 +44,8 @@ static sl_status see_prompts(sl_coord *c, sl_err *err)
                 err, SL_ERR_UNSUPPORTED,
                 "sparse algorithm %s: sequence row %d is hierarchical before the end of its prompt",
                 c->z.algo->name, run->seq);
+        if (c->z.algo->prompt_lists)
+            SL_TRY(check_pages(c, &c->runs[i], err));
         c->in_prompt |= t->len < t->prompt;
         c->all_prompt &= t->len + run->n <= t->prompt;
     }

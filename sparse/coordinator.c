@@ -101,6 +101,8 @@ sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **
     if (!c)
         return sl_fail(err, SL_ERR_NO_MEMORY, "coordinator: out of memory");
     c->be = be, c->o = *opts, c->z = z;
+    if (z.algo->prompt_lists && (opts->count_tiles || sl_backend_caps(be) & SL_BE_UNIFIED))
+        c->counted = c->pages;
     c->index_plane = sl_cache_find(&z.dims.shape, SL_PLANE_INDEX);
     if (opts->draw)
         c->draw = *opts->draw, c->o.draw = &c->draw;
@@ -165,7 +167,7 @@ sl_status sl_coord_counters_peek(sl_coord *c, sl_coord_counters *layers, sl_err 
 
 sl_status sl_coord_tiles(sl_coord *c, uint64_t out[2], sl_err *err)
 {
-    out[0] = out[1] = 0;
+    out[0] = c->pages[0], out[1] = c->pages[1];
     if (!c->tiles)
         return SL_OK;
     SL_TRY(sl_be_copy(c->be, out, c->tiles, 2 * sizeof *out, err));

@@ -47,7 +47,9 @@ struct sl_coord {
     int32_t *no_slots;               /* device [max_seqs] of -1: the hot slots of a resident layer */
     const int32_t *last_ids;         /* of the last attend */
     int32_t last_k;
-    uint64_t *tiles; /* device [2], see sl_coord_tiles(); NULL: the algorithm leaves out none */
+    uint64_t *tiles; /* device [2], see sl_coord_tiles(); NULL: the kernel leaves out none */
+    /* The same of lists of pages of prompts, in host memory; counted points to it or is NULL. */
+    uint64_t pages[2], *counted;
     uint64_t attend_ns, swap_ns, device_bytes;
 };
 

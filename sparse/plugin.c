@@ -71,6 +71,10 @@ static sl_status check_functions(const sl_algo_desc *a, sl_err *err)
     for (size_t i = 0; i < SL_COUNT(required); i++)
         if (!required[i].there)
             return sl_fail(err, SL_ERR_INVALID, "algorithm %s has no %s", a->name, required[i].name);
+    if (a->prompt_lists && !(a->prompt && a->reads_all && a->needs_kv_heads))
+        return sl_fail(err, SL_ERR_INVALID,
+                       "algorithm %s has prompt_lists, which need prompt, reads_all and needs_kv_heads",
+                       a->name);
     return !a->prompt == !a->prompt_window
                ? SL_OK
                : sl_fail(err, SL_ERR_INVALID, "algorithm %s has only one of prompt and prompt_window",

@@ -18,7 +18,8 @@
     X(cluster_kv)                                                                                            \
     X(pq_cache)                                                                                              \
     X(rocket_kv)                                                                                             \
-    X(pooled)
+    X(pooled)                                                                                                \
+    X(xattention)
 #define DECLARE(name) extern const sl_algo_desc sl_algo_##name;
 #define ENTRY(name) &sl_algo_##name,
 #define NAME(name) #name,

@@ -110,6 +110,7 @@ typedef struct sl_coord_opts {
     int64_t workspace_bytes;   /* bound of the scores' memory; 0 = 64 MiB */
     const sl_coord_draw *draw; /* NULL, or copied */
     sl_coord_probe probe;      /* seen NULL: none */
+    bool count_tiles;          /* benchmarks: sl_coord_tiles() also where every step has to wait for it */
     bool poison; /* testing: rows become NaN when they are stale, and again before they are swapped in */
 } sl_coord_opts;
 
@@ -217,7 +218,8 @@ sl_status sl_coord_counters_get(sl_coord *c, sl_coord_counters *layers, int32_t 
 /* The layers' counters of a moment ago, for metrics: waits for nothing, and starts the reading that the next call finds. */
 sl_status sl_coord_counters_peek(sl_coord *c, sl_coord_counters *layers, sl_err *err);
 /* Sums since create, of an algorithm that leaves out tiles of attention: the tiles of queries to which that applies, and
- * those that were left out (waits for the device where there is such an algorithm). Both 0 for other algorithms. */
+ * those that were left out (waits for the device where there is such an algorithm). Both 0 for other algorithms. Those that lists of
+ * pages of prompts leave out are counted where device memory is host memory, and with count_tiles. */
 sl_status sl_coord_tiles(sl_coord *c, uint64_t out[2], sl_err *err);
 /*
  * Sums since create, in nanoseconds: in attend, fetching rows (swap), and the part of the latter during which nothing

@@ -24,10 +24,16 @@ static int32_t room(const step *s, const sl_prefill_turn *t, int32_t tokens, dou
     return ns > s->used_ns ? (int32_t)((ns - s->used_ns) / t->token_ns) : 0;
 }
 
-/* Gives a prompt all that it still needs, if it has room for that, or else whole pages, or a part of one page. */
+/* What a prompt gets: all that it still needs, if it has room for that, or else whole units or pages, or a part of one page. */
+static int32_t share_of(const step *s, const sl_prefill_turn *t, int32_t room)
+{
+    const int32_t whole = s->limit->unit > 0 ? s->limit->unit : room > PAGE ? PAGE : 1;
+    return t->left <= room ? t->left : room - room % whole;
+}
+
 static void give(step *s, sl_prefill_turn *t, int32_t room)
 {
-    t->take = t->left <= room ? t->left : room > PAGE ? room - room % PAGE : room;
+    t->take = share_of(s, t, room);
     s->used += t->take;
     s->used_ns += t->take * t->token_ns;
     s->ended += t->take == t->left;
@@ -63,6 +69,13 @@ static void count_passed(sl_prefill_turn *t, int32_t n)
     }
 }
 
+/* What a step computes of a prompt in any case, where it has room for `tokens` tokens. */
+static int32_t least(const step *s, int32_t tokens)
+{
+    const sl_prefill_limit *l = s->limit;
+    return smaller(l->min_tokens > l->unit ? l->min_tokens : l->unit, tokens);
+}
+
 /* The aged prompts, the oldest first, up to half a step. */
 static void give_aged(step *s, sl_prefill_turn *t, int32_t n)
 {
@@ -72,7 +85,7 @@ static void give_aged(step *s, sl_prefill_turn *t, int32_t n)
         if (t[i].passed < (l->aged_tokens ? l->aged_tokens : (int64_t)SL_PREFILL_PASSED_CHUNKS * l->tokens))
             continue;
         int32_t fits = room(s, &t[i], half, l->ns / 2);
-        give(s, &t[i], s->used ? fits : larger(fits, smaller(l->min_tokens, half)));
+        give(s, &t[i], s->used ? fits : larger(fits, least(s, half)));
     }
 }
 
@@ -85,8 +98,8 @@ static void give_shortest(step *s, sl_prefill_turn *t, int32_t n)
     for (sl_prefill_turn *x; s->used < l->tokens && (x = shortest(t, n)); first = false) {
         int32_t fits = room(s, x, l->tokens, ns);
         if (first)
-            fits = larger(fits, smaller(l->min_tokens, l->tokens - s->used));
-        if (fits < 1 || (x->left > fits && s->ended))
+            fits = larger(fits, least(s, l->tokens - s->used));
+        if (share_of(s, x, fits) < 1 || (x->left > fits && s->ended))
             break;
         give(s, x, fits);
     }

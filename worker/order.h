@@ -48,7 +48,9 @@ typedef struct sl_prefill_limit {
     int32_t tokens;     /* > 0 */
     double ns;          /* time; 0: no limit */
     int32_t min_tokens; /* 1..tokens: what a step computes of a prompt even if it takes longer than ns */
-    bool defer_aged;    /* the aged prompts get no half of this step */
+    int32_t
+        unit; /* 0, or a prompt that does not end in the step gets a multiple of this number of tokens; at most `tokens` */
+    bool defer_aged; /* the aged prompts get no half of this step */
     int32_t
         aged_tokens; /* of younger ones after which a prompt is aged; 0: SL_PREFILL_PASSED_CHUNKS times `tokens` */
 } sl_prefill_limit;
@@ -61,7 +63,8 @@ void sl_prefill_bound_next(sl_prefill_bound *b, bool short_prompt, sl_prefill_li
 
 /*
  * t[0..n) in order of arrival. Distributes at most `limit` of tokens and time; a prompt that does not end in the step
- * gets whole pages, or less than a page. Returns the number of tokens of the step, which is > 0 if n > 0.
+ * gets whole pages, or less than a page; with `unit` whole units, one even if min_tokens are fewer. Returns the number of tokens of the
+ * step, which is > 0 if n > 0.
  */
 int32_t sl_prefill_order(sl_prefill_turn *t, int32_t n, const sl_prefill_limit *limit);
 

@@ -7,6 +7,12 @@
 
 sl_status sl_prompt_queue_open(sl_prompt_queue *q, const sl_prompt_queue_opts *o, sl_err *err)
 {
+    if (o->unit > o->chunk_tokens)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "prefill.chunk_tokens %d: the sparse algorithm computes prompts by %d tokens, and a step "
+            "must hold as many",
+            o->chunk_tokens, o->unit);
     *q = (sl_prompt_queue){.o = *o,
                            .bound = {.ns = o->max_step_ns, .short_ns = o->short_step_ns},
                            .chunk = {.most = o->chunk_tokens, .automatic = o->automatic}};
@@ -75,7 +81,8 @@ int32_t sl_prompt_queue_share(sl_prompt_queue *q, double max_ns)
     }
     if (!n)
         return 0;
-    sl_prefill_limit limit = {.min_tokens = q->o.min_step_tokens > 0 ? q->o.min_step_tokens : 1};
+    sl_prefill_limit limit = {.min_tokens = q->o.min_step_tokens > 0 ? q->o.min_step_tokens : 1,
+                              .unit = q->o.unit};
     if (q->o.automatic)
         limit.aged_tokens = SL_PREFILL_PASSED_CHUNKS * SL_CHUNK_USUAL;
     sl_prefill_bound_next(&q->bound, short_prompt, &limit);

@@ -37,6 +37,7 @@ typedef struct sl_prompt_queue_opts {
     int32_t max_prompts;               /* places, > 0 */
     double max_step_ns, short_step_ns; /* 0: no bound */
     int32_t min_step_tokens;           /* as in sl_prefill_limit; at least 1 is taken */
+    int32_t unit;                      /* as in sl_prefill_limit */
     int32_t max_context;
     double guess_ns; /* of a token until one was measured, > 0 */
 } sl_prompt_queue_opts;
@@ -53,7 +54,7 @@ typedef struct sl_prompt_queue {
     sl_pace_rate rate;
 } sl_prompt_queue;
 
-/* SL_ERR_NO_MEMORY. */
+/* SL_ERR_NO_MEMORY; SL_ERR_INVALID: a unit is more than chunk_tokens. */
 sl_status sl_prompt_queue_open(sl_prompt_queue *q, const sl_prompt_queue_opts *o, sl_err *err);
 void sl_prompt_queue_close(sl_prompt_queue *q);
 

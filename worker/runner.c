@@ -174,6 +174,7 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .open = e_open,
                        .prompt = e_prompt,
                        .prompt_window = sl_engine_prompt_window(e),
+                       .prompt_unit = sl_engine_prompt_unit(e),
                        .add_pages = e_add_pages,
                        .load = e_load,
                        .spill = e_spill,

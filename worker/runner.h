@@ -18,6 +18,7 @@ typedef struct sl_runner {
     /* Between open and the first step; NULL: not needed. */
     sl_status (*prompt)(void *impl, void *seq, int32_t tokens, sl_err *err);
     int32_t prompt_window; /* sl_engine_prompt_window() */
+    int32_t prompt_unit;   /* sl_engine_prompt_unit(); 0: 1 */
     sl_status (*add_pages)(void *impl, void *seq, const int32_t *pages, int32_t n_pages, sl_err *err);
     /* NULL: sequences are opened when all their cached pages are there. */
     sl_status (*load)(void *impl, void *seq, int32_t n_cached, sl_err *err);

@@ -32,6 +32,7 @@ sl_status sl_prompts_open(sl_run *r, sl_err *err)
                               .max_step_ns = o->max_step_ms * 1e6,
                               .short_step_ns = o->short_step_ms * 1e6,
                               .min_step_tokens = o->min_step_tokens,
+                              .unit = r->runner->prompt_unit,
                               .max_context = r->runner->max_context,
                               .guess_ns = FIRST_GUESS_NS};
     if (!o->chunk_tokens)

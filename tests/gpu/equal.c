@@ -7,7 +7,7 @@
  *         [--context N]
  *
  * --kind: model and algorithm, of the table in equal_kinds.h: dsa (the default, DeepSeek-V3.2's dimensions), quest,
- * "quest int8", "quest shared", double_sparsity, snapkv, rocket_kv, streaming_llm, dense, skip_softmax, cluster_kv, pq_cache (dimensions of Llama 3.1 8B and
+ * "quest int8", "quest shared", double_sparsity, snapkv, rocket_kv, streaming_llm, dense, skip_softmax, xattention, cluster_kv, pq_cache (dimensions of Llama 3.1 8B and
  * Qwen3 8B);
  * "gqa": all of these except dsa, one after another.
  *

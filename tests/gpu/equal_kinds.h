@@ -40,6 +40,7 @@ static const kind kinds[] = {
     {"streaming_llm", "streaming_llm", "llama3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_LAYER_FIRST, 512, 1000, 4000, false, false},
     {"dense", "dense", "llama3_8b", "tiny_llama", SL_ROW_GQA_FP8, SL_LAYOUT_PAGE_FIRST, 0, 1000, 4000, false, false},
     {"skip_softmax", "skip_softmax", "qwen3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_LAYER_FIRST, 0, 1000, 4000, false, false},
+    {"xattention", "xattention", "llama3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_PAGE_FIRST, 0, 1000, 4000, false, false},
     {"cluster_kv", "cluster_kv", "llama3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_PAGE_HEAD, 512, 1000, 4000, false, false},
     {"pq_cache", "pq_cache", "qwen3_8b", "tiny_llama", SL_ROW_GQA_FP8, SL_LAYOUT_LAYER_FIRST, 512, 1000, 4000, false, false},
 };
@@ -94,6 +95,8 @@ static inline sl_select_options select_of(const kind *k, const sl_algo_desc *a, 
         p.top_channels = tiny ? 8 : 96;
     if (strcmp(k->algorithm, "skip_softmax") == 0)
         p.skip_factor = tiny ? 100 : 1000;
+    if (strcmp(k->algorithm, "xattention") == 0)
+        p.list_mass = 0.5f;
     if (strcmp(k->algorithm, "cluster_kv") == 0)
         p.cluster_tokens = tiny ? 4 : 32, p.cluster_window = window_of(k, tiny), p.window_nlist = 3,
         p.niter = 5;

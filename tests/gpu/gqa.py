@@ -40,10 +40,12 @@ STRATEGIES = [
     ("snapkv", "gqa_bf16", ["--prompt-budget", "48", "--window-size", "8", "--output-tokens", "16", "--hot-rows", "64"]),
     ("rocket_kv", "gqa_fp8", ["--prompt-budget", "64", "--window-size", "8", "--topk", "12", "--hot-rows", "48"]),
     ("skip_softmax", "gqa_bf16", ["--threshold-scale-factor", "20"]),
+    ("xattention", "gqa_bf16", ["--list-mass", "0.5"]),
+    ("xattention", "gqa_fp8", ["--list-mass", "0.3"]),
 ]
 
 KINDS = ["quest", "quest shared", "double_sparsity", "snapkv", "rocket_kv", "cluster_kv", "pq_cache", "streaming_llm", "dense",
-         "skip_softmax"]
+         "skip_softmax", "xattention"]
 
 
 def first_difference(got, want):
@@ -102,6 +104,7 @@ def facts(sluice, channels):
                   ["--algorithm", "quest", "--token-budget", "96"],
                   ["--algorithm", "double_sparsity", "--channel-config-path", str(out), "--token-budget", "96"],
                   ["--algorithm", "skip_softmax", "--threshold-scale-factor", "10"],
+                  ["--algorithm", "xattention", "--list-mass", "0.7"],
                   ["--algorithm", "snapkv", "--prompt-budget", "192", "--kernel-size", "7", "--pooling", "maxpool"],
                   ["--algorithm", "rocket_kv", "--prompt-budget", "192", "--kernel-size", "7"],
                   ["--algorithm", "streaming_llm", "--recent", "512"]):

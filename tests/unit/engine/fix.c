@@ -187,7 +187,15 @@ void fix_prompt_open(fix *f, fix_run *r, sl_residency residency, int32_t n_cache
 {
     sl_err err = {0};
     fix_seq_open(f, r, residency, n_cached, n_tokens);
+    r->prompt = prompt;
     ck_assert_msg(sl_engine_seq_prompt(f->engine, r->seq, prompt, &err) == SL_OK, "%s", err.text);
+}
+
+/* The end of a step that would end at `end`: no page that lies in the prompt is divided. */
+static int32_t whole_pages(const fix *f, const fix_run *r, int32_t end)
+{
+    const int32_t unit = sl_engine_prompt_unit(f->engine), whole = r->prompt - r->prompt % unit;
+    return end < whole ? (end + unit - 1) / unit * unit : end;
 }
 
 const float *fix_feed(fix *f, fix_run *r, fix_text *t, int32_t to, int32_t chunk)
@@ -195,7 +203,7 @@ const float *fix_feed(fix *f, fix_run *r, fix_text *t, int32_t to, int32_t chunk
     const float *logits = NULL;
     sl_err err = {0};
     for (int32_t at = sl_engine_seq_len(r->seq); at < to;) {
-        int32_t n = to - at < chunk ? to - at : chunk;
+        int32_t n = whole_pages(f, r, to - at < chunk ? to : at + chunk) - at;
         sl_step_item it = {.seq = r->seq, .tokens = t->ids + at, .n_tokens = n, .want_logits = true};
         fix_grow(f, r, at + n);
         if (sl_engine_step(f->engine, &it, 1, NULL, &err) != SL_OK)

@@ -70,6 +70,7 @@ typedef struct fix_text {
 typedef struct fix_run {
     sl_seq *seq;
     int32_t pages[FIX_MAX_LEN / SL_PAGE_TOKENS], n_pages;
+    int32_t prompt; /* tokens of its prompt, 0: not said */
 } fix_run;
 
 void fix_open(fix *f, const fix_opts *o);
@@ -87,7 +88,7 @@ void fix_prompt(const fix *f, fix_text *t, int32_t n, uint64_t seed);
 sl_key fix_hash(const fix *f, const float *logits);
 int32_t fix_argmax(const fix *f, const float *logits);
 /* Feeds t->ids[len..to) in chunks and records the last logits; the sequence must hold `len` tokens. Returns
- * them. */
+ * them. Chunks that an algorithm refuses (sl_engine_prompt_unit()) are made longer. */
 const float *fix_feed(fix *f, fix_run *r, fix_text *t, int32_t to, int32_t chunk);
 /* Greedy decode until t has `to` tokens, recording every hash. The sequence must lack at least t's last
  * token. */

@@ -17,5 +17,6 @@ Suite *rocket_kv_suite(void);
 Suite *cluster_kv_suite(void);
 Suite *pq_cache_suite(void);
 Suite *budgets_suite(void);
+Suite *xattention_suite(void);
 
 #endif

@@ -55,6 +55,7 @@ static const struct {
      .select = {.token_budget = 64, .n_subvec = 2, .n_subbits = 4, .niter = 8, .recent_ratio = 0.5f},
      .gates = {.sink_tokens = 4}, .hot_rows = 64},
     {"skip_softmax", .heads = true, .select = {.skip_factor = 100}, .hot_rows = CONTEXT},
+    {"xattention", .heads = true, .select = {.list_mass = 0.3f}, .hot_rows = CONTEXT},
 };
 
 enum { MODELS = SL_COUNT(models), ALGORITHMS = SL_COUNT(algorithms) };

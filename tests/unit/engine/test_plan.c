@@ -299,7 +299,7 @@ END_TEST
 /* A hot buffer cannot hold 128K rows. Algorithms that read everything are then planned as what they are: resident. */
 START_TEST(lists_longer_than_a_hot_buffer_are_resident)
 {
-    static const sl_algo_desc *const all[] = {&sl_algo_dense, &sl_algo_skip_softmax};
+    static const sl_algo_desc *const all[] = {&sl_algo_dense, &sl_algo_skip_softmax, &sl_algo_xattention};
     fixture f;
     sl_plan_in in;
     sl_plan p;

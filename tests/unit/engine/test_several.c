@@ -50,6 +50,9 @@ static const kind kinds[] = {
      24,
      1},
     {{GQA("qwen3-norms", FP8, SL_BF16, "skip_softmax"), .select = {.skip_factor = 10}}, CONTEXT, 1},
+    {{GQA("llama-odd", BF16, SL_BF16, "xattention"), .select = {.list_mass = 0.3f}, .graphs = SL_GRAPHS_PAD},
+     CONTEXT,
+     1},
     {{GQA("llama-odd", F32, SL_F32, "quest"), .select = {.token_budget = 48, .block_tokens = 16}}, 48, 16},
     {{GQA("qwen3-norms", BF16, SL_BF16, "quest"),
       .select = {.token_budget = 32, .block_tokens = 8, .bounds_typed = true, .bounds = SL_I8},
@@ -144,7 +147,8 @@ static uint32_t crc_of(const stream *s, int32_t page, int32_t layer)
 /* The stream's text in steps of one token. */
 static void make_text(stream *s, int i)
 {
-    *s = (stream){.prompt = 70 + 17 * i};
+    /* pages that can leave others out, for algorithms whose prompts have lists of pages */
+    *s = (stream){.prompt = 70 + 17 * i + (f.eo.algorithm->prompt_lists ? 2 * SL_PAGE_TOKENS : 0)};
     fix_prompt(&f, &s->want, s->prompt, 900 + (uint64_t)i);
     fix_prompt_open(&f, &s->run, SL_RESIDENT, 0, LENGTH, s->prompt);
     fix_feed(&f, &s->run, &s->want, s->prompt - 1, f.o.max_tokens);
@@ -209,6 +213,13 @@ typedef struct turn {
     int32_t from;
 } turn;
 
+/* n tokens from len on, or more, so that no page that lies in the prompt is divided where the algorithm refuses that. */
+static int32_t whole_pages(int32_t prompt, int32_t len, int32_t n)
+{
+    const int32_t unit = sl_engine_prompt_unit(f.engine), whole = prompt - prompt % unit;
+    return len + n < whole ? (len + n + unit - 1) / unit * unit - len : n;
+}
+
 /* Tokens of the text, and after them drafts that are wrong. */
 static void choose_tokens(turn *t, stream *s)
 {
@@ -217,7 +228,7 @@ static void choose_tokens(turn *t, stream *s)
     if (selects_prompts() && rest > 0 && rest < most)
         most = rest;
     *t = (turn){.s = s, .from = len, .n = 1 + (int32_t)roll((uint64_t)most)};
-    t->n = t->n < left ? t->n : left;
+    t->n = whole_pages(s->prompt, len, t->n < left ? t->n : left);
     const bool drafts = roll(4) != 0 && (!selects_prompts() || rest <= 0);
     t->right = drafts ? (int32_t)roll((uint64_t)t->n + 1) : t->n;
     if (has_states() && t->right < t->n - MOST) /* further back they are not kept */

@@ -49,7 +49,9 @@ static sl_status answer(void *ctx, const sl_eval_question *q, sl_eval_answer *ou
                                      .middle_kept = 0.25,
                                      .steps = 4,
                                      .row_bytes = 4096,
-                                     .meta_bytes = 8};
+                                     .meta_bytes = 8,
+                                     .tiles = 8,
+                                     .tiles_skipped = 2};
     f->stop = ++f->asked == f->stop_at;
     return SL_OK;
 }
@@ -159,12 +161,12 @@ START_TEST(writes_csv)
     const char *first = strsep(&rest, "\n");
     ck_assert_str_eq(
         first, "task,length,prompt_tokens,algorithm,budget,documents,right,accuracy,dense_accuracy,mass,"
-               "middle_mass,row_bytes,meta_bytes,low,high,tokens,kl,perplexity");
-    ck_assert_str_eq(strsep(&rest, "\n"), "needle,256,200,dense,,3,3,1.0000,1.0000,,,,,0.4385,1.0000,,,");
+               "middle_mass,row_bytes,meta_bytes,low,high,tokens,kl,perplexity,tiles");
+    ck_assert_str_eq(strsep(&rest, "\n"), "needle,256,200,dense,,3,3,1.0000,1.0000,,,,,0.4385,1.0000,,,,");
     (void)strsep(&rest, "\n");
     ck_assert_str_eq(
         strsep(&rest, "\n"),
-        "needle,256,200,\"a,<b>&\"\"c\"\"\",64,3,0,0.0000,1.0000,0.5000,0.2500,1024,2,0.0000,0.5615,,,");
+        "needle,256,200,\"a,<b>&\"\"c\"\"\",64,3,0,0.0000,1.0000,0.5000,0.2500,1024,2,0.0000,0.5615,,,,0.7500");
     free(csv);
     sl_eval_result_free(&r);
 }

@@ -293,6 +293,40 @@ START_TEST(a_small_share_is_corrected_little)
 }
 END_TEST
 
+/* Random prompts and limits: a prompt that does not end gets whole units, a step computes something, and bounds hold but for the first
+ * unit. */
+START_TEST(units_are_never_divided)
+{
+    uint64_t seed = 11 + (uint64_t)_i;
+    for (int round = 0; round < 2000; round++) {
+        sl_prefill_turn t[6];
+        int32_t sum = 0;
+        const int32_t n = 1 + round % 6;
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const sl_prefill_limit l = {.tokens = PAGE + (int32_t)(seed >> 40) % 700,
+                                    .ns = seed >> 33 & 1 ? 1e6 * (double)(seed >> 50 & 255) : 0,
+                                    .min_tokens = 1 + (int32_t)(seed >> 35 & 15),
+                                    .unit = PAGE,
+                                    .defer_aged = seed >> 34 & 1};
+        for (int32_t i = 0; i < n; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            t[i] = (sl_prefill_turn){.left = 1 + (int32_t)(seed >> 45) % 2000,
+                                     .token_ns = seed >> 60 & 1 ? 1e5 : 0,
+                                     .passed = seed >> 61 & 1 ? 1 << 20 : 0};
+        }
+        const int32_t all = sl_prefill_order(t, n, &l);
+        ck_assert_int_gt(all, 0);
+        ck_assert_int_le(all, l.tokens);
+        for (int32_t i = 0; i < n; i++) {
+            ck_assert_msg(t[i].take == t[i].left || t[i].take % PAGE == 0, "round %d: %d of %d", round,
+                          t[i].take, t[i].left);
+            sum += t[i].take;
+        }
+        ck_assert_int_eq(sum, all);
+    }
+}
+END_TEST
+
 START_TEST(the_rate_follows_the_last_steps)
 {
     sl_pace_rate r = {0};
@@ -363,6 +397,7 @@ int main(void)
     tcase_add_test(c, steps_are_short_while_short_prompts_arrive);
     tcase_add_test(c, a_short_prompt_defers_the_aged);
     tcase_add_test(c, a_small_share_is_corrected_little);
+    add_variants(c, units_are_never_divided, 2);
     tcase_add_test(c, the_rate_follows_the_last_steps);
     tcase_add_test(c, an_unknown_context_is_estimated_with_care);
     tcase_add_test(c, one_pause_does_not_count_for_long);
