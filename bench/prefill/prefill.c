@@ -268,26 +268,38 @@ static sl_status run_rank(const void *opts, int32_t rank, sl_local *l, sl_comm *
     return st;
 }
 
-static bool parse_lists(sl_bench_prefill_opts *o, const char *chunks, const char *contexts, const char *rows)
+/* The lists as flags give them, or NULL. */
+typedef struct lists {
+    const char *chunks, *contexts, *rows, *ttft;
+} lists;
+
+static bool parse_lists(sl_bench_prefill_opts *o, const lists *l)
 {
     static const char cmd[] = "bench prefill";
+    const char *chunks = l->chunks ? l->chunks
+                         : l->ttft ? "2048"
+                                   : "512,1024,2048,4096",
+               *rows = l->rows   ? l->rows
+                       : l->ttft ? "gqa_bf16"
+                                 : "mla_fp8";
     return sl_bench_list_flag(cmd, "chunks", chunks, NULL, 2, &o->chunks) &&
-           sl_bench_list_flag(cmd, "contexts", contexts, NULL, 0, &o->contexts) &&
-           sl_bench_list_flag(cmd, "rows", rows, sl_row_format_names(), 0, &o->rows);
+           sl_bench_list_flag(cmd, "contexts", l->contexts, NULL, 0, &o->contexts) &&
+           sl_bench_list_flag(cmd, "rows", rows, sl_row_format_names(), 0, &o->rows) &&
+           (!l->ttft || sl_bench_list_flag(cmd, "ttft", l->ttft, NULL, 1, &o->ttft));
 }
 
 int sl_bench_prefill_main(int argc, char **argv)
 {
     sweep s = {
-        .b.o = {.backend = "cuda", .model = sl_synthetic_name(0), .ranks = 8, .repeats = 3, .threads = 8}};
+        .b.o = {.backend = "cuda", .algorithms = "xattention", .ranks = 8, .repeats = 3, .threads = 8}};
     sl_bench_prefill_opts *o = &s.b.o;
-    const char *chunks = "512,1024,2048,4096", *contexts = "0,4096,16384,65536", *rows = "mla_fp8";
+    lists l = {.contexts = "0,4096,16384,65536"};
     const sl_arg args[] = {
         {"backend", SL_ARG_TEXT, &o->backend, "NAME", "Compute backend: cuda, the default, or cpu.", 0, 0,
          NULL},
         {"model", SL_ARG_TEXT, &o->model, "NAME",
-         "Model whose dimensions are used: deepseek_v32, the default, or tiny, which is for tests.", 0, 0,
-         NULL},
+         "Model whose dimensions are used: deepseek_v32, the default, or tiny, which is for tests. With --ttft: llama3_8b, the default, qwen3_8b or tiny_llama.",
+         0, 0, NULL},
         {"layers", SL_ARG_INT, &o->layers, "N",
          "Run only the first N layers. Default: the dense layers and two expert layers.", 1, SL_MAX_LAYERS,
          NULL},
@@ -298,12 +310,19 @@ int sl_bench_prefill_main(int argc, char **argv)
          2, SL_COMM_RANKS_MAX, NULL},
         {"experts", SL_ARG_INT, &o->experts, "N",
          "Number of routed experts of a layer, of all ranks together. Default: the model's.", 1, 1024, NULL},
-        {"chunks", SL_ARG_TEXT, &chunks, "LIST", "Chunk sizes in tokens. Default 512,1024,2048,4096.", 0, 0,
-         NULL},
-        {"contexts", SL_ARG_TEXT, &contexts, "LIST",
-         "Numbers of context tokens before the chunk. Default 0,4096,16384,65536.", 0, 0, NULL},
-        {"rows", SL_ARG_TEXT, &rows, "LIST", "Row formats, for instance mla_fp8,mla_bf16. Default mla_fp8.",
+        {"ttft", SL_ARG_TEXT, &l.ttft, "LIST",
+         "Instead: the time of whole prompts of these numbers of tokens to the logits of the last one, with all layers, with dense attention and with the algorithms, and the ratio.",
          0, 0, NULL},
+        {"algorithms", SL_ARG_TEXT, &o->algorithms, "LIST",
+         "With --ttft: sparse algorithms, each with keys of sparse_attention as NAME:KEY=VALUE:KEY=VALUE. Default xattention.",
+         0, 0, NULL},
+        {"chunks", SL_ARG_TEXT, &l.chunks, "LIST",
+         "Chunk sizes in tokens. Default 512,1024,2048,4096, with --ttft 2048.", 0, 0, NULL},
+        {"contexts", SL_ARG_TEXT, &l.contexts, "LIST",
+         "Numbers of context tokens before the chunk. Default 0,4096,16384,65536.", 0, 0, NULL},
+        {"rows", SL_ARG_TEXT, &l.rows, "LIST",
+         "Row formats, for instance mla_fp8,mla_bf16. Default mla_fp8; with --ttft one, gqa_bf16.", 0, 0,
+         NULL},
         {"repeats", SL_ARG_INT, &o->repeats, "N", "Number of timed steps. Default 3.", 1, 1000, NULL},
         {"equal", SL_ARG_INT, &o->equal, "N",
          "Also compute a prompt of N tokens in chunks of each size and check that the logits are equal bit by bit.",
@@ -318,8 +337,10 @@ int sl_bench_prefill_main(int argc, char **argv)
     int exit_code;
     if (!sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, &exit_code))
         return exit_code;
-    if (!parse_lists(o, chunks, contexts, rows))
+    if (!parse_lists(o, &l))
         return SL_EXIT_USAGE;
+    if (!o->model)
+        o->model = l.ttft ? "llama3_8b" : sl_synthetic_name(0);
     if (o->group > 1) {
         sl_bench_ranks ranks = {.name = "bench prefill",
                                 .backend = o->backend,
@@ -332,6 +353,6 @@ int sl_bench_prefill_main(int argc, char **argv)
     s.b.report = on_result, s.b.report_ctx = &s;
     if (!sl_bench_csv_open("bench prefill", o->csv, &s.csv))
         return SL_EXIT_FAILED;
-    sl_status st = run_all(&s);
+    sl_status st = l.ttft ? sl_bench_prefill_ttft(&s.b, s.csv) : run_all(&s);
     return sl_bench_csv_end("bench prefill", o->csv, s.csv, st, &s.b.err);
 }

@@ -8,7 +8,9 @@
  * together either way, and a step in the group is compared with that of the slowest rank, because a group is never faster.
  * The experts of a token are drawn either way, so that an expert gets as many tokens.
  *
- * prefill.c reads the flags, runs the sweep and prints; run.c measures one point.
+ * With --ttft it computes whole prompts of a model with KV heads instead, with dense attention and with other algorithms.
+ *
+ * prefill.c reads the flags, runs the sweep and prints; run.c measures one point; ttft.c is --ttft.
  */
 #ifndef SL_BENCH_PREFILL_PREFILL_H
 #define SL_BENCH_PREFILL_PREFILL_H
@@ -32,10 +34,12 @@ extern const char *const sl_bench_part_names[];
 
 typedef struct sl_bench_prefill_opts {
     const char *backend, *model, *csv;
+    const char *algorithms; /* of --ttft, next to dense */
     int32_t layers, ranks, group, experts, repeats, threads;
     int32_t equal; /* tokens of the prompt of --equal; 0: none */
     bool ops;
     sl_bench_list chunks, contexts, rows; /* rows: sl_row_format */
+    sl_bench_list ttft;                   /* tokens of prompts */
 } sl_bench_prefill_opts;
 
 /* One op, of one shape, in one kind of layer. */
@@ -75,5 +79,8 @@ typedef struct sl_bench_prefill {
 
 /* Measures all chunk sizes and contexts with one row format; reports each result when it is complete. */
 sl_status sl_bench_prefill_rows(sl_bench_prefill *b, sl_row_format rows);
+
+/* Whole prompts, with every algorithm; prints, and writes rows to csv unless it is NULL. */
+sl_status sl_bench_prefill_ttft(sl_bench_prefill *b, FILE *csv);
 
 #endif

@@ -20,6 +20,15 @@ START_TEST(messages)
     fails("bench decode --backend cpu --model tiny_llama --draft 1", 1, "no MTP layer");
     fails("bench decode --backend cpu --model tiny --group 2 --draft 1", 1, "do not draft");
     fails("bench prefill --chunks 1", 2, "bench prefill: --chunks 1 is not a list");
+    fails("bench prefill --ttft 0", 2, "bench prefill: --ttft 0 is not a list");
+    fails("bench prefill --ttft 100 --backend cpu --model tiny", 1, "tiny has no KV heads");
+    fails("bench prefill --ttft 200000 --backend cpu --model tiny_llama", 1,
+          "exceed the model's context of 131072");
+    fails("bench prefill --ttft 100 --backend cpu --model tiny_llama --algorithms quest,xatention", 1,
+          "xatention");
+    fails("bench prefill --ttft 100 --backend cpu --model tiny_llama --algorithms xattention:list_mass=2", 1,
+          "list_mass");
+    fails("bench prefill --ttft 100 --chunks 63 --backend cpu --model tiny_llama", 1, "prompts by 64 tokens");
     fails("bench prefill --contexts ,", 2,
           "bench prefill: --contexts , is not a list of at most 8 whole numbers from 0");
 }
@@ -51,6 +60,26 @@ START_TEST(drafts_of_decode)
         ck_assert_msg(got >= runs[i].least && got <= runs[i].most, "%s: %g tokens a step", runs[i].flags,
                       got);
     }
+}
+END_TEST
+
+/* Whole prompts: dense and two shares of the attention, of which one is everything. */
+START_TEST(ttft_of_prefill)
+{
+    ck_assert_int_eq(
+        run("bench prefill --backend cpu --model tiny_llama --layers 2 --ttft 500 --chunks 200 --repeats 1 "
+            "--threads 1 --ops --algorithms xattention:list_mass=0.3,xattention:list_mass=1",
+            false),
+        0);
+    static const char *const says[] = {"chunks of   200  dense ", "tiles read 100.00 %  1.0000 of dense\n",
+                                       "xattention:list_mass=1 ", "logits of dense, bit by bit\n",
+                                       "prompt_scores "};
+    for (size_t i = 0; i < SL_COUNT(says); i++)
+        ck_assert_msg(strstr(output, says[i]) != NULL, "no \"%s\" in\n%s", says[i], output);
+    const char *at = strstr(output, "xattention:list_mass=0.3 ");
+    ck_assert_ptr_nonnull(at);
+    const double read = strtod(strstr(at, "tiles read") + strlen("tiles read"), NULL);
+    ck_assert(read > 20 && read < 90);
 }
 END_TEST
 
@@ -262,6 +291,7 @@ int main(int argc, char **argv)
     tcase_set_timeout(c, 120);
     tcase_add_test(c, messages);
     tcase_add_test(c, drafts_of_decode);
+    tcase_add_test(c, ttft_of_prefill);
     tcase_add_test(c, decode_of_kv_heads);
     tcase_add_test(c, decode_of_models_that_choose);
 #if !defined __SANITIZE_ADDRESS__ &&                                                                         \
