@@ -33,6 +33,7 @@ static harness h;
 
 static uint64_t looks;        /* of the pool's threads; atomic */
 static uint64_t stop_at_look; /* 0: never */
+static bool held;             /* a job stays at its look until it is stopped, or this is over; atomic */
 static pthread_t loop_thread;
 
 sl_status __real_sl_guard_check(const sl_guard *g, sl_err *err);
@@ -42,22 +43,33 @@ sl_status __wrap_sl_guard_check(const sl_guard *g, sl_err *err)
     if (g && !pthread_equal(pthread_self(), loop_thread) &&
         __atomic_add_fetch(&looks, 1, __ATOMIC_RELAXED) == stop_at_look)
         sl_guard_stop((sl_guard *)g);
+    while (g && !pthread_equal(pthread_self(), loop_thread) && __atomic_load_n(&held, __ATOMIC_RELAXED) &&
+           !__real_sl_guard_check(g, err))
+        usleep(1000);
     return __real_sl_guard_check(g, err);
 }
 
 /* ---- clients ---- */
 
-static int connect_to(const sl_front_class *c)
+/* host: the last number of the address of loopback that calls. */
+static int connect_from(const sl_front_class *c, int host)
 {
     struct sockaddr_in a = {.sin_family = AF_INET};
+    const struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr = {htonl(0x7f000000u + (unsigned)host)}};
     for (size_t i = 0; i < SL_FRONTS; i++) {
         if (h.r->fronts[i] && h.r->fronts[i]->c == c)
             a.sin_port = htons((uint16_t)c->port(h.r->fronts[i]));
     }
     inet_pton(AF_INET, "127.0.0.1", &a.sin_addr);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert(fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    ck_assert(fd >= 0 && bind(fd, (const struct sockaddr *)&own, sizeof own) == 0);
+    ck_assert(connect(fd, (struct sockaddr *)&a, sizeof a) == 0);
     return fd;
+}
+
+static int connect_to(const sl_front_class *c)
+{
+    return connect_from(c, 1);
 }
 
 static uint64_t ran(sl_pool_job_id k)
@@ -349,7 +361,7 @@ _Static_assert(SL_COUNT(makers) == SL_POOL_JOB_KINDS, "a kind of job without inp
 
 /* ---- measuring ---- */
 
-static void open_router(void)
+static void prepare_router(void)
 {
     loop_thread = pthread_self();
     h_init(&h);
@@ -363,6 +375,11 @@ static void open_router(void)
     h.mo.total_pages = 1 << 20;
     h.mo.prefill_us = h.mo.reserve_us = h.mo.step_us = 0;
     h.mo.eos = -1;
+}
+
+static void open_router(void)
+{
+    prepare_router();
     h_open_cluster(&h, 1, 1);
 }
 
@@ -448,6 +465,120 @@ START_TEST(a_stop_ends_the_job)
 }
 END_TEST
 
+/* ---- lanes and ends: jobs that stay at a look until something stops them ---- */
+
+enum { HELD_MAX = 8, SHORT = 16 << 10, LONG = 128 << 10 };
+
+static int held_fd[HELD_MAX];
+static int n_held;
+
+static const sl_pool *pool(void)
+{
+    return &sl_router_shared(h.r)->pool;
+}
+
+static void open_held(uint32_t request_timeout_ms)
+{
+    n_held = 0;
+    prepare_router();
+    h.o.request_timeout_ms = request_timeout_ms;
+    h_open_cluster(&h, 1, 1);
+    __atomic_store_n(&held, true, __ATOMIC_RELAXED);
+}
+
+/* Sends a text of about n bytes from this address, until the pool has its job. */
+static void post_held(int host, size_t n)
+{
+    const uint32_t before = pool()->waiting + pool()->running;
+    sl_strbuf body = text_of(&bodies[0], n), b = {0};
+    sl_sb_printf(&b, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", bodies[0].path, body.len);
+    sl_sb_append(&b, body.data, body.len);
+    held_fd[n_held] = connect_from(&sl_front_http, host);
+    send_part(held_fd[n_held++], &b, 0, b.len);
+    H_UNTIL(&h, pool()->waiting + pool()->running == before + 1, 5000);
+    sl_sb_free(&body);
+    sl_sb_free(&b);
+}
+
+/* Whether every answer begins with this status. */
+static void expect_status(const char *status)
+{
+    char got[64] = {0};
+    for (int i = 0; i < n_held; i++) {
+        memset(got, 0, sizeof got);
+        H_UNTIL(&h, recv(held_fd[i], got, sizeof got - 1, MSG_DONTWAIT) > 0, 10000);
+        ck_assert_msg(strstr(got, status), "%s, not %s", got, status);
+    }
+}
+
+static void close_held(void)
+{
+    __atomic_store_n(&held, false, __ATOMIC_RELAXED);
+    for (int i = 0; i < n_held; i++)
+        close(held_fd[i]);
+    H_UNTIL(&h, idle(), 20000);
+    h_close(&h);
+}
+
+/* Of three that work at once two are of one client, and two are long: a short text of another client waits for none of them. */
+START_TEST(lanes)
+{
+    open_held(60000);
+    for (int i = 0; i < 3; i++)
+        post_held(1, SHORT);
+    ck_assert_uint_eq(pool()->running, 2);
+    post_held(2, LONG);
+    ck_assert_uint_eq(pool()->running, 3);
+    close_held();
+    open_held(60000);
+    for (int i = 1; i <= 3; i++)
+        post_held(i, LONG);
+    ck_assert_uint_eq(pool()->running, 2);
+    post_held(4, SHORT);
+    ck_assert_uint_eq(pool()->running, 3);
+    ck_assert_uint_eq(pool()->running_long, 2);
+    close_held();
+}
+END_TEST
+
+/* Jobs that work and jobs that wait end at the deadline of their request. */
+START_TEST(a_deadline_ends_jobs)
+{
+    open_held(300);
+    for (int i = 0; i < 5; i++)
+        post_held(1, SHORT);
+    expect_status("HTTP/1.1 504");
+    ck_assert_uint_eq(pool()->waiting + pool()->running, 0);
+    close_held();
+}
+END_TEST
+
+/* A drain ends those whose requests are not admitted yet. */
+START_TEST(a_drain_ends_jobs)
+{
+    open_held(60000);
+    for (int i = 0; i < 5; i++)
+        post_held(1 + i / 3, SHORT);
+    sl_router_stop(h.r);
+    expect_status("HTTP/1.1 503");
+    close_held();
+}
+END_TEST
+
+/* A client that leaves takes its jobs with it, at work or waiting. */
+START_TEST(a_client_that_leaves_ends_jobs)
+{
+    open_held(60000);
+    for (int i = 0; i < 5; i++)
+        post_held(1, SHORT);
+    for (int i = 0; i < n_held; i++)
+        close(held_fd[i]);
+    n_held = 0;
+    H_UNTIL(&h, idle(), 10000);
+    close_held();
+}
+END_TEST
+
 /* The table says what the documentation says. */
 START_TEST(every_row_is_whole)
 {
@@ -469,6 +600,10 @@ int main(void)
     tcase_add_test(t, every_row_is_whole);
     if (!RUN_SUITE_SANITIZED) /* compares processor times */
         tcase_add_loop_test(t, cost_follows_from_the_bytes, 0, SL_POOL_JOB_KINDS);
+    tcase_add_test(t, lanes);
+    tcase_add_test(t, a_deadline_ends_jobs);
+    tcase_add_test(t, a_drain_ends_jobs);
+    tcase_add_test(t, a_client_that_leaves_ends_jobs);
     tcase_add_loop_test(t, a_stop_ends_the_job, 0, SL_POOL_JOB_KINDS);
     suite_add_tcase(s, t);
     return run_suite(s);
