@@ -186,7 +186,7 @@ static sl_status read_tools(const json_t *o, json_t *out, sl_err *err)
     json_t *list = NULL;
     SL_TRY(sl_json_opt_array(o, W, "tools", &list, err));
     if (!list || !json_array_size(list))
-        return SL_OK;
+        return read_choice(o, out, err); /* a misspelt one is refused without tools, too */
     json_t *tools = json_array();
     json_object_set_new(out, "tools", tools);
     for (size_t i = 0; i < json_array_size(list); i++)

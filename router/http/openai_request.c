@@ -216,6 +216,26 @@ static sl_status parse_logprobs(const json_t *o, sl_oai_request *q, sl_err *err)
     return SL_OK;
 }
 
+/* A misspelt member would be taken for one that is not there. */
+static sl_status check_stream_options(const json_t *so, sl_err *err)
+{
+    static const char *const known[] = {"include_usage", "continuous_usage_stats", "include_obfuscation"};
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)so, name, value)
+    {
+        size_t i = 0;
+        while (i < SL_COUNT(known) && strcmp(name, known[i]))
+            i++;
+        if (i == SL_COUNT(known))
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           W ".stream_options.%.48s: is not a field of this API; there are include_usage and "
+                             "continuous_usage_stats",
+                           name);
+    }
+    return SL_OK;
+}
+
 static sl_status parse_stream(const json_t *o, sl_oai_request *q, sl_err *err)
 {
     json_t *so = NULL;
@@ -225,6 +245,7 @@ static sl_status parse_stream(const json_t *o, sl_oai_request *q, sl_err *err)
         return SL_OK;
     if (!q->stream)
         return sl_fail(err, SL_ERR_INVALID, W ".stream_options: only with stream true");
+    SL_TRY(check_stream_options(so, err));
     SL_TRY(sl_json_opt_bool(so, W ".stream_options", "include_usage", &q->include_usage, err));
     return sl_json_opt_bool(so, W ".stream_options", "continuous_usage_stats", &q->continuous_usage, err);
 }

@@ -125,11 +125,28 @@ static sl_status read_tool(const json_t *t, size_t i, json_t *tools, sl_err *err
     return oai_append(tools, json_pack("{s:s, s:o}", "type", "function", "function", f), err);
 }
 
+/* Also without tools, so that a misspelt one is refused. */
+static sl_status read_choice(const json_t *o, json_t *out, sl_err *err)
+{
+    const json_t *choice = json_object_get(o, "tool_choice");
+    const char *type, *name;
+    if (!json_is_object(choice)) {
+        oai_move(o, "tool_choice", out, "tool_choice");
+        return SL_OK;
+    }
+    SL_TRY(oai_need_string(choice, W ".tool_choice", "type", &type, err));
+    if (strcmp(type, "function"))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, W ".tool_choice.type: '%.40s' is not supported", type);
+    SL_TRY(oai_need_string(choice, W ".tool_choice", "name", &name, err));
+    json_object_set_new(out, "tool_choice",
+                        json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name));
+    return SL_OK;
+}
+
 static sl_status read_tools(const json_t *o, json_t *out, sl_err *err)
 {
     json_t *list = NULL;
-    const json_t *choice = json_object_get(o, "tool_choice");
-    const char *name;
+    SL_TRY(read_choice(o, out, err));
     SL_TRY(sl_json_opt_array(o, W, "tools", &list, err));
     if (!list || !json_array_size(list))
         return SL_OK;
@@ -138,13 +155,6 @@ static sl_status read_tools(const json_t *o, json_t *out, sl_err *err)
     for (size_t i = 0; i < json_array_size(list); i++)
         SL_TRY(read_tool(json_array_get(list, i), i, tools, err));
     oai_move(o, "parallel_tool_calls", out, "parallel_tool_calls");
-    if (!json_is_object(choice)) {
-        oai_move(o, "tool_choice", out, "tool_choice");
-        return SL_OK;
-    }
-    SL_TRY(oai_need_string(choice, W ".tool_choice", "name", &name, err));
-    json_object_set_new(out, "tool_choice",
-                        json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name));
     return SL_OK;
 }
 
