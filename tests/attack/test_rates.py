@@ -1,9 +1,12 @@
 """The numbers of docs/security.md that bound a connection of HTTP/2, each from both sides: what is just within it is served, what exceeds
 it ends the connection. test_frames.py has the same bounds against floods, which exceed all of them at once."""
 
+import socket
+import threading
 import time
 
 import pytest
+import requests
 
 import real
 import wire
@@ -176,3 +179,40 @@ def test_a_list_within_the_limit(router):  # noqa: F811
     real.until("an answer", lambda: stream in h2.trailers or h2.gone)
     assert not h2.gone
     h2.close()
+
+
+# ---- turns ----
+
+def test_calls_of_many_connections_at_once(router):  # noqa: F811
+    """Each within its rates, and all together more than a turn may take: the loop reads them in many turns."""
+    one = frame(wire.SETTINGS, 0, 0, b"")
+    for i in range(900):
+        block = b"".join(literal(n, v) for n, v in ((b":method", b"POST"), (b":scheme", b"http"), (b":path", CHECK.encode()), (b":authority", b"x"),
+                                                    (b"content-type", b"application/grpc"), (b"authorization", b"Bearer k")))
+        one += frame(wire.HEADERS, wire.END_HEADERS, 2 * i + 1, block) + frame(wire.DATA, wire.END_STREAM, 2 * i + 1, wire.grpc_frame(b""))
+    sockets = [socket.create_connection(wire.address(router.grpc), timeout=60) for _ in range(48)]
+    before = turns(router)
+    threads = [threading.Thread(target=s.sendall, args=(wire.PREFACE + one,)) for s in sockets]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    for s in sockets:
+        got = 0
+        while got < 900 * 9:  # a part of the answers
+            part = s.recv(1 << 20)
+            assert part, "closed"
+            got += len(part)
+        s.close()
+    took = longest(before, turns(router))
+    assert took <= 0.05, f"a turn of up to {took:g} s of CPU"
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/workers"])
+def test_texts_that_many_ask_for_are_made_a_few_times(router, path):  # noqa: F811
+    """Of four that are made in a tenth of a second; metrics that are made differ in their counters."""
+    n, begin, session = 80, time.monotonic(), requests.Session()
+    seen = {session.get(router.http + path, headers={"Authorization": "Bearer k"}, timeout=20).text for _ in range(n)}
+    took = time.monotonic() - begin
+    assert len(seen) <= 4 * (took / 0.1 + 1) + 1, f"{len(seen)} of {n} in {took:.2f} s"
+    print(path, len(seen), "texts in", took)

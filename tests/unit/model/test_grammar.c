@@ -361,6 +361,62 @@ END_TEST
 
 /* ---- hostile grammars ---- */
 
+/* Numbers that bound a text, from both sides: `part` comes `most` times, and `after` as often after `middle`. %d: a number from 0. */
+static const struct {
+    sl_grammar_kind kind;
+    int most;
+    const char *begin, *part, *middle, *after, *end, *reason;
+} bounds[] = {
+    {SL_GRAMMAR_GBNF, 64, "root ::= ", "(", "\"a\"", ")", "", "nested too deeply"},
+    {SL_GRAMMAR_REGEX, SL_GRAMMAR_REGEX_MAX, "", "a", "", "", "", "bytes; at most"},
+    {SL_GRAMMAR_GBNF, SL_GRAMMAR_BYTES_MAX - 12, "root ::= \"a\"", " ", "", "", "", "bytes; at most"},
+    {SL_GRAMMAR_SCHEMA, 128, "{\"type\":\"object\",\"patternProperties\":{\"x\":{}", ",\"p%d\":{}", "}}", "",
+     "", "patternProperties"},
+    {SL_GRAMMAR_SCHEMA, SL_GRAMMAR_REGEX_MAX, "{\"const\":\"", "a", "\"}", "", "", "bytes in a schema"},
+    {SL_GRAMMAR_TAGS, 256, "{\"triggers\":[\"<\"],\"structures\":[",
+     "{\"begin\":\"<%d>\",\"schema\":{},\"end\":\"\"},", "", "", "0]}", "want 1 to 256 tags"},
+    {SL_GRAMMAR_TAGS, 64, "{\"structures\":[{\"begin\":\"<\",\"schema\":{},\"end\":\"\"}],\"triggers\":[",
+     "\"x%d\",", "", "", "0]}", "triggers: want 1 to"},
+};
+
+START_TEST(bounds_of_a_text)
+{
+    for (int more = 0; more < 2; more++) {
+        sl_strbuf b = {0};
+        sl_err err = {0};
+        /* what has one element of its own */
+        const int n =
+            bounds[_i].most + more - (*bounds[_i].end != 0 || strstr(bounds[_i].begin, "\"x\":{}") ? 1 : 0);
+        sl_sb_str(&b, bounds[_i].begin);
+        for (int i = 0; i < n; i++)
+            sl_sb_printf(&b, bounds[_i].part, i);
+        sl_sb_str(&b, bounds[_i].middle);
+        for (int i = 0; i < n; i++)
+            sl_sb_str(&b, bounds[_i].after);
+        sl_sb_str(&b, bounds[_i].end);
+        sl_status st = sl_grammar_check(engine, bounds[_i].kind, b.data, b.len, &err);
+        ck_assert_msg((strstr(err.text, bounds[_i].reason) != NULL) == (more == 1), "%d: %d %s", n, st,
+                      err.text);
+        ck_assert(!more || st != SL_OK);
+        sl_sb_free(&b);
+    }
+}
+END_TEST
+
+/* A repetition has a bound of its own. */
+START_TEST(a_repetition_is_bounded)
+{
+    static const char *const texts_of[] = {"root ::= \"a\"{10001}", "root ::= \"a\"{0,10001}",
+                                           "root ::= \"a\"{10001,}"};
+    for (size_t i = 0; i < SL_COUNT(texts_of); i++) {
+        sl_err err = {0};
+        ck_assert_int_eq(sl_grammar_check(engine, SL_GRAMMAR_GBNF, texts_of[i], strlen(texts_of[i]), &err),
+                         SL_ERR_INVALID);
+        ck_assert_msg(strstr(err.text, "exceeds 10000"), "%s", err.text);
+    }
+}
+END_TEST
+
 /* Whether it is refused or served: compiling and 20 tokens end, and in three times the processor time that the header promises. */
 START_TEST(hostile_grammars_are_bounded)
 {
@@ -495,6 +551,8 @@ int main(void)
     tcase_add_test(t, after_the_end);
     tcase_add_test(t, the_end_and_special_tokens);
     tcase_add_loop_test(t, what_is_refused, 0, (int)SL_COUNT(refused));
+    tcase_add_loop_test(t, bounds_of_a_text, 0, (int)SL_COUNT(bounds));
+    tcase_add_test(t, a_repetition_is_bounded);
     tcase_add_loop_test(t, hostile_grammars_are_bounded, 0, (int)SL_COUNT(hostile));
     tcase_add_loop_test(t, memory_of_a_text_is_bounded, 0, (int)SL_COUNT(hostile));
     tcase_add_test(t, memory_of_many_texts_is_bounded);

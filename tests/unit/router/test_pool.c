@@ -96,6 +96,18 @@ static void drain(int fd)
         ;
 }
 
+static uint64_t most_read; /* by how much what is held of bodies grew in a turn, at most */
+
+static void turn_that_reads(void)
+{
+    const uint64_t *held_now = &sl_router_shared(h.r)->held,
+                   before = __atomic_load_n(held_now, __ATOMIC_RELAXED);
+    h_turn(&h);
+    const uint64_t after = __atomic_load_n(held_now, __ATOMIC_RELAXED);
+    if (after > before && after - before > most_read)
+        most_read = after - before;
+}
+
 /* Sends bytes [at, to), and takes what is answered meanwhile. */
 static void send_part(int fd, const sl_strbuf *b, size_t at, size_t to)
 {
@@ -103,7 +115,7 @@ static void send_part(int fd, const sl_strbuf *b, size_t at, size_t to)
         ssize_t n = send(fd, b->data + at, to - at, MSG_DONTWAIT | MSG_NOSIGNAL);
         ck_assert(n > 0 || errno == EAGAIN);
         at += n > 0 ? (size_t)n : 0;
-        h_turn(&h);
+        turn_that_reads();
         drain(fd);
     }
 }
@@ -579,6 +591,20 @@ START_TEST(a_client_that_leaves_ends_jobs)
 }
 END_TEST
 
+/* However much waits in the socket, a part of it is read in one turn of the loop: what is held of a body grows in steps. */
+START_TEST(a_connection_is_read_a_part_in_a_turn)
+{
+    enum { BODY = 2000000, STEP = 192 << 10 };
+    prepare_router();
+    h_open_cluster(&h, 1, 1);
+    most_read = 0;
+    generate(0, BODY, 1, false, SL_JOB_GRPC_REQUEST);
+    ck_assert_msg(most_read > 0 && most_read <= STEP, "%lu bytes of a body were read in a turn",
+                  (unsigned long)most_read);
+    h_close(&h);
+}
+END_TEST
+
 /* The table says what the documentation says. */
 START_TEST(every_row_is_whole)
 {
@@ -600,6 +626,7 @@ int main(void)
     tcase_add_test(t, every_row_is_whole);
     if (!RUN_SUITE_SANITIZED) /* compares processor times */
         tcase_add_loop_test(t, cost_follows_from_the_bytes, 0, SL_POOL_JOB_KINDS);
+    tcase_add_test(t, a_connection_is_read_a_part_in_a_turn);
     tcase_add_test(t, lanes);
     tcase_add_test(t, a_deadline_ends_jobs);
     tcase_add_test(t, a_drain_ends_jobs);
