@@ -49,6 +49,32 @@ sl_status __wrap_sl_guard_check(const sl_guard *g, sl_err *err)
     return __real_sl_guard_check(g, err);
 }
 
+/* ---- compiles: none is made, and how many there are at once is seen ---- */
+
+static int compiling, compiling_most, compiled; /* atomic */
+
+bool __wrap_sl_grammar_known(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len);
+bool __wrap_sl_grammar_known(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len)
+{
+    (void)g, (void)kind, (void)text, (void)len;
+    return false;
+}
+
+sl_status __wrap_sl_grammar_check(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len,
+                                  sl_err *err);
+sl_status __wrap_sl_grammar_check(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len,
+                                  sl_err *err)
+{
+    (void)g, (void)kind, (void)text, (void)len, (void)err;
+    const int now = __atomic_add_fetch(&compiling, 1, __ATOMIC_RELAXED);
+    if (now > compiling_most)
+        compiling_most = now;
+    usleep(20000);
+    __atomic_fetch_sub(&compiling, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&compiled, 1, __ATOMIC_RELAXED);
+    return SL_OK;
+}
+
 /* ---- clients ---- */
 
 /* host: the last number of the address of loopback that calls. */
@@ -553,6 +579,31 @@ START_TEST(lanes)
 }
 END_TEST
 
+/* Texts of constraints compile one at a time, whoever sends them. */
+START_TEST(one_compiles_at_a_time)
+{
+    enum { CALLS = 6 };
+    open_held(60000);
+    __atomic_store_n(&held, false, __ATOMIC_RELAXED);
+    compiled = compiling_most = 0;
+    for (int i = 0; i < CALLS; i++) {
+        sl_strbuf b = {0};
+        char body[160];
+        snprintf(body, sizeof body,
+                 "{\"model\":\"sluice\",\"max_tokens\":1,\"prompt\":\"a\",\"guided_regex\":\"[a-z]{%d}\"}",
+                 i + 1);
+        sl_sb_printf(&b, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n%s",
+                     strlen(body), body);
+        held_fd[n_held] = connect_from(&sl_front_http, i + 1);
+        send_part(held_fd[n_held++], &b, 0, b.len);
+        sl_sb_free(&b);
+    }
+    H_UNTIL(&h, __atomic_load_n(&compiled, __ATOMIC_RELAXED) == CALLS, 10000);
+    ck_assert_int_eq(compiling_most, 1);
+    close_held();
+}
+END_TEST
+
 /* Jobs that work and jobs that wait end at the deadline of their request. */
 START_TEST(a_deadline_ends_jobs)
 {
@@ -591,7 +642,7 @@ START_TEST(a_client_that_leaves_ends_jobs)
 }
 END_TEST
 
-/* However much waits in the socket, a part of it is read in one turn of the loop: what is held of a body grows in steps. */
+/* However much waits in the socket, one turn of the loop reads little: the bytes held for a body grow in steps. */
 START_TEST(a_connection_is_read_a_part_in_a_turn)
 {
     enum { BODY = 2000000, STEP = 192 << 10 };
@@ -628,6 +679,7 @@ int main(void)
         tcase_add_loop_test(t, cost_follows_from_the_bytes, 0, SL_POOL_JOB_KINDS);
     tcase_add_test(t, a_connection_is_read_a_part_in_a_turn);
     tcase_add_test(t, lanes);
+    tcase_add_test(t, one_compiles_at_a_time);
     tcase_add_test(t, a_deadline_ends_jobs);
     tcase_add_test(t, a_drain_ends_jobs);
     tcase_add_test(t, a_client_that_leaves_ends_jobs);
