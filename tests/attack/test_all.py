@@ -30,6 +30,7 @@ import test_frames
 import test_heads
 import test_loop
 import test_pool
+import test_rates
 import test_requests
 import test_surfaces
 import wire
@@ -145,6 +146,42 @@ def watches(c, end):
     h2.close()
 
 
+def lists(kind):
+    """Long lists of headers, again and again."""
+    data = wire.PREFACE + test_frames.frame(wire.SETTINGS, 0, 0, b"") + b"".join(
+        test_rates.list_of(test_frames.CHECK, kind, 2 * i + 1) for i in range(40))
+
+    def run(c, _end):
+        with socket.create_connection(wire.address(c.grpc), timeout=20) as s:
+            s.sendall(data)
+            s.recv(1)
+    return run
+
+
+def leaves(kind):
+    """Long work whose client leaves at once."""
+    n = 0
+
+    def run(c, _end):
+        nonlocal n
+        n += 1
+        _, path, data = test_pool.LEFT[kind](n)
+        with socket.create_connection(wire.address(c.http), timeout=20) as s:
+            s.sendall((f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {c.key}\r\nContent-Length: {len(data)}\r\n\r\n").encode() + data)
+            time.sleep(0.2)
+    return run
+
+
+def others_ids(c, _end):
+    """Aborts of ids that other tenants may use, and requests with them."""
+    pb, _, _ = clients.protocol()
+    with c.channel() as channel:
+        for name in ("same", "0", *(f"honest{i}" for i in range(20))):
+            c.stub(channel).Abort(pb.AbortRequest(request_id=name), timeout=20)
+    c.post({"prompt": [5, 6, 7], "max_tokens": 2})
+    c.get("/metrics")
+
+
 def archives(c, _end):
     _, _, common = clients.protocol()
     with c.channel() as channel:
@@ -181,6 +218,9 @@ def attacks():
     for kind in SURFACES:
         path, make = test_surfaces.BODIES[kind]
         found[f"surface: {kind}"] = posted(test_surfaces.data_of(make), path)
+    found |= {f"headers: {kind}": lists(kind) for kind in test_rates.LISTS}
+    found |= {f"leaves: {kind}": leaves(kind) for kind in test_pool.LEFT}
+    found["ids of others"] = others_ids
     found["marks"] = posted(test_pool.body(test_pool.MARKS))
     found["deep JSON"] = posted(b'{"model": "tiny-v32", "prompt": ' + b"[" * 100000 + b"]" * 100000 + b"}")
     found |= {"bodies with a key": bodies(test_frames.GENERATE, (auth,)), "bodies without a key": bodies(test_frames.CHECK, ()),
