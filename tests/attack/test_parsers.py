@@ -1,5 +1,5 @@
 """Every function that reads bytes of others is fuzzed, and so its cost is measured (tests/fuzz/test_parser_cost.c takes its list from the
-fuzzers). What counts as such a function follows from its declaration, so a new one that nobody has listed fails here:
+fuzzers). What counts as such a function follows from its declaration, so a new one that is not in the list fails here:
 
     its name has parse, decode, unpack or scan in it and it takes text or bytes, or it takes bytes with their number and has an sl_err
 
