@@ -8,12 +8,11 @@
 
 #include "base/log.h"
 #include "engine/engine.h"
+#include "worker/mask_limit.h"
 #include "worker/worker_impl.h"
 
-enum { MASKERS_MAX = 4, CORES_OF_A_MASKER = 8 };
-
-/* A mask that took longer makes its constraint slow: about a tenth of a step of a large model. */
-static const uint64_t SLOW_NS = 2000000;
+/* 64 masks of 129,280 ids take 1 to 25 ms of one core (tests/bench/masks), and a step of a large model 12. */
+enum { MASKERS_MAX = 8, CORES_OF_A_MASKER = 4 };
 
 typedef enum { COMPILING, MASKING, QUEUES } queue_kind;
 
@@ -51,6 +50,7 @@ struct sl_constraints {
     pthread_t threads[1 + MASKERS_MAX];
     int n_threads;
     bool stop;
+    uint64_t limit_ns, waited_ns; /* a mask that took longer makes its constraint slow; since the last step */
     sl_grammars_stats seen;
     struct {
         sl_counter *compiled, *kept, *refused, *seconds;
@@ -158,7 +158,7 @@ static void work_on(sl_constraints *cs, sl_constraint *c)
     c->has_mask = st == SL_OK;
     const bool compiles = !c->compiled;
     c->compiled = true;
-    c->slow = !compiles && ns > SLOW_NS;
+    c->slow = !compiles && ns > cs->limit_ns;
     c->status = st;
     c->err = err;
     count(cs, compiles ? 0 : ns);
@@ -239,6 +239,7 @@ sl_status sl_constraints_create(const sl_constraints_opts *o, sl_constraints **o
     sl_grammars_opts late = o->grammars;
     late.late = true;
     cs->wake = o->wake;
+    cs->limit_ns = SL_MASK_LIMIT_LEAST_NS;
     pthread_mutex_init(&cs->lock, NULL);
     pthread_cond_init(&cs->done, NULL);
     for (int i = 0; i < QUEUES; i++)
@@ -274,6 +275,16 @@ void sl_constraints_destroy(sl_constraints *cs)
     pthread_cond_destroy(&cs->done);
     pthread_mutex_destroy(&cs->lock);
     free(cs);
+}
+
+void sl_constraints_stepped(sl_constraints *cs, uint64_t step_ns)
+{
+    if (!cs)
+        return;
+    pthread_mutex_lock(&cs->lock);
+    cs->limit_ns = sl_mask_limit(cs->limit_ns, step_ns, cs->waited_ns);
+    cs->waited_ns = 0;
+    pthread_mutex_unlock(&cs->lock);
 }
 
 /* ---- of one request ---- */
@@ -428,8 +439,11 @@ sl_token_mask sl_constraint_token_mask(void *ctx)
 {
     sl_constraint *c = ctx;
     pthread_mutex_lock(&c->of->lock);
+    const bool waits = c->status == SL_OK && !is_made(c);
+    const uint64_t begin = waits ? sl_now_ns() : 0;
     while (c->status == SL_OK && !is_made(c))
         pthread_cond_wait(&c->of->done, &c->of->lock);
+    c->of->waited_ns += waits ? sl_now_ns() - begin : 0;
     sl_token_mask mask = {c->status == SL_OK ? c->bits : NULL, c->ends};
     pthread_mutex_unlock(&c->of->lock);
     return mask;

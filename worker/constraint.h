@@ -34,6 +34,10 @@ sl_status sl_constraints_create(const sl_constraints_opts *o, sl_constraints **o
 /* Ends the threads and frees everything; constraints that are still open are closed. NULL is allowed. */
 void sl_constraints_destroy(sl_constraints *cs);
 
+/* A step of requests took this long: from this, and from how long the step waited for masks, follows which masks take too long
+ * (mask_limit.h). NULL is allowed. */
+void sl_constraints_stepped(sl_constraints *cs, uint64_t step_ns);
+
 /* The constraint of a request with these parameters and this output so far; *out NULL: it has none. A text that cannot be compiled
  * shows later, by sl_constraint_failed(). SL_ERR_NO_MEMORY. */
 sl_status sl_constraint_open(sl_constraints *cs, const sl_sampling *s, const int32_t *output, size_t n,

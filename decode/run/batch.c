@@ -265,6 +265,7 @@ static void measure(sl_run *r, const sl_run_flight *f)
         sl_histogram_observe(r->metrics.step, (double)ns / 1e9);
         sl_histogram_observe(r->metrics.batch, f->decoding);
     }
+    sl_constraints_stepped(r->role->constraints, ns);
     sl_drafts_measure(r, f, ns);
     sl_prompts_measure(r, f, ns);
 }

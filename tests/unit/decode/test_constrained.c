@@ -37,6 +37,12 @@ void sl_constraints_destroy(sl_constraints *cs)
     (void)cs;
 }
 
+void sl_constraints_stepped(sl_constraints *cs, uint64_t step_ns)
+{
+    (void)cs;
+    (void)step_ns;
+}
+
 sl_status sl_constraint_open(sl_constraints *cs, const sl_sampling *s, const int32_t *output, size_t n,
                              sl_constraint **out)
 {

@@ -11,6 +11,7 @@
 #include "tests/unit/llguidance.h"
 #include "tests/unit/run_suite.h"
 #include "worker/constraint.h"
+#include "worker/mask_limit.h"
 #include "worker/worker_impl.h"
 
 enum { N = 6, LENGTH = 24, WORDS = 4096 };
@@ -217,6 +218,31 @@ START_TEST(a_short_text_is_compiled_before_long_ones)
 }
 END_TEST
 
+/* Whatever steps and waiting were: the limit stays between the least and half of the last step; steps that wait for masks bring it down
+ * to the least within a few steps, and quick ones bring it up again. */
+START_TEST(the_limit_of_a_mask_follows_what_steps_wait)
+{
+    uint64_t limit = SL_MASK_LIMIT_LEAST_NS;
+    srand(1 + (unsigned)_i);
+    for (int round = 0; round < 50; round++) {
+        const uint64_t step = 1000ull * (uint64_t)(1 + rand() % 200000), least = SL_MASK_LIMIT_LEAST_NS;
+        const uint64_t most = step / 2 > least ? step / 2 : least;
+        for (int i = rand() % 30; i > 0; i--) {
+            limit = sl_mask_limit(limit, step, (uint64_t)rand() % (step + 1));
+            ck_assert(limit >= least && limit <= most);
+        }
+        int n = 0;
+        for (; limit > least || n < 1; n++)
+            limit = sl_mask_limit(limit, step, step - step / 8);
+        ck_assert_int_le(n, 7);
+        for (n = 0; limit < most; n++)
+            limit = sl_mask_limit(limit, step, step / 3);
+        ck_assert_int_le(n, 20);
+        ck_assert_uint_eq(limit, most);
+    }
+}
+END_TEST
+
 START_TEST(without_the_library_constraints_fail_by_name)
 {
     sl_err err = {0};
@@ -236,6 +262,7 @@ int main(void)
     TCase *t = tcase_create("constraint");
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, the_limit_of_a_mask_follows_what_steps_wait, 0, 4);
     tcase_add_test(t, without_the_library_constraints_fail_by_name);
     if (llguidance_library() || getenv("SL_LLGUIDANCE")) {
         tcase_add_test(t, masks_follow_the_tokens);
