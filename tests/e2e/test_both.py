@@ -6,7 +6,9 @@ import re
 import signal
 
 import real
-from streams import QUICK, has, one_more, streams_when
+from streams import QUICK, Streams, has, one_more, streams_when
+from test_families import checkpoint
+from test_strategies import GOLDEN, NEW, reference
 
 HOT = {"sparse_attention.hot_rows": real.TOPK, "sparse_attention.tail_rows": 1}  # as small as it may be
 BOTH = ("router", "both", "both")
@@ -44,6 +46,20 @@ def test_two_workers_compute_prompts_and_decode(start):
     text = c.get("/metrics").text
     assert real.metric(text, "sluice_worker_failures_total", 'role="both"') == 1
     assert real.metric(c.metrics(2), "sluice_prefill_tokens_total") > 0
+
+
+def test_prompts_that_are_cut_at_pages(start, tmp_path):
+    """Steps of both kinds under xattention, whose prompts are computed by whole pages while others decode, in less than a page's time."""
+    model = checkpoint(tmp_path / "tiny-llama", GOLDEN)
+    prompts = [[8 + (i * k + k) % 90 for i in range(230 + 50 * k)] for k in range(1, 4)]
+    want = [reference(model, "xattention", {"list_mass": 0.3}, ids) for ids in prompts]
+    assert want[2] != reference(model, "dense", {}, prompts[2]), "nothing is left out: the test shows nothing"
+    c = start(roles=BOTH[:2], **QUICK, **{"model.path": model, "model.max_context": 1024, "sparse_attention.algorithm": "xattention",
+                                          "sparse_attention.list_mass": 0.3, "both.max_stall_ms": 1, "prefill.chunk_tokens": 100})
+    Streams(c, [(ids, NEW, {}) for ids in prompts], want=want).check()
+    Streams(c, [(ids, NEW, {}) for ids in prompts], want=want).check()  # from its own pages
+    assert real.metric(c.metrics(1), "sluice_kv_prefix_hits_tokens_total") >= 3 * 192
+    c.idle()
 
 
 def test_a_group_of_two_restarts_with_its_disk(start, tmp_path):
