@@ -40,6 +40,12 @@ def safetensors(path):
     return out
 
 
+def config_of(model):
+    """The keys of the text part."""
+    config = json.loads((model / "config.json").read_text())
+    return {**config, **config.get("text_config", {})}
+
+
 def generate(sluice, model, ids, count, extra):
     cmd = [sluice, "generate", "--model", str(model), "--ids", ",".join(map(str, ids)), "--max-new-tokens", str(count),
            "--ignore-eos", "--json"] + extra
@@ -81,8 +87,9 @@ def check(sluice, name, model, prompt, ids, greedy):
     except Exception as e:
         if "is not aligned to 16 bytes" not in str(e):
             yield "goldens", str(e)
-    config = json.loads((model / "config.json").read_text())
+    config = config_of(model)
     topk = config["index_topk"]
+    hot = topk + config.get("index_kpool", 0)  # the open unit is read too
     if config.get("num_nextn_predict_layers") and "p0.drafts" in safetensors(model / "golden.safetensors"):
         yield from check_drafts(sluice, model, prompt, ids, topk)
     for conv in (PLAIN, OFFICIAL):
@@ -97,7 +104,7 @@ def check(sluice, name, model, prompt, ids, greedy):
             what = "hierarchical = resident, %s, %s" % (conv[1], policy)
             try:
                 hier = generate(sluice, model, ids, LONG, conv + gpu + ["--mode", "hierarchical", "--policy", policy,
-                                                                        "--hot-rows", str(topk), "--tail-rows", "8",
+                                                                        "--hot-rows", str(hot), "--tail-rows", "8",
                                                                         "--poison"])
                 at = next((i for i, (a, b) in enumerate(zip(hier, resident)) if a != b), None)
                 yield what, None if hier == resident else "token %s differs" % at
@@ -113,7 +120,7 @@ def main():
         if not (d / "golden.safetensors").exists():
             continue
         model = d if (d / "config.json").exists() else ROOT / "models" / d.name
-        if "index_topk" not in json.loads((model / "config.json").read_text()):
+        if "index_topk" not in config_of(model):
             left_out.append(d.name)
             continue
         t = safetensors(d / "golden.safetensors")

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 
-from golden import LONG, ROOT, generate, safetensors
+from golden import LONG, ROOT, config_of, generate, safetensors
 
 GPU = ["--backend", os.environ.get("SL_BACKEND", "cuda")] # $SL_BACKEND: cpu, to try this program
 FACTS = ROOT / "models/facts-llama"
@@ -138,7 +138,7 @@ def main():
     with tempfile.TemporaryDirectory() as channels, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         runs = [("equal", pool.submit(whole, equal, sys.argv[3], k)) for k in KINDS] if len(sys.argv) > 3 else []
         for d in sorted((ROOT / "tests/golden/model").iterdir()):
-            if not (d / "config.json").exists() or "index_topk" in json.loads((d / "config.json").read_text()):
+            if not (d / "config.json").exists() or "index_topk" in config_of(d):
                 continue
             t = safetensors(d / "golden.safetensors")
             n = [i for i in range(100) if "p%d.greedy" % i in t]

@@ -243,7 +243,7 @@ def build(case):
     randomise(model, case["seed"], FAMILIES[case["family"]][4])
     if "store" in case:  # the answers are those of the stored values
         with torch.no_grad():
-            for p in model.parameters():
+            for p in [*model.parameters(), *(b for n, b in model.named_buffers() if n.endswith("_bias"))]:
                 p.copy_(p.to(case["store"]).to(torch.float32))
     return model
 

@@ -1,0 +1,123 @@
+"""Families whose layers keep states (windows, open entries, delta rules, open units) in clusters: the states go with a prompt's pages, and
+every stream has the tokens of one process: prefixes that end at snapshots, a worker that is killed, roles apart and together, a restart with
+pages on disk, groups that share the experts. A family is named as the registry names it."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+
+import pytest
+
+import real
+from streams import QUICK, Streams
+from test_families import CHECKPOINTS, checkpoint
+
+APART, BOTH = ("router", "prefill", "decode", "decode"), ("router", "both", "both")
+FAMILIES = ("deepseek_v4", "glm5_next", "qwen4_exp")
+PAGE = 64
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    to = tmp_path_factory.mktemp("models")
+    return {f: checkpoint(to / f, real.ROOT / "tests" / "golden" / "model" / CHECKPOINTS[f]) for f in FAMILIES}
+
+
+def prompt(seed, n):
+    r = random.Random(seed)
+    return [r.randrange(2, 100) for _ in range(n)]
+
+
+def reference(model, ids, n, *flags):
+    p = subprocess.run([real.SLUICE, "generate", "--model", model, "--ids", ",".join(map(str, ids)), "--max-new-tokens", str(n),
+                        "--ignore-eos", "--threads", "1", "--json", *flags], capture_output=True, text=True, timeout=120, check=False)
+    assert p.returncode == 0, p.stderr
+    return json.loads(p.stdout)["ids"]
+
+
+def begin(start, model, roles, **settings):
+    c = start(roles=roles, config="configs/one-host-both.yaml" if "both" in roles else "configs/one-host.yaml",
+              **{"model.path": model, "model.max_context": 1024, **QUICK, **settings})
+    c.model = model.name
+    return c
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_modes_agree(models, family):
+    model = models[family]
+    ids = prompt("modes", 200)
+    want = reference(model, ids, 40)
+    assert reference(model, ids, 40, "--mode", "hierarchical") == want
+    assert reference(model, ids, 40, "--chunk", "7") == want
+
+
+@pytest.mark.parametrize("family,roles", [("deepseek_v4", APART), ("deepseek_v4", BOTH), ("glm5_next", BOTH), ("qwen4_exp", BOTH)])
+def test_prefixes_end_at_snapshots(start, models, family, roles):
+    """Lengths around windows, entries, units and pages; the same prompts again, and the next turn of the last one."""
+    model = models[family]
+    c = begin(start, model, roles[:3] if "prefill" in roles else roles[:2])
+    for n in (1, 4, 24, 63, 64, 65, 129, 300):
+        ids = prompt(n, n)
+        want = reference(model, ids, 20)
+        first, again = c.complete(ids, 20), c.complete(ids, 20)
+        assert list(first.output_ids) == want and list(again.output_ids) == want, n
+        assert first.cached_tokens == 0 and again.cached_tokens == (n - 1) // PAGE * PAGE, n
+    turn = ids + want + prompt("next", 30)
+    answer = c.complete(turn, 20)
+    assert list(answer.output_ids) == reference(model, turn, 20) and answer.cached_tokens == 256
+    c.idle()
+
+
+@pytest.mark.parametrize("family,roles", [("deepseek_v4", BOTH), ("glm5_next", APART), ("glm5_next", BOTH), ("qwen4_exp", APART)])
+def test_a_worker_is_killed(start, models, family, roles):
+    """In the middle of streams, which another worker continues after it has computed the states again."""
+    model = models[family]
+    c = begin(start, model, roles)
+    jobs = [(prompt(f"kill{i}", 100 + 30 * i), 300, {}) for i in range(4)]
+    streams = Streams(c, jobs, want=[reference(model, ids, n) for ids, n, _ in jobs])
+    victim = real.until("streams on a worker", lambda: next((w for w in c.workers() if w["role"] != "prefill" and w["placed"]), None), 30)
+    streams.until_streaming(tokens=20)
+    os.kill(victim["pid"], signal.SIGKILL)
+    streams.check()
+    c.idle()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_group_shares_the_experts(start, models, family):
+    """Experts by scores, by tables and by softmax, on two ranks that exchange rows."""
+    model = models[family]
+    ids = prompt("group", 150)
+    port = real.free_ports(1)
+    c = begin(start, model, ("router", "both", "both"), **{"cluster.groups": f"[both=2@127.0.0.1:{port}]"})
+    for _ in range(2):
+        assert c.tokens(ids, 40) == reference(model, ids, 40)
+    c.idle()
+
+
+@pytest.fixture
+def disk():
+    path = pathlib.Path(tempfile.mkdtemp(prefix="states-", dir=real.ROOT / "build"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("family,roles", [("glm5_next", BOTH[:2]), ("qwen4_exp", APART[:3])])
+def test_a_restart_finds_snapshots_on_disk(start, models, disk, family, roles):
+    """All workers and their memory are gone; the next ones find pages and snapshot of the next turn's beginning on disk."""
+    model, keys = models[family], {"kvstore.disk.path": disk, "kvstore.disk.bytes": "256MiB"}
+    ids = prompt("disk", 300)
+    want = reference(model, ids, 40)
+    turn = ids + want + prompt("next turn", 40)
+    c = begin(start, model, roles, **keys)
+    assert c.tokens(ids, 40) == want
+    real.until("pages on disk", lambda: (real.metric(c.metrics(len(roles) - 1), "sluice_tier_stored_pages_total") or 0) > 300 // PAGE)
+    c.close()
+    c = begin(start, model, roles, **keys)
+    answer = c.complete(turn, 20)
+    assert list(answer.output_ids) == reference(model, turn, 20) and answer.cached_tokens == 256
+    c.idle()
