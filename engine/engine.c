@@ -129,6 +129,9 @@ static sl_status make_layer(sl_engine *e, int32_t l, sl_err *err)
     sl_coord_layer *y = &e->layers[l];
     int64_t pages = sl_arena_pages(e->arena), rows = 0;
     uint8_t *base = sl_arena_base(e->arena);
+    sl_block_sizes z;
+    sl_blocks_sizes(&e->geo, &e->cache, e->cfg, e->item_tokens, e->o.max_context, e->o.tail_rows, &z);
+    const int32_t swapped = e->o.max_hot_seqs > 0 ? sl_blocks_plane(&z, &e->geo, e->cfg, l) : -1;
     y->has_indexer = e->cfg->layer_has_indexer[l] && sl_geometry_has(&e->geo, l, SL_CACHE_ROWS);
     y->host_rows = sl_geometry_plane(&e->geo, base, pages, l, SL_CACHE_ROWS);
     SL_TRY(place_rows(e, l, y, &rows, err));
@@ -140,7 +143,7 @@ static sl_status make_layer(sl_engine *e, int32_t l, sl_err *err)
         sl_algo_plane *q = &y->planes[p];
         q->host = sl_geometry_plane(&e->geo, base, pages, l, p);
         q->device_stride = sl_cache_page_bytes(&e->geo.shape.planes[p]);
-        if (e->geo.shape.planes[p].host_only)
+        if (e->geo.shape.planes[p].host_only || p == swapped)
             continue;
         SL_TRY(alloc_pool(e, e->o.index_pages * q->device_stride, &q->device, err));
     }

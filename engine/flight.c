@@ -284,6 +284,7 @@ static sl_status submit(sl_engine *e, sl_step_item *items, int32_t n_items, cons
     f->open = waits_for_token(items, n_items);
     f->chosen.n = f->chosen.n_host = 0;
     SL_TRY(sl_step_measure(e, f, err));
+    SL_TRY(sl_blocks_step(e, err));
     SL_TRY(sl_coord_step_begin(e->coord, e->runs, n_items, err));
     *begun = true;
     sl_status st = agree(e, f->p.tokens, err);

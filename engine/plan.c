@@ -144,6 +144,13 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
             p->hot_rows_bytes +=
                 (uint64_t)(layers[l].rows.hot_rows + layers[l].rows.tail_rows) * (uint64_t)p->row_bytes;
     }
+    sl_block_sizes z;
+    sl_blocks_bytes swapped;
+    sl_blocks_sizes(&g, &in->cache, in->cfg, p->item_tokens, p->max_context, p->tail_rows, &z);
+    sl_blocks_plan(&z, &g, in->cfg, p->max_context, in->max_step_tokens, in->policy, &swapped);
+    p->index_page_device -= swapped.page, p->row_page_device += swapped.page;
+    p->hot_rows_bytes += swapped.hot_rows, p->hot_meta_bytes += swapped.hot_meta;
+    p->fixed_bytes += swapped.fixed;
     p->state_device = (uint64_t)sl_states_bytes(&g, &in->cache, in->cfg, p->item_tokens);
     p->fixed_bytes += 4 * (uint64_t)sl_states_turns(&g, p->item_tokens) * (uint64_t)in->max_step_tokens;
     p->snapshot_host = (uint64_t)sl_snapshot_pages(&g) * (uint64_t)g.page_bytes;

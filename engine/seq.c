@@ -323,7 +323,9 @@ sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err)
         return sl_fail(err, SL_ERR_EXHAUSTED, "all %d hot slots are in use", e->o.max_hot_seqs);
     s->hot_slot = list_take(&e->free_hot);
     sl_coord_request r = request_of(s);
-    sl_status st = sl_coord_request_spill(e->coord, &r, err);
+    sl_status st = sl_blocks_load(s, 0, sl_pages_for(s->len), err);
+    if (st == SL_OK)
+        st = sl_coord_request_spill(e->coord, &r, err);
     if (st != SL_OK)
         goto put_slot;
     release_rows(s);

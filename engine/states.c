@@ -87,15 +87,19 @@ static void place_blocks(sl_engine *e, int32_t l, int64_t *at)
 {
     sl_states *st = e->states;
     sl_layer_memory *m = &st->layers[l];
+    bool first = true;
     for (int32_t p = 0; p < e->geo.shape.n_planes; p++) {
         const sl_algo_plane *q = &e->layers[l].planes[p];
         if (e->geo.shape.planes[p].role != SL_PLANE_BLOCKS || !sl_geometry_has(&e->geo, l, p))
             continue;
         const bool kept = st->versions && open_of(&e->geo, &e->cache, e->cfg, l, p) == SL_OPEN_KEPT;
-        m->planes[m->n_planes++] = (sl_layer_plane){.device = q->device,
-                                                    .device_stride = q->device_stride,
-                                                    .host = q->host,
-                                                    .open = kept ? st->base + *at : NULL};
+        m->planes[m->n_planes++] =
+            (sl_layer_plane){.device = q->device,
+                             .device_stride = q->device_stride,
+                             .host = q->host,
+                             .open = kept ? st->base + *at : NULL,
+                             .rows = first && st->rows ? st->rows->layers[l].rows : (sl_row_view){0}};
+        first = false;
         *at += kept ? aligned(segment_bytes(&e->geo.shape.planes[p])) : 0;
     }
 }
@@ -114,6 +118,7 @@ sl_status sl_states_init(sl_engine *e, sl_err *err)
     if (st->bytes > 0)
         SL_TRY(
             sl_engine_alloc(e, (uint64_t)((1 + st->versions) * st->turns.stride), (void **)&st->base, err));
+    SL_TRY(sl_blocks_init(e, &st->rows, err));
     int64_t at = 0;
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
         sl_layer_memory *m = &st->layers[l];
@@ -130,6 +135,7 @@ void sl_states_fini(sl_engine *e)
 {
     if (!e->states)
         return;
+    sl_blocks_fini(e, e->states->rows);
     sl_be_free(e->be, SL_MEM_DEVICE, e->states->base);
     free(e->states->layers);
     free(e->states);
@@ -150,10 +156,10 @@ sl_status sl_states_load(sl_seq *s, int32_t first, int32_t end, sl_err *err)
     const int64_t at = (int64_t)s->row * e->ld + first;
     for (int32_t l = 0; l < e->cfg->n_layers; l++)
         for (int32_t p = 0; p < e->geo.shape.n_planes; p++)
-            if (e->geo.shape.planes[p].role == SL_PLANE_BLOCKS && sl_geometry_has(&e->geo, l, p))
+            if (e->geo.shape.planes[p].role == SL_PLANE_BLOCKS && e->layers[l].planes[p].device)
                 SL_TRY(sl_load_plane(e->be, &e->geo.shape.planes[p], &e->layers[l].planes[p],
                                      e->host.host_pages + at, e->host.index_pages + at, end - first, err));
-    return SL_OK;
+    return sl_blocks_load(s, first, end, err);
 }
 
 sl_status sl_states_begin(sl_seq *s, sl_err *err)
@@ -185,6 +191,7 @@ void sl_states_failed(sl_seq *s)
 {
     s->state_len = UNKNOWN;
     s->kept = 0;
+    sl_blocks_forget(s->e, s);
 }
 
 /* ---- versions ---- */
@@ -339,7 +346,8 @@ sl_status sl_engine_seq_restore(sl_engine *e, sl_seq *s, sl_key key, const int32
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
     SL_TRY(check_snapshot(s, pages, err));
     SL_TRY(sl_snapshot_check(e->arena, pages, s->len, key, err));
-    sl_states_failed(s);
+    s->state_len = UNKNOWN;
+    s->kept = 0;
     SL_TRY(move_states(s, pages, false, err));
     s->state_len = s->len;
     return SL_OK;

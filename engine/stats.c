@@ -1,7 +1,23 @@
 /* Figures of an engine: what the swap-in counted and what its memory holds; see engine.h. */
 #include "engine/engine_impl.h"
+#include "engine/states.h"
 
 #include <string.h>
+
+/* What was counted of units of blocks. */
+static void add_blocks(const sl_engine *e, bool wait, sl_layer_stats *out)
+{
+    const sl_blocks *b = e->states->rows;
+    sl_coord_counters c[SL_MAX_LAYERS];
+    if (!b || (wait ? sl_swapin_counters(b->swapin, c, -1, NULL, NULL)
+                    : sl_swapin_peek(b->swapin, c, NULL)) != SL_OK)
+        return;
+    for (int32_t l = 0; l < e->cfg->n_layers; l++) {
+        out[l].hits += c[l].hits, out[l].misses += c[l].misses;
+        out[l].tail_hits += c[l].tail_hits, out[l].evictions += c[l].evictions;
+        out[l].swap_bytes += c[l].misses * (uint64_t)b->layers[l].rows.row_bytes;
+    }
+}
 
 static void layer_stats(const sl_engine *e, bool wait, sl_layer_stats *out)
 {
@@ -17,6 +33,7 @@ static void layer_stats(const sl_engine *e, bool wait, sl_layer_stats *out)
                                   .tail_hits = c[l].tail_hits,
                                   .evictions = c[l].evictions,
                                   .swap_bytes = c[l].misses * (uint64_t)sl_geometry_row_bytes(&e->geo)};
+    add_blocks(e, wait, out);
 }
 
 void sl_engine_layer_stats_get(const sl_engine *e, sl_layer_stats *out)
@@ -42,6 +59,11 @@ static void kv_bytes(const sl_engine *e, sl_engine_stats *s)
         index_page += y->resident ? page : 0;
         row_page += y->resident ? 0 : page;
         hot_slot += y->resident ? 0 : (uint64_t)(y->rows.hot_rows + y->rows.tail_rows) * row;
+    }
+    for (int32_t l = 0; e->states->rows && l < e->cfg->n_layers; l++) {
+        const sl_row_view *v = &e->states->rows->layers[l].rows;
+        row_page += (uint64_t)((SL_PAGE_TOKENS >> v->block_log2) * v->row_bytes);
+        hot_slot += (uint64_t)((v->hot_rows + v->tail_rows) * v->row_bytes);
     }
     s->kv_bytes = (uint64_t)e->o.index_pages * index_page + (uint64_t)e->o.row_pages * row_page +
                   (uint64_t)e->o.max_hot_seqs * hot_slot;

@@ -199,7 +199,7 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
     };
     sl_attend_seam seam = sl_coord_seam(e->coord);
     seam.attend = engine_attend, seam.ctx = e; /* the same call, and then the layer's event */
-    seam.memory = sl_states_memory;
+    seam.memory = sl_states_memory, seam.fetch = sl_blocks_fetch;
     sl_forward f = {
         .ids = e->in_dev.ids,
         .seqs = &tables,
@@ -339,6 +339,7 @@ static sl_status warm(sl_engine *e, int32_t batch, int32_t per, int32_t context,
     SL_CHECK(e->n_flights == 0, "capture with %d steps in flight", e->n_flights);
     f->items = NULL, f->n_items = 0, f->open = false;
     f->p = (sl_step_plan){.tokens = batch * per, .logits = batch * per, .context = context, .per = per};
+    SL_TRY(sl_blocks_step(e, err));
     SL_TRY(sl_coord_step_begin(e->coord, e->runs, 0, err));
     shape_step(e, batch, &f->p, true);
     fill_arrays(e, f);

@@ -76,6 +76,9 @@ typedef struct sl_layer_plane {
     /* Where tokens may be taken back (seqs->turns), and the plane has a value of the open unit: before a token changes its
      * segment, that goes to open + s * state_stride + k * turns->stride for the version k of the token. Else NULL. */
     uint8_t *open;
+    /* base not NULL: a unit is a row of this view, in place of a unit of a device page. Those of hierarchical sequences are swapped
+     * in: the ops append to the tail, and read rows that sl_attend_seam.fetch has resolved. */
+    sl_row_view rows;
 } sl_layer_plane;
 
 typedef struct sl_layer_memory {
@@ -86,6 +89,12 @@ typedef struct sl_layer_memory {
 } sl_layer_memory;
 
 typedef sl_status (*sl_memory_fn)(void *ctx, int32_t layer, sl_layer_memory *out, sl_err *err);
+
+/* Of a layer whose first plane has `rows`: the units ids[T][k] of the step's tokens (ascending, -1 padded) come to the device; *phys
+ * is where each is, device memory of the same shape, until the next call. Once for each layer of a step, after its units were
+ * appended. */
+typedef sl_status (*sl_fetch_fn)(void *ctx, int32_t layer, const sl_seq_tables *seqs, const int32_t *ids,
+                                 const int32_t **phys, sl_err *err);
 
 /*
  * The receiver of the calls as the model sees it, for one forward pass. The owner of the cache provides it, and it
@@ -98,6 +107,7 @@ typedef struct sl_attend_seam {
     const bool *late; /* [n_layers], valid until the pass has been enqueued; NULL: no layer is late */
     sl_memory_fn
         memory; /* of layers that keep more than rows, or something else; NULL: the owner keeps rows alone */
+    sl_fetch_fn fetch; /* with memory */
 } sl_attend_seam;
 
 #endif

@@ -24,7 +24,8 @@
  *                         page can be continued
  *   the unit, closed      the value in the page that closes the unit; zero in the unit's earlier pages
  *
- * The rows of hierarchical sequences are swapped in unit by unit; all other planes are on the device whole.
+ * The rows of hierarchical sequences are swapped in unit by unit, and so are the blocks of a class of which a token reads few
+ * (sl_layer_class.chosen); all other planes are on the device whole.
  *
  * Not every layer keeps the same. The configuration of a model says the class of each layer (sl_layer_class):
  *
@@ -138,6 +139,9 @@ typedef struct sl_layer_class {
     int32_t n_planes; /* of kind BLOCKS: at least one, with role BLOCKS; of other kinds 0 */
     sl_cache_plane planes[SL_CLASS_PLANES];
     sl_open_use open;
+    /* Units of the first plane that a token reads at most, by a list; then those of hierarchical sequences are swapped in, if units
+     * are fractions of a page, in powers of two. 0: it may read all, so they are on the device whole. */
+    int32_t chosen;
     int32_t window; /* tokens of a ring; 0: there is none */
     sl_layer_state state;
 } sl_layer_class;

@@ -64,7 +64,8 @@ void sl_chk_entries_append(sl_chk *c, const void *params)
                   page = sl_entries_per_page(p->rate) * entry;
     if (c->pointers) {
         sl_chk_ld(c, "open_stride", p->open_stride, sl_entries_open_bytes(p->rate, p->dim, p->overlap));
-        sl_chk_ld(c, "device_stride", p->device_stride, page);
+        if (!p->rows.base)
+            sl_chk_ld(c, "device_stride", p->device_stride, page);
         sl_chk_ld(c, "host.row_stride", p->host.row_stride, entry);
     }
     sl_chk_ptr(c, "kv", p->kv, 4);
@@ -72,7 +73,14 @@ void sl_chk_entries_append(sl_chk *c, const void *params)
     sl_chk_ptr(c, "bias", p->bias, 4);
     sl_chk_ptr(c, "norm", p->norm, sl_dtype_size(p->norm_dtype));
     sl_chk_ptr(c, "open", p->open, 4);
-    sl_chk_ptr(c, "device", p->device, sl_dtype_size(p->dtype));
+    if (p->rows.base) {
+        sl_chk_row_blocks(c, &p->rows);
+        sl_chk_need(c, p->rate == 1 << p->rows.block_log2 && p->rows.heads == 0 && p->rows.row_bytes == entry,
+                    "rows", "are not divided into entries");
+        sl_chk_ptr(c, "rows.base", p->rows.base, sl_dtype_size(p->dtype));
+    } else {
+        sl_chk_ptr(c, "device", p->device, sl_dtype_size(p->dtype));
+    }
     sl_chk_ptr(c, "host.base", p->host.base, sl_dtype_size(p->dtype));
 }
 
@@ -114,7 +122,10 @@ void sl_chk_ring_attn(sl_chk *c, const void *params)
     chk_store(c, "entries.dtype", p->entries.dtype);
     if (c->st != SL_OK)
         return;
-    if (p->entries.rate != 0) {
+    if (p->phys) {
+        sl_chk_need(c, p->ids != NULL && p->entries.rate >= 1, "phys", "has no list of entries");
+        sl_chk_ptr(c, "rows", p->rows, sl_dtype_size(p->entries.dtype));
+    } else if (p->entries.rate != 0) {
         chk_view(c, &p->entries);
         sl_chk_need(c, p->entries.dim == p->dim, "entries.dim", "is not that of the heads");
     }

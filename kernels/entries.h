@@ -77,6 +77,9 @@ typedef struct sl_head_rotate_params {
  * open is a part of the sequence's state: without overlap [3][dim] maximum, sum of weights, sum of products of the tokens of the
  * open entry; with overlap [2 * rate][2][2 * dim] kv and gate + bias of the last tokens, in place pos % (2 * rate). A token
  * that is the first of a page makes the page's entries zero, so that a page is the same whoever used it before.
+ *
+ * With rows.base, entries are rows of that view (params.h) on the device, as rows of tokens are: those of resident sequences by
+ * row_pages, of hierarchical ones in the tail. Then rate is 1 << rows.block_log2, and device is not used.
  */
 typedef struct sl_entries_append_params {
     const float *kv, *gate; /* [T][n] */
@@ -89,6 +92,7 @@ typedef struct sl_entries_append_params {
     uint8_t *device; /* page p at device + p * device_stride */
     int64_t device_stride;
     sl_host_plane host; /* row_stride: bytes between the entries of a page */
+    sl_row_view rows;   /* base NULL: entries are in device pages */
     int32_t dim, rope, rate;
     bool overlap;
     float eps;
@@ -114,7 +118,7 @@ typedef struct sl_entry_scores_params {
  * Attention of every head over the window rows of positions pos - window + 1 .. pos and then over entries, in one softmax with the
  * logit `sinks` of the head: s = scale * q . row, o = sum of p * row. The rows are added in this order, in blocks of 64 with a
  * running maximum. Rows of the step are read from kv, earlier ones from the ring. Entries are those of `ids`, or all that
- * the token sees; rate 0: none. A padding token gets 0.
+ * the token sees; rate 0: none. With phys, the i-th of the list is row phys[i], and entries.base is not read. A padding token gets 0.
  */
 typedef struct sl_ring_attn_params {
     const void *q;  /* [T][heads][dim] act */
@@ -124,8 +128,10 @@ typedef struct sl_ring_attn_params {
     int64_t ring_stride;
     sl_entries_view entries; /* the dtype is that of the ring, too */
     const int32_t *ids;      /* [T][ld_ids] entries, ascending, -1 padded; NULL: all */
-    const float *sinks;      /* [heads] */
-    void *out;               /* [T][heads][dim] act */
+    const int32_t *phys; /* NULL, or as ids: where they are (SL_OP_RESOLVE), row r at rows + r * dim values */
+    const uint8_t *rows;
+    const float *sinks; /* [heads] */
+    void *out;          /* [T][heads][dim] act */
     int32_t tokens, heads, dim, window, k, ld_ids;
     float scale;
     sl_dtype act;

@@ -140,8 +140,21 @@ static void close_overlap(const sl_entries_append_params *p, float *open, int32_
     }
 }
 
-/* The entry that ends with token pos, into its page. */
-static void write_entry(const sl_entries_append_params *p, const sl_place *at, float *x)
+/* The device address of the entry that ends with token t; NULL: it is on the host alone. */
+static uint32_t device_of(const sl_entries_append_params *p, int64_t t, const sl_place *at, int32_t place,
+                          uint8_t **out)
+{
+    const int64_t bytes = p->dim * (int64_t)sl_dtype_size(p->dtype);
+    uint8_t *host;
+
+    if (p->rows.base)
+        return sl_place_row(p->seqs, &p->rows, &p->host, t, out, &host);
+    *out = p->device + p->seqs->index_pages[at->entry] * p->device_stride + place * bytes;
+    return 0;
+}
+
+/* The entry that ends with token t, into its page. */
+static uint32_t write_entry(const sl_entries_append_params *p, int64_t t, const sl_place *at, float *x)
 {
     const sl_seq_tables *s = p->seqs;
     const int64_t bytes = p->dim * (int64_t)sl_dtype_size(p->dtype);
@@ -151,10 +164,16 @@ static void write_entry(const sl_entries_append_params *p, const sl_place *at, f
     (void)sl_entry_page(w, p->rate, &place);
     norm_of(x, p->dim, p->eps, p->norm, p->norm_dtype, SL_F32);
     sl_rope(x + p->dim - p->rope, p->rope, sl_cos_sin_at(p->cos_sin, w * p->rate, p->rope), true, SL_F32);
-    uint8_t *to = p->device + s->index_pages[at->entry] * p->device_stride + place * bytes;
-    sl_store_f32(p->dtype, x, p->dim, to, 0);
-    memcpy(p->host.base + s->host_pages[at->entry] * p->host.page_stride + place * p->host.row_stride, to,
-           (size_t)bytes);
+    uint8_t *host =
+                p->host.base + s->host_pages[at->entry] * p->host.page_stride + place * p->host.row_stride,
+            *to = NULL;
+    uint32_t bad = device_of(p, t, at, place, &to);
+    if (bad)
+        return bad;
+    sl_store_f32(p->dtype, x, p->dim, host, 0);
+    if (to)
+        memcpy(to, host, (size_t)bytes);
+    return 0;
 }
 
 static void clear_page(const sl_entries_append_params *p, const sl_place *at)
@@ -162,7 +181,9 @@ static void clear_page(const sl_entries_append_params *p, const sl_place *at)
     const int64_t bytes = p->dim * (int64_t)sl_dtype_size(p->dtype);
 
     for (int32_t i = 0; i < sl_entries_per_page(p->rate); i++) {
-        memset(p->device + p->seqs->index_pages[at->entry] * p->device_stride + i * bytes, 0, (size_t)bytes);
+        if (!p->rows.base)
+            memset(p->device + p->seqs->index_pages[at->entry] * p->device_stride + i * bytes, 0,
+                   (size_t)bytes);
         memset(p->host.base + p->seqs->host_pages[at->entry] * p->host.page_stride + i * p->host.row_stride,
                0, (size_t)bytes);
     }
@@ -174,7 +195,7 @@ static void append_token(append_ctx *c, int64_t t, float *x)
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
 
-    if (!bad && (p->seqs->index_pages[at.entry] < 0 || p->seqs->host_pages[at.entry] < 0))
+    if (!bad && ((!p->rows.base && p->seqs->index_pages[at.entry] < 0) || p->seqs->host_pages[at.entry] < 0))
         bad = SL_DEVERR_PAGE;
     if (bad) {
         sl_cpu_flag(&c->bad, bad & ~SL_PLACE_NONE);
@@ -194,7 +215,7 @@ static void append_token(append_ctx *c, int64_t t, float *x)
             close_plain(p, open, x);
     }
     if (last)
-        write_entry(p, &at, x);
+        sl_cpu_flag(&c->bad, write_entry(p, t, &at, x));
 }
 
 /* The tokens from the i-th on that belong to the same sequence, if the i-th is the first of them. */

@@ -53,6 +53,14 @@ static uint32_t load_entry(const sl_ring_attn_params *p, const sl_place *at, int
     return 0;
 }
 
+static uint32_t load_phys(const sl_ring_attn_params *p, int32_t row, float *out)
+{
+    if (row < 0)
+        return SL_DEVERR_SELECTION;
+    sl_load_f32(p->entries.dtype, p->rows, (int64_t)row * p->dim, p->dim, out);
+    return 0;
+}
+
 static void end_block(const sl_ring_attn_params *p, int32_t heads, state *s)
 {
     sl_dot_job j = {
@@ -88,7 +96,8 @@ static uint32_t add_rows(const sl_ring_attn_params *p, int64_t t, int32_t heads,
         load_window(p, t, &at, pos, next_row(p, heads, s));
     const int32_t all = p->entries.rate ? (at.pos + 1) / p->entries.rate : 0, n = ids ? p->k : all;
     for (int32_t i = 0; i < n && all > 0 && (!ids || ids[i] >= 0) && !bad; i++)
-        bad = load_entry(p, &at, ids ? ids[i] : i, next_row(p, heads, s));
+        bad = p->phys ? load_phys(p, p->phys[t * p->ld_ids + i], next_row(p, heads, s))
+                      : load_entry(p, &at, ids ? ids[i] : i, next_row(p, heads, s));
     if (!bad)
         end_block(p, heads, s);
     return bad;

@@ -132,6 +132,7 @@ static sl_status append(sl_pass *p, const sl_layer_memory *m, int slot, int plan
                                   .device = to->device,
                                   .device_stride = to->device_stride,
                                   .host = to->host,
+                                  .rows = to->rows,
                                   .dim = w[SL_V4_ENTRY_NORM - SL_V4_ENTRY_KV].out,
                                   .rope = p->c->qk_rope_head_dim,
                                   .rate = sl_v4_rate(p->c, p->layer),
@@ -244,6 +245,10 @@ sl_status sl_v4_step_attend(sl_pass *p)
                               .window = c->entries.window,
                               .dim = c->v_head_dim,
                               .dtype = a.entries.dtype};
+    if (m.planes[0].rows.base && chosen) {
+        a.rows = m.planes[0].rows.base;
+        SL_TRY(p->f->seam.fetch(p->f->seam.ctx, p->layer, p->f->seqs, own->ids, &a.phys, p->err));
+    }
     SL_TRY(sl_pass_run(p, SL_OP_RING_ATTN, &a));
     return sl_pass_run(p, SL_OP_RING_STORE, &s);
 }

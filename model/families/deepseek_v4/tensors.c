@@ -226,6 +226,7 @@ static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
         *l = (sl_layer_class){.kind = k == SL_V4_WINDOW ? SL_LAYER_RING : SL_LAYER_BLOCKS,
                               .window = c->entries.window,
                               .open = SL_OPEN_ADDED,
+                              .chosen = k == SL_V4_CHOSEN ? c->entries.topk : 0,
                               .state = {.bytes = s.ring + s.entry + s.index}};
         snprintf(l->name, sizeof l->name, "%s", names[k]);
         snprintf(l->state.format, sizeof l->state.format, "%s", formats[s.dtype == SL_F32]);

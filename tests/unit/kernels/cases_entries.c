@@ -90,7 +90,19 @@ static uint8_t *open_of(cf_run *r, const batch *b, const sl_entries_append_param
     return open;
 }
 
-/* T, per, length, dim, rope, rate, overlap, dtype */
+/* Entries as rows: of resident sequences by row pages, of every second one in a tail that holds those of a step. */
+static void rows_of(cf_run *r, const batch *b, sl_entries_append_params *p)
+{
+    p->rows = (sl_row_view){.row_bytes = p->dim * (int64_t)e(p->dtype)};
+    while (1 << p->rows.block_log2 < p->rate)
+        p->rows.block_log2++;
+    p->rows.hot_base = b->pages * (SL_PAGE_TOKENS / p->rate);
+    p->rows.hot_rows = 3;
+    p->rows.tail_rows = 5;
+    p->rows.base = cf_mem(r, NULL, (size_t)((p->rows.hot_base + b->seqs * 8) * p->rows.row_bytes));
+}
+
+/* T, per, length, dim, rope, rate, overlap, dtype, rows */
 static void append(cf_run *r, const int64_t *a)
 {
     sl_entries_append_params p = {.dim = (int32_t)a[3],
@@ -104,8 +116,10 @@ static void append(cf_run *r, const int64_t *a)
                   most = sl_entries_per_page(p.rate);
     batch b;
 
-    batch_make(r, &b, a[0], a[1], a[2], 0);
+    batch_make(r, &b, a[0], a[1], a[2], (int)a[8]);
     p.seqs = &b.t;
+    if (a[8])
+        rows_of(r, &b, &p);
     p.kv = cf_mem(r, of_tokens(r, &b, 1, n, 2), 4 * (size_t)(r->n * n));
     p.gate = cf_mem(r, of_tokens(r, &b, 2, n, 4), 4 * (size_t)(r->n * n));
     float *bias = cf_temp(r, 4 * (size_t)(p.rate * n));
@@ -123,6 +137,9 @@ static void append(cf_run *r, const int64_t *a)
     p.host.base = cf_host_mem(r, NULL, (size_t)(b.pages * p.host.page_stride));
     cf_op(r, SL_OP_ENTRIES_APPEND, &p);
     cf_work(r, (double)r->n * (double)n * 8, 0, SL_F32, 0);
+    if (a[8])
+        cf_out(r, "rows", p.rows.base, p.rows.hot_base + b.seqs * 8, (size_t)p.rows.row_bytes,
+               (size_t)p.rows.row_bytes, kind_of(p.dtype), 4e-6);
     cf_out(r, "entries", p.device, b.pages, (size_t)p.device_stride, (size_t)p.device_stride,
            kind_of(p.dtype), 4e-6);
     cf_out(r, "host entries", p.host.base, b.pages, (size_t)p.host.page_stride, (size_t)p.host.page_stride,
@@ -131,6 +148,8 @@ static void append(cf_run *r, const int64_t *a)
     sl_entries_append_params q = p;
     q.open = cf_mem(r, open_of(r, &b, &p, bias), (size_t)(b.seqs * p.open_stride));
     q.device = cf_mem(r, NULL, (size_t)(b.pages * p.device_stride));
+    if (a[8])
+        rows_of(r, &b, &q);
     q.host.base = cf_host_mem(r, NULL, (size_t)(b.pages * p.host.page_stride));
     batch_in_turns(r, &b, &(batch_op){SL_OP_ENTRIES_APPEND, &q, &q.seqs, &q.open, q.open_stride, 64}, p.open);
 }
@@ -221,7 +240,31 @@ static uint8_t *rings_of(cf_run *r, const batch *b, int32_t window, int32_t dim,
     return ring;
 }
 
-/* T, per, length, heads, dim, window, rate, lists of k (0: all entries), act, dtype of the cache */
+/* Where the entries of the lists are, when every entry of every sequence has a row of its own. */
+static void resolved(cf_run *r, const batch *b, const int32_t *ids, sl_ring_attn_params *p)
+{
+    const int32_t rate = p->entries.rate, most = (int32_t)b->length / rate + 1;
+    const int64_t bytes = p->dim * (int64_t)e(p->entries.dtype);
+    uint8_t *rows = cf_temp(r, (size_t)(b->seqs * most * bytes));
+    int32_t *phys = cf_temp(r, 4 * (size_t)(r->n * p->ld_ids));
+    float *x = cf_temp(r, 4 * (size_t)p->dim);
+
+    memset(rows, 0xff, (size_t)(b->seqs * most * bytes));
+    for (int64_t i = 0; i < r->n * p->ld_ids; i++) {
+        const int64_t s = b->seq[i / p->ld_ids], at = (int64_t)(most - 1 - ids[i]) * b->seqs + s;
+
+        phys[i] = ids[i] < 0 ? -1 : (int32_t)at;
+        for (int32_t c = 0; ids[i] >= 0 && c < p->dim; c++)
+            x[c] = 2 * value(5, s, ids[i], p->dim, c);
+        if (ids[i] >= 0)
+            sl_store_f32(p->entries.dtype, x, p->dim, rows + at * bytes, 0);
+    }
+    p->rows = cf_mem(r, rows, (size_t)(b->seqs * most * bytes));
+    p->phys = cf_mem(r, phys, 4 * (size_t)(r->n * p->ld_ids));
+    p->entries.base = NULL;
+}
+
+/* T, per, length, heads, dim, window, rate, lists of k (0: all entries), act, dtype of the cache, by physical rows */
 static void attend(cf_run *r, const int64_t *a)
 {
     sl_ring_attn_params p = {.tokens = (int32_t)r->n,
@@ -247,8 +290,12 @@ static void attend(cf_run *r, const int64_t *a)
     p.entries = (sl_entries_view){.dtype = dtype};
     if (a[6])
         p.entries = entries_of(r, &b, (int32_t)a[6], (int32_t)a[4], dtype);
-    if (a[7])
-        p.ids = cf_mem(r, lists_of(r, &b, (int32_t)a[6], p.k, p.ld_ids), 4 * (size_t)(r->n * p.ld_ids));
+    if (a[7]) {
+        int32_t *ids = lists_of(r, &b, (int32_t)a[6], p.k, p.ld_ids);
+        p.ids = cf_mem(r, ids, 4 * (size_t)(r->n * p.ld_ids));
+        if (a[10])
+            resolved(r, &b, ids, &p);
+    }
     p.q = cf_matrix(r, 1, r->first, r->n, a[3] * a[4], a[3] * a[4], p.act, 1);
     p.sinks = cf_matrix(r, 3, 0, 1, a[3], a[3], SL_F32, 2);
     p.out = cf_mem(r, NULL, (size_t)(r->n * a[3] * a[4]) * e(p.act));
@@ -337,6 +384,13 @@ static const cf_case cases[] = {
      append,
      {32, 4, 600, 512, 64, 4, 1, B},
      0},
+    {SL_OP_ENTRIES_APPEND, "T=40 of 20 rate 4 overlap rows f32", append, {40, 20, 300, 16, 4, 4, 1, F, 1}, 0},
+    {SL_OP_ENTRIES_APPEND,
+     "T=36 of 9 rate 4 overlap hot rows bf16",
+     append,
+     {36, 9, 200, 40, 8, 4, 1, B, 2},
+     0},
+    {SL_OP_ENTRIES_APPEND, "T=60 of 30 rate 16 rows bf16", append, {60, 30, 200, 8, 4, 16, 0, B, 1}, 0},
     {SL_OP_ENTRY_SCORES, "T=9 of 3 H=5 of 18 rate 4 f32, a slice", scores, {9, 3, 300, 5, 18, 4, F, 2, 6}, 0},
     {SL_OP_ENTRY_SCORES,
      "T=8 of 4 H=24 of 16 rate 5 bf16",
@@ -347,6 +401,16 @@ static const cf_case cases[] = {
      "T=4 of 1 H=64 of 128 rate 4 bf16",
      scores,
      {4, 1, 900, 64, 128, 4, B, 0, 4},
+     CF_SPLIT},
+    {SL_OP_RING_ATTN,
+     "T=12 of 4 H=5 of 24 rate 4 k=6 by rows f32",
+     attend,
+     {12, 4, 300, 5, 24, 9, 4, 6, F, F, 1},
+     CF_SPLIT},
+    {SL_OP_RING_ATTN,
+     "T=6 of 1 H=9 of 64 rate 4 k=40 by rows bf16",
+     attend,
+     {6, 1, 500, 9, 64, 32, 4, 40, B, B, 1},
      CF_SPLIT},
     {SL_OP_RING_ATTN,
      "T=12 of 6 H=3 of 20 window 5 alone f32",

@@ -99,6 +99,18 @@ static void append_token(const sl_entries_append_params *p, int64_t t, int64_t s
         x[c] = p->overlap ? overlap_value(p, pos, c, open) : plain_value(p, t, pos, c, open);
 }
 
+/* The row of the entry that ends with pos: later entries of the step take the place of earlier ones in the tail. */
+static uint8_t *row_at(const sl_entries_append_params *p, int64_t seq, int64_t pos)
+{
+    const sl_row_view *v = &p->rows;
+    const int64_t w = pos / p->rate, slot = p->seqs->hot_slot[seq];
+    const int64_t row =
+        slot < 0 ? ref_page_of(p->seqs->row_pages, p->seqs, seq, pos) * (SL_PAGE_TOKENS / p->rate) +
+                       w % (SL_PAGE_TOKENS / p->rate)
+                 : v->hot_base + slot * (v->hot_rows + v->tail_rows) + v->hot_rows + w % v->tail_rows;
+    return v->base + row * v->row_bytes;
+}
+
 void ref_entries_append(const void *params)
 {
     const sl_entries_append_params *p = params;
@@ -122,7 +134,7 @@ void ref_entries_append(const void *params)
         }
         if (p->rate % SL_PAGE_TOKENS == 0)
             most = 1;
-        for (int host = 0; host < 2 && pos % SL_PAGE_TOKENS == 0; host++) {
+        for (int host = p->rows.base != NULL; host < 2 && pos % SL_PAGE_TOKENS == 0; host++) {
             uint8_t *at = page_at(p, host, seq, pos, &step);
             for (int64_t i = 0; i < most; i++)
                 memset(at + i * step, 0, bytes);
@@ -132,11 +144,13 @@ void ref_entries_append(const void *params)
             continue;
         norm_of(x, p->dim, p->eps, p->norm, p->norm_dtype, SL_F32);
         ref_rope(x + p->dim - p->rope, p->rope, p->cos_sin, pos + 1 - p->rate, true, SL_F32);
-        for (int host = 0; host < 2; host++) {
+        for (int host = p->rows.base != NULL; host < 2; host++) {
             uint8_t *at = page_at(p, host, seq, pos, &step);
             for (int64_t c = 0; c < p->dim; c++)
                 ref_put(at + before * step, p->dtype, c, x[c]);
         }
+        for (int64_t c = 0; p->rows.base && c < p->dim; c++)
+            ref_put(row_at(p, seq, pos), p->dtype, c, x[c]);
     }
     free(x);
 }
@@ -206,10 +220,12 @@ void ref_ring_attn(const void *params)
         double *x = malloc(8 * (size_t)(rows * p->dim + 1)), *z = malloc(8 * (size_t)(rows + 1));
         for (int64_t i = 0; i < rows; i++)
             for (int64_t c = 0; c < p->dim; c++)
-                x[i * p->dim + c] = i < near
-                                        ? window_at(p, t, seq, near - 1 - i, c)
-                                        : entry_at(&p->entries, s, seq,
-                                                   p->ids ? p->ids[t * p->ld_ids + i - near] : i - near, c);
+                x[i * p->dim + c] =
+                    p->phys && i >= near
+                        ? ref_at(p->rows, p->entries.dtype, p->phys[t * p->ld_ids + i - near] * p->dim + c)
+                    : i < near ? window_at(p, t, seq, near - 1 - i, c)
+                               : entry_at(&p->entries, s, seq,
+                                          p->ids ? p->ids[t * p->ld_ids + i - near] : i - near, c);
         for (int64_t h = 0; h < p->heads; h++) {
             double top = (double)p->sinks[h], sum;
 

@@ -38,6 +38,15 @@ __device__ static const void *row_of(const sl_ring_attn_params &p, const sl_seq_
         atomicOr(deverr, SL_DEVERR_SELECTION);
         return NULL;
     }
+    if (p.phys) {
+        int row = p.phys[(int64_t)r.t * p.ld_ids + i - r.near];
+        if (row < 0) {
+            atomicOr(deverr, SL_DEVERR_SELECTION);
+            return NULL;
+        }
+        *at = (int64_t)row * p.dim;
+        return p.rows;
+    }
     int page = (int)((((int64_t)w + 1) * p.entries.rate - 1) / SL_PAGE_TOKENS);
     int place = w - (int)((int64_t)page * SL_PAGE_TOKENS / p.entries.rate),
         d = s.index_pages[(int64_t)r.seq * s.ld + page];

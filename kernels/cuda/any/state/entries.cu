@@ -3,6 +3,7 @@
  * kernels, because the former ones read it. Scores: a thread block walks over tiles of 32 entries of a token, whose keys are in shared
  * memory; a thread has one entry and a quarter of the heads.
  */
+#include "kernels/cuda/any/cache/rows.cuh"
 #include "kernels/cuda/any/state/runs.cuh"
 
 extern "C" {
@@ -93,7 +94,7 @@ __device__ static bool pages_of(const sl_entries_append_params &p, const sl_seq_
         return false;
     int64_t entry = (int64_t)*seq * s.ld + *pos / SL_PAGE_TOKENS;
     int d = s.index_pages[entry], h = s.host_pages[entry];
-    if (d < 0 || h < 0) {
+    if ((d < 0 && !p.rows.base) || h < 0) {
         if (threadIdx.x == 0)
             atomicOr(deverr, SL_DEVERR_PAGE);
         return false;
@@ -114,7 +115,8 @@ __global__ static void __launch_bounds__(THREADS)
         return;
     for (int i = threadIdx.x; i < per_page * p.dim; i += THREADS) {
         int e = i / p.dim, c = i % p.dim;
-        sl_st(device, i, 0, p.dtype);
+        if (!p.rows.base)
+            sl_st(device, i, 0, p.dtype);
         sl_st(host + e * p.host.row_stride, c, 0, p.dtype);
     }
 }
@@ -174,8 +176,23 @@ __device__ static float overlap_of(const sl_entries_append_params &p, const sl_s
     return all / sum;
 }
 
+/* The device address of the entry that ends with token t; NULL: it is on the host alone. */
+__device__ static uint8_t *device_of(const sl_entries_append_params &p, const sl_seq_tables &s,
+                                     const sl_rows &shape, int t, int seq, int pos, uint8_t *page, int place,
+                                     uint32_t *deverr)
+{
+    sl_new_row at;
+
+    if (!p.rows.base)
+        return page + (int64_t)place * p.dim * (p.dtype == SL_F32 ? 4 : 2);
+    uint32_t bad = sl_new_row_of(s, p.rows, shape, p.host, t, seq, pos, 0, &at);
+    if (bad && threadIdx.x == 0)
+        atomicOr(deverr, bad);
+    return bad ? NULL : at.device;
+}
+
 __global__ static void __launch_bounds__(THREADS)
-    entry_kernel(sl_entries_append_params p, sl_seq_tables s, uint32_t *deverr)
+    entry_kernel(sl_entries_append_params p, sl_seq_tables s, sl_rows shape, uint32_t *deverr)
 {
     extern __shared__ float v[];
     int t = blockIdx.x, seq, pos;
@@ -196,8 +213,10 @@ __global__ static void __launch_bounds__(THREADS)
     int w = pos / p.rate, place = w - (int)((int64_t)(pos / SL_PAGE_TOKENS) * SL_PAGE_TOKENS / p.rate);
     norm_of(v, p.dim, p.eps, p.norm, p.norm_dtype, SL_F32);
     rotate_tail(v, p.dim, p.rope, p.cos_sin + (int64_t)w * p.rate * p.rope, false, SL_F32);
+    uint8_t *to = device_of(p, s, shape, t, seq, pos, device, place, deverr);
     for (int c = threadIdx.x; c < p.dim; c += THREADS) {
-        sl_st(device, (int64_t)place * p.dim + c, v[c], p.dtype);
+        if (to)
+            sl_st(to, c, v[c], p.dtype);
         sl_st(host + place * p.host.row_stride, c, v[c], p.dtype);
     }
 }
@@ -234,7 +253,7 @@ static sl_status run_entries_append(sl_backend *be, const void *params, sl_err *
         return SL_OK;
     SL_TRY(
         SL_LAUNCH(cu, clear_kernel, shape, err, *p, *p->seqs, (int)sl_entries_per_page(p->rate), cu->deverr));
-    SL_TRY(SL_LAUNCH(cu, entry_kernel, shape, err, *p, *p->seqs, cu->deverr));
+    SL_TRY(SL_LAUNCH(cu, entry_kernel, shape, err, *p, *p->seqs, sl_rows_of(&p->rows), cu->deverr));
     return SL_LAUNCH(cu, open_kernel, shape, err, *p, *p->seqs, cu->deverr);
 }
 
