@@ -8,6 +8,10 @@ set(SL_CUDA_ARCHS "90a" CACHE STRING "GPU architectures to build for, e.g. 80;90
 option(SL_CUDA_COMPILE_ONLY "Compile the kernels without optimisation: the programs are not to be run" OFF)
 set(SL_CUDA_ALWAYS_OPTIMISED "/(attn_mla|gqa_(attn|prompt)_[0-9]+|linear_few|linear_many|moe_grouped|moe_half)[.]cu$")
 
+# Of the kernels that are one source for three head dimensions the largest and the smallest are then only checked: templates are
+# instantiated, and no code is made of them. The one of 128 is compiled, and a GPU's build compiles all.
+set(SL_CUDA_ONLY_CHECKED "/gqa_(attn|prompt)_(64|256)[.]cu$")
+
 function(sl_cuda_library name)
   add_library(${name} STATIC ${ARGN})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
@@ -24,5 +28,8 @@ function(sl_cuda_library name)
     list(FILTER unoptimised INCLUDE REGEX "[.]cu$")
     list(FILTER unoptimised EXCLUDE REGEX "${SL_CUDA_ALWAYS_OPTIMISED}")
     set_source_files_properties(${unoptimised} PROPERTIES COMPILE_OPTIONS "-Xcompiler=-O0;-Xcicc=-O0;-Xptxas=-O0")
+    set(checked ${ARGN})
+    list(FILTER checked INCLUDE REGEX "${SL_CUDA_ONLY_CHECKED}")
+    set_source_files_properties(${checked} PROPERTIES COMPILE_OPTIONS "-Xcompiler=-O0;-fdevice-syntax-only")
   endif()
 endfunction()
