@@ -564,10 +564,10 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, golden_answers, 0, 2);
     tcase_add_loop_test(c, any_cut_gives_the_same_parts, 0, (int)SL_COUNT(answers));
-    tcase_add_loop_test(c, any_division_gives_the_same_parts, 0, (int)SL_COUNT(answers));
+    add_variants(c, any_division_gives_the_same_parts, SL_COUNT(answers));
     tcase_add_test(c, any_division_of_the_goldens_gives_the_same_parts);
     tcase_add_test(c, adaptive_reasoning);
-    tcase_add_loop_test(c, long_parts_are_the_same_however_they_are_cut, 0, (int)SL_COUNT(answers));
+    add_variants(c, long_parts_are_the_same_however_they_are_cut, SL_COUNT(answers));
     tcase_add_loop_test(c, truncated_calls_are_whole_json, 0, (int)SL_COUNT(answers));
     tcase_add_test(c, nothing_is_held_longer_than_needed);
     tcase_add_test(c, arguments_of_json_calls_are_streamed);
