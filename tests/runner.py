@@ -27,14 +27,13 @@ import threading
 import time
 import xml.etree.ElementTree
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from steps import HERE, ROOT, RUNNING, STOPPING, SHOWN_LINES, Tally, end_of, kill_group, run, tail
+
 LOGS = ROOT / "build" / "test-logs"
 JOBS = len(os.sched_getaffinity(0))
 FUZZ_SECONDS = int(os.environ.get("SL_FUZZ_SECONDS", "3"))
-PROGRESS_SECONDS = 20
 STEP_SECONDS = 2400  # a build or a test step that takes longer hangs
 TELLING = re.compile(r":[FE]:|ERROR|WARNING: Thread|panic|runtime error")  # shown although it is far from the end of the output
-FINDING = re.compile(r"Sanitizer|runtime error:|Received signal|SEGFAULT|Segmentation fault|signal SIG")  # a delay cannot cause it
 MOST_REPEATED = 8  # more failures than these are no accident
 CHECK_LINE = re.compile(r"\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)")
 
@@ -53,9 +52,11 @@ def not_under_tsan():
 # Left out of a sanitizer's run because it cannot find anything there or would take minutes.
 KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_endings"
 TWICE = "the workers of test_*_direct with another way to ship; that way runs there in test_cluster_gpu"
+DIRECT = "the workers of the tests without _direct; that way runs there in test_cluster_direct, test_faults_direct and test_direct"
 TIMES = "compares processor times, which a sanitizer changes; the parsers run there in tests of their own"
 SAME = "a program for GPUs; its engine and strategies run there in test_engine and the tests of the strategies"
 LEFT_OUT = {"asan": {"test_writer_dies": KILLS, "test_cost": TIMES, **dict.fromkeys(("test_soak_gpu", "test_routers_gpu", "test_faults_gpu"), TWICE),
+                     **dict.fromkeys(("test_soak_direct", "test_routers_direct"), DIRECT),
                      **dict.fromkeys(("equal", "equal_gqa"), SAME)},
             "tsan": not_under_tsan()}
 LONG = "among the longest, or with another way to ship; the whole run has it"
@@ -71,7 +72,7 @@ SLOWEST = 8  # tests of a stage whose times the summary names
 # Run there with less of the same: no path is left out.
 SOAK = "test_soak: 120 requests where the release build makes 300"
 SHORTER = {"unit": ["kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (--large)"],
-           "asan": [SOAK, "tests with many variants of a case (add_variants in tests/unit/run_suite.h): four at most, of other ones half",
+           "asan": [SOAK, "tests with many variants of a case (tests/unit/run_suite.h): four at most, of other ones half; of those that a program runs in many ways, a third",
                     "test_several: about 30 steps of each kind where the release build takes 130",
                     "test_engine: 60 steps of each model where the release build takes 1100 or 400, six streams of 190 tokens for ten of 260",
                     "test_group: 60 steps of each model where the release build takes 200 or 400",
@@ -81,150 +82,6 @@ SHORTER = {"unit": ["kernels_conformance_cpu: without the cases that are there f
            "tsan": [SOAK, "tests with many variants of a case: as under asan",
                     "test_shipment, test_shipment_lease: of the four paths, the one with a thread of its own",
                     "comm_conformance_sockets: groups of two ranks, because ranks are processes and only threads of one process are watched"]}
-
-
-@dataclasses.dataclass
-class Doubtful:
-    """A failure that a delay may have caused: run again alone before it counts."""
-    what: str          # STAGE: NAME
-    checks: int        # how many failed
-    notes: list        # what the test printed
-    again: callable    # runs it; returns a Tally
-
-
-@dataclasses.dataclass
-class Tally:
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    notes: list = dataclasses.field(default_factory=list)  # one line each: what failed or was skipped, and why
-    doubtful: list = dataclasses.field(default_factory=list)  # of Doubtful: counted neither as passed nor as failed so far
-    seconds: float = 0  # on the wall, summed over the steps of a stage
-    cpu: float = 0      # of all processes that were waited for
-
-    def add(self, other):
-        self.passed += other.passed
-        self.failed += other.failed
-        self.skipped += other.skipped
-        self.notes += other.notes
-        self.doubtful += other.doubtful
-        self.seconds += other.seconds
-        self.cpu += other.cpu
-
-    def fail(self, what):
-        self.failed += 1
-        self.notes.append(f"FAILED  {what}")
-
-    def doubt(self, what, checks, notes, again):
-        """A failed test with what it printed."""
-        if FINDING.search("\n".join(notes)):
-            self.failed += checks
-            self.notes += [f"FAILED  {what}", *notes]
-        else:
-            self.doubtful.append(Doubtful(what, checks, notes, again))
-
-    def settle(self, doubtful, steady):
-        self.passed += doubtful.checks if steady else 0
-        self.failed += 0 if steady else doubtful.checks
-        verdict = "UNSTEADY" if steady else "FAILED "
-        why = ": failed while others ran, passed alone; it had printed" if steady else ""
-        self.notes += [f"{verdict} {doubtful.what}{why}", *doubtful.notes]
-
-    def skip(self, what):
-        self.skipped += 1
-        self.notes.append(f"skipped {what}")
-
-
-def last_line(path):
-    try:
-        with open(path, "rb") as f:
-            f.seek(max(0, f.seek(0, 2) - 4096))
-            lines = f.read().decode(errors="replace").replace("\r", "\n").split("\n")
-        return next((line.strip()[:110] for line in reversed(lines) if line.strip()), "")
-    except OSError:
-        return ""
-
-
-SHOWN_LINES, SHOWN_WIDTH = 40, 200  # of the output of a test that failed: the summary may be all that anybody gets to see
-
-
-def end_of(text, lines=SHOWN_LINES):
-    return ["        " + line[:SHOWN_WIDTH] for line in text.rstrip().splitlines()[-lines:]]
-
-
-def tail(path, lines=12):
-    return end_of(path.read_text(errors="replace") if path.exists() else "", lines)
-
-
-# For machines that lack them: compilers' caches and mpirun want a home, git refuses to list the files of another user's clone.
-DEFAULTS = {"HOME": str(ROOT / "build"), "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory",
-            "GIT_CONFIG_VALUE_0": str(ROOT)}
-
-# What a lane of steps knows while it runs (thread-local): stage, nice, cpu.
-HERE = threading.local()
-RUNNING = set()
-STOPPING = threading.Event()
-
-
-def kill_group(process):
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
-def begin(command, out, env):
-    """Starts a command in a session of its own, with the lane's nice value. A session may be a scheduling group of its own
-    (autogroup), inside which nice values count for nothing, so the group gets the value too."""
-    nice = getattr(HERE, "nice", 0)
-    if nice:
-        command = ["nice", "-n", str(nice), *command]
-    process = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=out, stderr=subprocess.STDOUT,
-                               stdin=subprocess.DEVNULL, env={**DEFAULTS, **os.environ, **(env or {})}, start_new_session=True)
-    if nice:
-        try:
-            pathlib.Path(f"/proc/{process.pid}/autogroup").write_text(str(nice))
-        except OSError:
-            pass
-    return process
-
-
-def ended(process):
-    """Like poll(), and adds the CPU time of the process and of what it waited for to the step's."""
-    if process.returncode is None:
-        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if pid:
-            process.returncode = os.waitstatus_to_exitcode(status)
-            HERE.cpu = getattr(HERE, "cpu", 0) + usage.ru_utime + usage.ru_stime
-    return process.returncode is not None
-
-
-def run(command, log, timeout, env=None, quiet=False):
-    """Exit code of a command whose output goes to a log; 124 when it was killed after timeout seconds."""
-    if STOPPING.is_set():
-        return 143
-    start = shown = time.monotonic()
-    with open(log, "ab") as out:
-        out.write(("$ " + " ".join(map(str, command)) + "\n").encode())
-        out.flush()
-        process = begin(command, out, env)
-        RUNNING.add(process)
-        try:
-            while not ended(process):
-                now = time.monotonic()
-                if now - start > timeout:
-                    out.write(f"\nkilled after {timeout} s\n".encode())
-                    return 124
-                if not quiet and now - shown > PROGRESS_SECONDS:
-                    shown = now
-                    print(f"   {HERE.stage:5} {int(now - start):4d} s  {last_line(log)}", flush=True)
-                time.sleep(0.05)
-            return process.returncode
-        finally:
-            kill_group(process)
-            while not ended(process):
-                time.sleep(0.01)
-            RUNNING.discard(process)
 
 
 def configure_and_build(preset, log, extra=(), targets=()):
@@ -296,16 +153,14 @@ def ctest(preset, stage, env=None, args=(), wrapper=()):
 
 
 def stage_deps():
+    """The Python environment; tests/run has installed the packages before."""
     log = LOGS / "deps.log"
-    if "SL_RUN_DEPS" in os.environ:
-        outcome = os.environ["SL_RUN_DEPS"].split()[0]
-    else:
-        outcome = "failed" if run(["scripts/install-deps"], log, STEP_SECONDS) else "passed"
     tally = Tally()
-    if outcome == "passed":
+    if os.environ.get("SL_RUN_DEPS", "passed").startswith("passed") and run(["scripts/install-deps"], log, STEP_SECONDS) == 0:
         tally.passed = 1
     else:
         tally.fail("dependencies could not be installed")
+        tally.notes += tail(log)
     return tally
 
 
@@ -546,22 +401,22 @@ class Step:
 # (nice value, steps in their order). Steps of one lane run one after another, lanes run concurrently. A step starts when the steps
 # that it needs have ended, and is left out when one of them failed.
 LANES = (
-    (0, (Step("deps", "deps", stage_deps),
-         Step("build", "release", stage_build, ("deps",)),
-         Step("checks", "checks", stage_checks, ("deps",)),
-         Step("e2e", "quickstart", stage_quickstart, ("release",)),
+    (0, (Step("build", "release", stage_build),
+         Step("checks", "checks", stage_checks),
+         Step("e2e", "quickstart", stage_quickstart, ("release", "deps")),
          Step("e2e", "clusters 1", lambda: stage_e2e(0), ("release",)),
          Step("e2e", "attack", stage_attack, ("release", "clusters 2")),
-         Step("tsan", "tsan tests", stage_tsan, ("tsan build", "quickstart")),
+         Step("tsan", "tsan tests", stage_tsan, ("tsan build", "quickstart", "deps")),
          Step("e2e", "shm", stage_shm, ("clusters 1", "clusters 2", "attack", "unit", "asan tests", "tsan tests")))),
-    (0, (Step("e2e", "clusters 2", lambda: stage_e2e(1), ("release", "quickstart")),)),
-    (5, (Step("unit", "unit", stage_unit, ("release", "quickstart")),
-         Step("asan", "asan tests", stage_asan, ("asan build", "quickstart")),
+    (0, (Step("deps", "deps", stage_deps),
+         Step("e2e", "clusters 2", lambda: stage_e2e(1), ("release", "quickstart")),)),
+    (5, (Step("unit", "unit", stage_unit, ("release", "quickstart", "deps")),
+         Step("asan", "asan tests", stage_asan, ("asan build", "quickstart", "deps")),
          Step("cuda", "cuda tests", stage_cuda, ("cuda build",)))),
-    (10, (Step("asan", "asan build", lambda: build_stage("asan"), ("deps",)),
-          Step("tsan", "tsan build", lambda: build_stage("tsan"), ("deps",)),
-          Step("cuda", "cuda build", build_cuda, ("deps",)),
-          Step("fuzz", "fuzz build", build_fuzz, ("deps",)),
+    (10, (Step("asan", "asan build", lambda: build_stage("asan")),
+          Step("tsan", "tsan build", lambda: build_stage("tsan")),
+          Step("cuda", "cuda build", build_cuda),
+          Step("fuzz", "fuzz build", build_fuzz),
           Step("fuzz", "fuzz run", stage_fuzz, ("fuzz build", "attack")))),  # the tests under sanitizers leave processor time
 )
 ORDER_ONLY = {"quickstart", "clusters 1", "clusters 2", "attack", "unit", "asan tests", "tsan tests", "deps"}  # needed to have ended, not to have passed
@@ -590,7 +445,7 @@ class Schedule:
             tally = step.function()
         tally.seconds, tally.cpu = time.monotonic() - start, HERE.cpu
         if step.name == "deps" and "SL_RUN_DEPS" in os.environ:
-            tally.seconds = float(os.environ["SL_RUN_DEPS"].split()[1])
+            tally.seconds += float(os.environ["SL_RUN_DEPS"].split()[1])
         if tally.failed:
             self.failed.add(step.name)
         repeat = f"{len(tally.doubtful)} to repeat alone, " if tally.doubtful else ""
