@@ -274,13 +274,6 @@ void sl_chk_moe_route(sl_chk *c, const void *params)
     sl_chk_ptr(c, "ids", p->ids, 4);
 }
 
-/* Whether one kernel serves both. */
-static bool same_form(const sl_weight *a, const sl_weight *b)
-{
-    return a->dtype == b->dtype && a->scale_type == b->scale_type && a->group == b->group &&
-           a->acts_as_given == b->acts_as_given;
-}
-
 void sl_chk_experts(sl_chk *c, const sl_weight *gate, const sl_weight *up, const sl_weight *down,
                     int32_t experts, int32_t inter, int32_t hidden)
 {
@@ -292,9 +285,10 @@ void sl_chk_experts(sl_chk *c, const sl_weight *gate, const sl_weight *up, const
         sl_chk_weight(c, "gate", &gate[e], inter, hidden);
         sl_chk_weight(c, "up", &up[e], inter, hidden);
         sl_chk_weight(c, "down", &down[e], hidden, inter);
-        sl_chk_can(
-            c, same_form(&gate[e], &gate[0]) && same_form(&up[e], &up[0]) && same_form(&down[e], &down[0]),
-            "gate", ", up or down has another dtype for some experts");
+        sl_chk_can(c,
+                   sl_weight_same_form(&gate[e], &gate[0]) && sl_weight_same_form(&up[e], &up[0]) &&
+                       sl_weight_same_form(&down[e], &down[0]),
+                   "gate", ", up or down has another dtype for some experts");
     }
 }
 

@@ -52,4 +52,11 @@ static inline bool sl_weight_takes_e4m3(const sl_weight *w)
     return !w->acts_as_given && (w->dtype == SL_F8_E4M3 || w->dtype == SL_I4 || w->dtype == SL_F4_E2M1);
 }
 
+/* Whether one kernel serves both, apart from their shapes. */
+static inline bool sl_weight_same_form(const sl_weight *a, const sl_weight *b)
+{
+    return a->dtype == b->dtype && a->scale_type == b->scale_type && a->group == b->group &&
+           a->acts_as_given == b->acts_as_given;
+}
+
 #endif

@@ -191,10 +191,46 @@ static sl_status bind_experts(sl_loader *l, int32_t layer)
     return SL_OK;
 }
 
+/* "F8_E4M3", "I4 in groups of 32". */
+static void write_form(const sl_weight *w, char *out, size_t cap)
+{
+    static const char *const names[] = {
+        [SL_F32] = "F32",         [SL_BF16] = "BF16", [SL_F16] = "F16",
+        [SL_F8_E4M3] = "F8_E4M3", [SL_I4] = "I4",     [SL_F4_E2M1] = "F4_E2M1"};
+    size_t n = (size_t)snprintf(out, cap, "%s", names[w->dtype]);
+    if (w->group)
+        snprintf(out + n, cap - n, " in groups of %d", w->group);
+}
+
+/*
+ * One kernel computes all experts of a layer, those of every rank: the order of sums would depend on the rank otherwise, or on the
+ * expert. Every rank looks at all of them, so all refuse.
+ */
+static sl_status check_forms(const sl_loader *l, int32_t layer)
+{
+    static const char *const parts[] = {"gate", "up", "down"};
+    const sl_layer_weights *lw = &l->w->layers[layer];
+    const sl_weight *all[] = {lw->gate, lw->up, lw->down};
+    char is[48], other[48];
+    for (int p = 0; p < 3; p++)
+        for (int32_t e = 1; e < l->c->n_routed_experts; e++) {
+            if (sl_weight_same_form(&all[p][e], &all[p][0]))
+                continue;
+            write_form(&all[p][e], is, sizeof is);
+            write_form(&all[p][0], other, sizeof other);
+            return sl_fail(l->err, SL_ERR_UNSUPPORTED,
+                           "%s: layer %d: the %s projection of expert %d is %s, that of expert 0 %s: the "
+                           "experts of a layer must be stored in one form",
+                           sl_checkpoint_dir(l->ck), layer, parts[p], e, is, other);
+        }
+    return SL_OK;
+}
+
 static sl_status bind_moe(sl_loader *l, int32_t layer)
 {
     sl_layer_weights *lw = &l->w->layers[layer];
     SL_TRY(bind_experts(l, layer));
+    SL_TRY(check_forms(l, layer));
     lw->quantised = true;
     for (int32_t e = 0; e < l->c->n_routed_experts; e++)
         lw->quantised =

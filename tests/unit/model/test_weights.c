@@ -267,6 +267,45 @@ START_TEST(test_replaced)
 }
 END_TEST
 
+/* Every tensor of a routed expert in another type than those of the layer's other experts: refused when it is loaded, by every
+ * rank of a group, also by those that do not hold the expert, and when the checkpoint is only identified. */
+START_TEST(test_mixed_experts)
+{
+    const int groups[] = {1, 2, 3};
+    int mixed = 0;
+    begin(DS);
+    for (size_t i = 0; i < list->n; i++) {
+        const ct_tensor was = list->t[i];
+        int layer, expert, ranks = groups[mixed % 3];
+        char part[8], what[96], layer_is[32];
+        if (sscanf(was.name, "model.layers.%d.mlp.experts.%d.%7[a-z]_proj.weight", &layer, &expert, part) !=
+            3)
+            continue;
+        list->t[i].dtype = mixed++ % 2 ? SL_ST_BF16 : SL_ST_F16;
+        list->t[i].bytes /= 2;
+        snprintf(layer_is, sizeof layer_is, "layer %d: ", layer);
+        snprintf(what, sizeof what, "the %s projection of expert %d is %s, that of expert 0 %s", part,
+                 expert ? expert : 1, expert ? mixed % 2 ? "F16" : "BF16" : "F32",
+                 expert      ? "F32"
+                 : mixed % 2 ? "F16"
+                             : "BF16");
+        for (int r = 0; r < ranks; r++) {
+            sl_model_opts o = plain;
+            o.rank = r, o.ranks = ranks;
+            how = &o;
+            refused(SL_ERR_UNSUPPORTED, layer_is, what);
+            how = &plain;
+        }
+        sl_key k;
+        sl_err err = {0};
+        ck_assert_int_eq(sl_model_identify(dir, &plain, &k, &err), SL_ERR_UNSUPPORTED);
+        list->t[i] = was;
+    }
+    ck_assert_int_ge(mixed, 3 * 8);
+    end();
+}
+END_TEST
+
 /* Writes list as two shards with an index, edited by a format of (first file's name, second file's name). */
 static void shards(size_t cut)
 {
@@ -566,6 +605,7 @@ int main(void)
     tcase_add_loop_test(t, test_missing, 0, 3);
     tcase_add_loop_test(t, test_draft, 0, 2);
     tcase_add_loop_test(t, test_extra, 0, SL_COUNT(extra));
+    tcase_add_test(t, test_mixed_experts);
     tcase_add_loop_test(t, test_replaced, 0, SL_COUNT(replaced));
     tcase_add_loop_test(t, test_storage, 0, 3);
     tcase_add_loop_test(t, test_renamed, 0, SL_COUNT(renamed));
