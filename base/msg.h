@@ -134,7 +134,8 @@ typedef struct sl_msg_hello { /* worker -> router */
     char host[64];     /* name of its host */
     uint64_t instance; /* random per process: whether two connections are of the same process */
     uint32_t group, rank,
-        ranks; /* of a rank of a group: group is its number among those of the role; ranks 0: none */
+        ranks;     /* of a rank of a group: group is its number among those of the role; ranks 0: none */
+    uint32_t bits; /* of its rows, as sl_backend_bits() (kernels/backend.h) */
 } sl_msg_hello;
 
 typedef struct sl_msg_welcome {

@@ -28,6 +28,7 @@ void sl_mf_of_hello(sl_codec *c, sl_msg_hello *m)
     sl_mf_u32(c, "ranks", &m->ranks);
     sl_mf_require(c, "ranks", m->ranks != 1 && m->ranks <= SL_MSG_MAX_RANKS);
     sl_mf_require(c, "rank", m->ranks ? m->rank < m->ranks : !m->rank && !m->group);
+    sl_mf_u32(c, "bits", &m->bits);
 }
 
 void sl_mf_of_welcome(sl_codec *c, sl_msg_welcome *m)

@@ -151,6 +151,11 @@ const sl_path *sl_be_path(const sl_backend *be, sl_op op, const void *params)
     return be->desc->gpu ? sl_op_path(be->desc->gpu(be), op, params) : NULL;
 }
 
+uint32_t sl_backend_bits(const sl_backend *be)
+{
+    return be->desc->gpu ? (uint32_t)be->desc->gpu(be)->cc : 0;
+}
+
 /* Once for each op of the process: with a real model it means that a shape or a type has no kernel of its own. */
 static void tell_plain(const sl_backend *be, sl_op op, const void *params)
 {

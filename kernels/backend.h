@@ -83,6 +83,9 @@ sl_status sl_be_supports(sl_backend *be, sl_op op, const void *params, sl_err *e
 /* The path on which this backend runs the op with these parameters (kernels/paths.h); NULL where it has one kernel. The
  * parameters have passed sl_be_supports(). */
 const struct sl_path *sl_be_path(const sl_backend *be, sl_op op, const void *params);
+/* Whose bits results have: 0: those of the specification, which the CPU computes; else those of devices of this compute capability,
+ * 10 * major + minor. Rows of a cache that were made with others are another computation's. */
+uint32_t sl_backend_bits(const sl_backend *be);
 /* Enqueues one op; params is the op's struct of kernels/params.h. Bad parameters give SL_ERR_INVALID or
  * SL_ERR_UNSUPPORTED, never a wrong answer.
  * The first time that an op takes a path that is not meant to be fast, the log says so. */

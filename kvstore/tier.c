@@ -75,3 +75,10 @@ void sl_tier_scatter(const uint8_t *from, const sl_tier_page *to, size_t page_by
     }
     check_length(at, page_bytes);
 }
+
+sl_key sl_tier_fingerprint(sl_key model, uint32_t bits)
+{
+    const uint8_t text[] = {'b', 'i', 't', 's', (uint8_t)bits, (uint8_t)(bits >> 8)};
+
+    return bits ? sl_hash_chain(model, text, sizeof text) : model;
+}

@@ -82,7 +82,7 @@ typedef struct sl_tier_opts {
     size_t page_bytes; /* of every page */
     uint64_t
         capacity_bytes; /* at most this much is kept, including what the tier needs for itself. Mandatory */
-    sl_key fingerprint; /* model and numeric convention: pages of another one are never offered */
+    sl_key fingerprint; /* sl_tier_fingerprint(): pages of another one are never offered */
     sl_key format;      /* identity of the page geometry, likewise */
     const char *directory;  /* persistent tiers: where the pages are. Borrowed for the call */
     uint64_t segment_bytes; /* disk: unit of eviction; 0 chooses by capacity */
@@ -304,6 +304,10 @@ static inline int32_t sl_tier_prefix(const sl_tier_req *req)
         n++;
     return n;
 }
+
+/* What sl_tier_opts.fingerprint is for pages whose rows have these bits (sl_backend_bits()): that of the model, unless they are those
+ * of GPUs, which differ from one architecture to the next. */
+sl_key sl_tier_fingerprint(sl_key model, uint32_t bits);
 
 /* Between a page in memory and page_bytes contiguous bytes, for implementations. */
 void sl_tier_gather(const sl_tier_page *from, uint8_t *to, size_t page_bytes);

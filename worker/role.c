@@ -33,6 +33,7 @@ static void fill_hello(sl_worker_role *r, sl_role role, const sl_worker_role_opt
     h->group = o->runner->group_number;
     h->rank = o->runner->group_rank;
     h->ranks = o->runner->group_ranks;
+    h->bits = o->bits;
 }
 
 static void find_metrics(sl_worker_role *r, const sl_worker_role_opts *o)

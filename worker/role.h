@@ -28,6 +28,7 @@ typedef struct sl_worker_role_opts {
     sl_worker_opts worker; /* the role fills in memory, hello and listens */
     const char *name, *model, *cluster_tag, *metrics_address;
     const sl_runner *runner;
+    uint32_t bits; /* of the rows that it makes: sl_backend_bits() */
     sl_arena *arena;
     sl_row_sums *row_sums; /* of the arena; NULL: rows have no checksums */
     const char *model_dir; /* whose tokenizer constraints use; NULL: there are none */

@@ -56,6 +56,7 @@ static void fill_role_opts(sl_setup *s)
         .model = c->model.served_name,
         .cluster_tag = c->cluster.tag,
         .metrics_address = p->metrics_address,
+        .bits = sl_backend_bits(p->backend),
         .runner = &p->runner,
         .arena = p->arena,
         .row_sums = p->row_sums,

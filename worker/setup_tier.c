@@ -52,7 +52,7 @@ static sl_status open_tier(sl_setup *s, const sl_tier_ops *ops, sl_tier_opts *o,
     if (!sl_cascade_page_format(g, &o->page_bytes, &o->format))
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     name_instance(s, instance, sizeof instance);
-    o->fingerprint = g->fingerprint;
+    o->fingerprint = sl_tier_fingerprint(g->fingerprint, sl_backend_bits(s->p->backend));
     o->options = common;
     o->instance = instance;
     o->capacity_bytes = common->bytes;

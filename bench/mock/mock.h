@@ -22,6 +22,7 @@ typedef struct sl_mock_opts {
     const char *name, *model, *tag;
     sl_role role;
     sl_key fingerprint;
+    uint32_t bits;
     const void *geometry;        /* encoded (kvstore/arena.h); NULL: that of a small cache */
     uint64_t instance;           /* instance number of the process; 0: random */
     uint32_t group, rank, ranks; /* as in HELLO */

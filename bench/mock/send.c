@@ -85,6 +85,7 @@ static void write_geometry(sl_key fingerprint, sl_wr *w)
 void sl_mock_send_hello(sl_mock *m)
 {
     sl_msg h = {.type = SL_MSG_HELLO};
+    h.hello.bits = m->o.bits;
     h.hello.version = m->o.version ? m->o.version : SL_MSG_VERSION;
     h.hello.role = (uint8_t)m->o.role;
     sl_copy_text(h.hello.name, sizeof h.hello.name, m->o.name);

@@ -140,6 +140,8 @@ typedef struct sl_cluster {
      */
     uint32_t next_id;
     uint64_t epoch;     /* of this router process */
+    uint32_t bits;      /* of the rows of its workers: sl_msg_hello.bits */
+    bool have_bits;     /* while there is a member */
     bool have_identity; /* always, if the options say what is expected; else while there is a member */
     sl_key fingerprint;
     sl_geometry geometry;

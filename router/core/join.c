@@ -10,6 +10,7 @@
  * predecessor whose loss has not been noticed yet. Only another connection of the same process (the same instance)
  * replaces the former connection at once.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "router/core/core_impl.h"
@@ -30,6 +31,15 @@ static void refuse(sl_member *w, sl_status st, const char *reason, bool retry)
         sl_tp_close(w->ep, SL_TP_CLOSE_FLUSH);
 }
 
+/* bits: as in sl_msg_hello. */
+static void write_bits(uint32_t bits, char *out, size_t cap)
+{
+    if (bits)
+        snprintf(out, cap, "GPUs of compute capability %u.%u", bits / 10, bits % 10);
+    else
+        snprintf(out, cap, "the CPU");
+}
+
 /* Checks that pages may move between this worker and the others. *theirs: its geometry. */
 static sl_status check_identity(sl_router *r, const sl_msg_hello *h, sl_geometry *theirs, sl_err *err)
 {
@@ -41,6 +51,16 @@ static sl_status check_identity(sl_router *r, const sl_msg_hello *h, sl_geometry
             "fingerprint %016lx%016lx differs from the cluster's %016lx%016lx: another checkpoint, config or "
             "numeric convention",
             h->id.fingerprint.hi, h->id.fingerprint.lo, c->fingerprint.hi, c->fingerprint.lo);
+    if (c->have_bits && c->bits != h->bits) {
+        char theirs_are[48], ours_are[48];
+        write_bits(h->bits, theirs_are, sizeof theirs_are);
+        write_bits(c->bits, ours_are, sizeof ours_are);
+        return sl_fail(
+            err, SL_ERR_REFUSED,
+            "its rows have the bits of %s, those of the cluster the bits of %s: the same prompt would have "
+            "other tokens",
+            theirs_are, ours_are);
+    }
     if (sl_geometry_read(h->id.geometry.data, h->id.geometry.len, theirs, &why) ||
         (c->have_identity && sl_geometry_compatible(&c->geometry, theirs, &why)))
         return sl_fail(err, SL_ERR_REFUSED, "page geometry differs from the cluster's: %s", why.text);
@@ -149,6 +169,8 @@ static sl_status admit(sl_member *w, const sl_msg_hello *h, bool *retry, sl_err 
         r->cluster.have_identity = true;
         r->cluster.vocab = 0;
     }
+    r->cluster.bits = h->bits;
+    r->cluster.have_bits = true;
     if (!r->cluster.vocab)
         r->cluster.vocab = h->vocab_size;
     return SL_OK;

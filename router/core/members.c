@@ -116,8 +116,11 @@ void sl_member_lost(sl_member *w, sl_status why, const char *reason)
         sl_tp_close(w->ep, SL_TP_CLOSE_FORCE);
     if (!member)
         return;
-    if (!members(r, w) && !r->o.identity)
-        r->cluster.have_identity = false;
+    if (!members(r, w)) {
+        r->cluster.have_bits = false;
+        if (!r->o.identity)
+            r->cluster.have_identity = false;
+    }
     sl_kv_on_lost(w);
     sl_directory_leave(r->directory, w->place);
     w->place = SL_DIRECTORY_NONE;

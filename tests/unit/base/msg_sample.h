@@ -47,7 +47,8 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                  .instance = 78,
                                  .group = 1,
                                  .rank = 2,
-                                 .ranks = 4};
+                                 .ranks = 4,
+                                 .bits = 90};
         break;
     case SL_MSG_WELCOME:
         m.welcome = (sl_msg_welcome){3, 0xdeadbeef12345678u, 500, 3000};

@@ -6,6 +6,7 @@
 
 #include "kvstore/disk_index.h"
 #include "kvstore/store_impl.h"
+#include "kvstore/tier.h"
 #include "tests/unit/chosen_keys.h"
 #include "tests/unit/kvstore/test_kvstore.h"
 
@@ -144,6 +145,20 @@ START_TEST(chosen_keys_cost_what_others_do)
 }
 END_TEST
 
+/* Tiers hold pages of one model and of one kind of bits: every two of them have different fingerprints. */
+START_TEST(fingerprints_of_bits_differ)
+{
+    const uint32_t bits[] = {0, 80, 86, 89, 90, 100, 103, 120, 90 + 256};
+    sl_key all[2 * SL_COUNT(bits)];
+    for (size_t i = 0; i < SL_COUNT(all); i++) {
+        all[i] = sl_tier_fingerprint(i % 2 ? seed : other, bits[i / 2]);
+        for (size_t j = 0; j < i; j++)
+            ck_assert(!sl_key_eq(all[i], all[j]));
+    }
+    ck_assert(sl_key_eq(sl_tier_fingerprint(seed, 0), seed)); /* pages that CPUs wrote before are found */
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("keys");
@@ -151,6 +166,7 @@ int main(void)
     tcase_add_test(t, the_leading_keys_are_leased);
     tcase_add_test(t, another_seed_or_key_gets_nothing);
     tcase_add_test(t, leased_pages_stay);
+    tcase_add_test(t, fingerprints_of_bits_differ);
     tcase_add_loop_test(t, chosen_keys_cost_what_others_do, 0, 2);
     suite_add_tcase(s, t);
     return run_suite(s);

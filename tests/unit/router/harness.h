@@ -10,7 +10,7 @@
 #include "bench/mock/mock.h"
 #include "router/core/core_impl.h"
 
-enum { H_WORKERS = 8 };
+enum { H_WORKERS = 10 };
 
 typedef struct harness {
     sl_router *r;

@@ -83,10 +83,12 @@ START_TEST(misfits_are_refused_with_the_reason)
     expect_refused(x, "vocabulary");
     x = o, x.fingerprint.lo ^= 1;
     expect_refused(x, "fingerprint");
+    x = o, x.bits = 80;
+    expect_refused(x, "GPUs of compute capability 8.0, those of the cluster the bits of the CPU");
     x = o, x.geometry = "mocK", x.geometry_len = 4;
     expect_refused(x, "geometry");
     ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 0);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.refused), 6);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.refused), 7);
     h_add(&h, SL_ROLE_DECODE); /* the fitting one */
 }
 END_TEST
@@ -100,6 +102,30 @@ START_TEST(last_one_gone_frees_the_identity)
     o.role = SL_ROLE_DECODE;
     o.fingerprint.lo ^= 1;
     ck_assert(sl_mock_count(h.w[add_with(o)])->welcome);
+}
+END_TEST
+
+/* The bits of the first member are the cluster's until the last one has gone. */
+START_TEST(bits_are_those_of_the_first_member)
+{
+    const uint32_t others[] = {0, 80, 89, 100};
+    sl_mock_opts o = h.mo;
+    o.bits = 90, o.role = SL_ROLE_PREFILL;
+    int i = add_with(o);
+    ck_assert(sl_mock_count(h.w[i])->welcome);
+    o.role = SL_ROLE_DECODE;
+    for (size_t b = 0; b < SL_COUNT(others); b++) {
+        o.bits = others[b];
+        expect_refused(o, "bits");
+    }
+    sl_mock_kill(h.w[i]);
+    H_UNTIL(&h, !sl_members_count(h.r, SL_ROLE_PREFILL), 1000);
+    o.bits = 100;
+    ck_assert(sl_mock_count(h.w[add_with(o)])->welcome);
+    o.bits = 90, o.role = SL_ROLE_PREFILL;
+    expect_refused(
+        o,
+        "GPUs of compute capability 9.0, those of the cluster the bits of GPUs of compute capability 10.0");
 }
 END_TEST
 
@@ -507,6 +533,7 @@ int main(void)
         {ids_with_equal_low_bits_are_found, 0},
         {misfits_are_refused_with_the_reason, 0},
         {last_one_gone_frees_the_identity, 0},
+        {bits_are_those_of_the_first_member, 0},
         {living_holder_keeps_its_name, 0},
         {silent_holder_loses_its_name, 0},
         {same_process_replaces_itself, 0},
