@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/formats.h"
+#include "kernels/row_codec.h"
 
 /* ---- row formats ---- */
 
@@ -36,28 +37,14 @@ static void add_part(sl_cache_plane *p, sl_cache_part one)
         p->parts[p->n_parts++] = one;
 }
 
-static sl_status mla_f32(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
+static sl_status latent_plane(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
 {
+    const sl_row_codec *c = sl_row_codec_of(d->rows->format);
     SL_TRY(mla_plane(d, out, err));
-    add_part(out, part("latent", SL_F32, d->latent));
-    add_part(out, part("rope", SL_F32, d->rope));
-    return SL_OK;
-}
-
-static sl_status mla_bf16(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
-{
-    SL_TRY(mla_plane(d, out, err));
-    add_part(out, part("latent", SL_BF16, d->latent));
-    add_part(out, part("rope", SL_BF16, d->rope));
-    return SL_OK;
-}
-
-static sl_status mla_fp8(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
-{
-    SL_TRY(mla_plane(d, out, err));
-    add_part(out, part("latent", SL_F8_E4M3, d->latent));
-    add_part(out, part("scale", SL_F32, sl_fp8_groups(d->latent)));
-    add_part(out, part("rope", SL_BF16, d->rope));
+    add_part(out, part("latent", c->values, d->latent));
+    if (c->group)
+        add_part(out, part("scale", SL_F32, (d->latent + c->group - 1) / c->group));
+    add_part(out, part("rope", c->rope, d->rope));
     return SL_OK;
 }
 
@@ -85,43 +72,34 @@ static sl_status gqa_plane(const sl_cache_dims *d, sl_dtype dtype, sl_cache_plan
     return SL_OK;
 }
 
-/* Zeros up to a multiple of 16 bytes, as sl_gqa_row_bytes() has them. */
-static sl_status fill_up(sl_cache_plane *p)
+/* Zeros up to a multiple of `align` bytes, as sl_gqa_row_bytes() has them. */
+static sl_status fill_up(sl_cache_plane *p, int32_t align)
 {
-    const int32_t more = (int32_t)(-sl_cache_unit_bytes(p) & (SL_ROW_ALIGN - 1));
+    const int32_t more = (int32_t)(-sl_cache_unit_bytes(p) & (align - 1));
     add_part(p, (sl_cache_part){.name = "fill", .dtype = SL_I8, .per = SL_PER_OPEN_UNIT, .count = more});
     return SL_OK;
 }
 
-static sl_status gqa_f32(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
+static sl_status heads_plane(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
 {
-    SL_TRY(gqa_plane(d, SL_F32, out, err));
-    return fill_up(out);
-}
-
-static sl_status gqa_bf16(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
-{
-    SL_TRY(gqa_plane(d, SL_BF16, out, err));
-    return fill_up(out);
-}
-
-static sl_status gqa_fp8(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
-{
-    SL_TRY(gqa_plane(d, SL_F8_E4M3, out, err));
-    add_part(out, part("scale_k", SL_F32, heads_in_row(d)));
-    add_part(out, part("scale_v", SL_F32, heads_in_row(d)));
-    return fill_up(out);
+    const sl_row_codec *c = sl_row_codec_of(d->rows->format);
+    SL_TRY(gqa_plane(d, c->values, out, err));
+    if (c->group) {
+        add_part(out, part("scale_k", SL_F32, heads_in_row(d)));
+        add_part(out, part("scale_v", SL_F32, heads_in_row(d)));
+    }
+    return fill_up(out, c->align);
 }
 
 static const sl_row_format_desc rows[] = {
-    {"mla_f32", "latent and RoPE part as float32", SL_ROW_MLA_F32, SL_ATTN_MLA, mla_f32},
-    {"mla_bf16", "latent and RoPE part as bf16", SL_ROW_MLA_BF16, SL_ATTN_MLA, mla_bf16},
+    {"mla_f32", "latent and RoPE part as float32", SL_ROW_MLA_F32, SL_ATTN_MLA, latent_plane},
+    {"mla_bf16", "latent and RoPE part as bf16", SL_ROW_MLA_BF16, SL_ATTN_MLA, latent_plane},
     {"mla_fp8", "latent as e4m3 with a power-of-two scale per 128 values, RoPE part as bf16", SL_ROW_MLA_FP8,
-     SL_ATTN_MLA, mla_fp8},
-    {"gqa_f32", "keys and values of all KV heads as float32", SL_ROW_GQA_F32, SL_ATTN_GQA, gqa_f32},
-    {"gqa_bf16", "keys and values of all KV heads as bf16", SL_ROW_GQA_BF16, SL_ATTN_GQA, gqa_bf16},
+     SL_ATTN_MLA, latent_plane},
+    {"gqa_f32", "keys and values of all KV heads as float32", SL_ROW_GQA_F32, SL_ATTN_GQA, heads_plane},
+    {"gqa_bf16", "keys and values of all KV heads as bf16", SL_ROW_GQA_BF16, SL_ATTN_GQA, heads_plane},
     {"gqa_fp8", "keys and values as e4m3 with a power-of-two scale per token and head", SL_ROW_GQA_FP8,
-     SL_ATTN_GQA, gqa_fp8},
+     SL_ATTN_GQA, heads_plane},
 };
 static const char *const row_names[] = {"mla_f32",  "mla_bf16", "mla_fp8", "gqa_f32",
                                         "gqa_bf16", "gqa_fp8",  NULL};

@@ -3,6 +3,7 @@
  * scoring, top-k, residency, gather and sparse attention.
  */
 #include "kernels/check.h"
+#include "kernels/row_codec.h"
 
 void sl_chk_seqs(sl_chk *c, const sl_seq_tables *s)
 {
@@ -75,8 +76,8 @@ static void chk_latent_rows(sl_chk *c, const sl_row_view *r, int64_t row_bytes)
 
 static void chk_row_format(sl_chk *c, sl_row_format f)
 {
-    sl_chk_can(c, f == SL_ROW_MLA_F32 || f == SL_ROW_MLA_BF16 || f == SL_ROW_MLA_FP8, "format",
-               "is not a row format");
+    const sl_row_codec *codec = sl_row_codec_of(f);
+    sl_chk_can(c, codec && !codec->by_head, "format", "is not a row format");
 }
 
 static void chk_index_format(sl_chk *c, sl_index_format f, int32_t dim)

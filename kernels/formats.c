@@ -129,20 +129,6 @@ size_t sl_scale_size(sl_scale_type t)
     return t == SL_SCALE_F32 || t == SL_SCALE_BLOCKS ? 4 : t == SL_SCALE_BF16 ? 2 : 1;
 }
 
-int64_t sl_row_bytes(sl_row_format f, int32_t lora, int32_t rope)
-{
-    switch (f) {
-    case SL_ROW_MLA_F32:
-        return 4 * ((int64_t)lora + rope);
-    case SL_ROW_MLA_BF16:
-        return 2 * ((int64_t)lora + rope);
-    case SL_ROW_MLA_FP8:
-        return (int64_t)lora + 4 * (int64_t)sl_fp8_groups(lora) + 2 * (int64_t)rope;
-    default:
-        return 0;
-    }
-}
-
 int64_t sl_index_block_bytes(sl_index_format f, int32_t dim)
 {
     return f == SL_INDEX_OFFICIAL ? SL_PAGE_TOKENS * ((int64_t)dim + 4) : SL_PAGE_TOKENS * (int64_t)dim * 4;
@@ -171,69 +157,6 @@ size_t sl_moe_workspace_bytes(int32_t tokens, int32_t hidden, int32_t inter, int
         __builtin_add_overflow(total, 256 * (size_t)experts + 65536, &total))
         return 0;
     return total;
-}
-
-/* ---- rows ---- */
-
-static void encode_bf16(const float *v, int32_t n, uint8_t *out)
-{
-    for (int32_t i = 0; i < n; i++) {
-        uint16_t b = sl_f32_to_bf16(v[i]);
-
-        memcpy(out + 2 * (size_t)i, &b, 2);
-    }
-}
-
-static void decode_bf16(const uint8_t *in, int32_t n, float *v)
-{
-    for (int32_t i = 0; i < n; i++) {
-        uint16_t b;
-
-        memcpy(&b, in + 2 * (size_t)i, 2);
-        v[i] = sl_bf16_to_f32(b);
-    }
-}
-
-void sl_row_encode(sl_row_format format, int32_t lora, int32_t rope, const float *values, uint8_t *row)
-{
-    if (format == SL_ROW_MLA_F32) {
-        memcpy(row, values, 4 * ((size_t)lora + (size_t)rope));
-        return;
-    }
-    if (format == SL_ROW_MLA_BF16) {
-        encode_bf16(values, lora + rope, row);
-        return;
-    }
-    for (int32_t g = 0; g < sl_fp8_groups(lora); g++) {
-        int32_t at = g * SL_FP8_GROUP, n = lora - at < SL_FP8_GROUP ? lora - at : SL_FP8_GROUP;
-        float s = sl_scale_row(sl_amax(values + at, n));
-
-        sl_quant_e4m3(values + at, n, s, row + at);
-        memcpy(row + lora + 4 * g, &s, 4);
-    }
-    encode_bf16(values + lora, rope, row + lora + 4 * sl_fp8_groups(lora));
-}
-
-void sl_row_decode(sl_row_format format, int32_t lora, int32_t rope, const uint8_t *row, float *values)
-{
-    if (format == SL_ROW_MLA_F32) {
-        memcpy(values, row, 4 * ((size_t)lora + (size_t)rope));
-        return;
-    }
-    if (format == SL_ROW_MLA_BF16) {
-        decode_bf16(row, lora + rope, values);
-        return;
-    }
-    for (int32_t g = 0; g < sl_fp8_groups(lora); g++) {
-        int32_t at = g * SL_FP8_GROUP, n = lora - at < SL_FP8_GROUP ? lora - at : SL_FP8_GROUP;
-        float s;
-
-        memcpy(&s, row + lora + 4 * g, 4);
-        sl_vec_load_e4m3(row + at, n, values + at);
-        for (int32_t i = 0; i < n; i++)
-            values[at + i] *= s;
-    }
-    decode_bf16(row + lora + 4 * sl_fp8_groups(lora), rope, values + lora);
 }
 
 /* ---- index keys ---- */

@@ -1,79 +1,62 @@
 /* Rows of grouped-query attention; see kernels/gqa.h. */
 #include "kernels/gqa.h"
 
-#include "kernels/cpu/vec.h"
-#include "kernels/formats.h"
+#include <string.h>
 
-/* Bytes of an element of k and v; 0: not a format of these rows. */
-static size_t element(sl_row_format f)
+#include "kernels/row_codec.h"
+
+static const sl_row_codec *codec_of(sl_row_format f)
 {
-    switch (f) {
-    case SL_ROW_GQA_F32:
-        return 4;
-    case SL_ROW_GQA_BF16:
-        return 2;
-    case SL_ROW_GQA_FP8:
-        return 1;
-    default:
-        return 0;
-    }
+    const sl_row_codec *c = sl_row_codec_of(f);
+
+    return c && c->by_head ? c : NULL;
 }
 
-/* What the slots occupy of a row. */
-static int64_t filled(sl_row_format f, int32_t slots, int32_t dim)
+/* What the slots occupy of a row: keys, values, and their scales. */
+static int64_t filled(const sl_row_codec *c, int32_t slots, int32_t dim)
 {
-    int64_t values = 2 * (int64_t)slots * dim;
-    return values * (int64_t)element(f) + (f == SL_ROW_GQA_FP8 ? 8 * (int64_t)slots : 0);
+    return sl_dtype_bytes(c->values, 2 * (int64_t)slots * dim) + (c->group ? 8 * (int64_t)slots : 0);
 }
 
 int64_t sl_gqa_row_bytes(sl_row_format f, int32_t slots, int32_t dim)
 {
-    return (filled(f, slots, dim) + SL_ROW_ALIGN - 1) / SL_ROW_ALIGN * SL_ROW_ALIGN;
+    const sl_row_codec *c = codec_of(f);
+
+    return c ? (filled(c, slots, dim) + c->align - 1) / c->align * c->align : 0;
 }
 
-/* One side of a row: `side` 0 is k, 1 is v. */
-static void encode_side(sl_row_format f, int32_t slots, int32_t dim, int side, int32_t first, int32_t count,
-                        const float *x, uint8_t *row)
+/* Where head `slot` of side 0, keys, or 1, values, begins in a row, and its scale. */
+static int64_t head_at(const sl_row_codec *c, int32_t slots, int32_t dim, int side, int32_t slot)
 {
-    size_t n = (size_t)slots * (size_t)dim;
-    uint8_t *at = row + ((size_t)side * n + (size_t)first * (size_t)dim) * element(f);
-    if (f != SL_ROW_GQA_FP8) {
-        sl_store_f32(f == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16, x, (int64_t)count * dim, at, 0);
-        return;
-    }
-    for (int32_t i = 0; i < count; i++) {
-        const float *values = x + (size_t)i * (size_t)dim;
-        float s = sl_scale_row(sl_amax(values, dim));
-        sl_quant_e4m3(values, dim, s, at + (size_t)i * (size_t)dim);
-        memcpy(row + 2 * n + 4 * ((size_t)side * (size_t)slots + (size_t)(first + i)), &s, 4);
+    return sl_dtype_bytes(c->values, ((int64_t)side * slots + slot) * dim);
+}
+
+static int64_t scale_at(const sl_row_codec *c, int32_t slots, int32_t dim, int side, int32_t slot)
+{
+    return sl_dtype_bytes(c->values, 2 * (int64_t)slots * dim) + 4 * ((int64_t)side * slots + slot);
+}
+
+void sl_gqa_row_encode(sl_row_format f, int32_t slots, int32_t dim, int32_t first, int32_t count,
+                       const float *k, const float *v, uint8_t *row)
+{
+    const sl_row_codec *c = codec_of(f);
+
+    for (int side = 0; side < 2; side++)
+        sl_row_store(c, side ? v : k, count * dim, dim, row + head_at(c, slots, dim, side, first),
+                     row + scale_at(c, slots, dim, side, first));
+    if (first == 0) {
+        const int64_t at = filled(c, slots, dim);
+        memset(row + at, 0, (size_t)(sl_gqa_row_bytes(f, slots, dim) - at));
     }
 }
 
 static void decode_side(sl_row_format f, int32_t slots, int32_t dim, int side, const uint8_t *row,
                         int32_t slot, float *out)
 {
-    size_t n = (size_t)slots * (size_t)dim;
-    const uint8_t *at = row + ((size_t)side * n + (size_t)slot * (size_t)dim) * element(f);
-    if (f != SL_ROW_GQA_FP8) {
-        sl_load_f32(f == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16, at, 0, dim, out);
-        return;
-    }
-    float s;
-    memcpy(&s, row + 2 * n + 4 * ((size_t)side * (size_t)slots + (size_t)slot), 4);
-    sl_vec_load_e4m3(at, dim, out);
-    for (int32_t i = 0; i < dim; i++)
-        out[i] *= s;
-}
+    const sl_row_codec *c = codec_of(f);
 
-void sl_gqa_row_encode(sl_row_format f, int32_t slots, int32_t dim, int32_t first, int32_t count,
-                       const float *k, const float *v, uint8_t *row)
-{
-    encode_side(f, slots, dim, 0, first, count, k, row);
-    encode_side(f, slots, dim, 1, first, count, v, row);
-    if (first == 0) {
-        const int64_t at = filled(f, slots, dim);
-        memset(row + at, 0, (size_t)(sl_gqa_row_bytes(f, slots, dim) - at));
-    }
+    sl_row_load(c, row + head_at(c, slots, dim, side, slot), row + scale_at(c, slots, dim, side, slot), dim,
+                dim, out);
 }
 
 void sl_gqa_row_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 
 #include "kernels/cpu/vec.h"
+#include "kernels/cache.h"
 #include "kernels/formats.h"
+#include "kernels/gqa.h"
+#include "kernels/row_codec.h"
 #include "tests/unit/kernels/cf.h"
 #include "tests/unit/kernels/ref.h"
 #include "tests/unit/run_suite.h"
@@ -161,6 +164,56 @@ START_TEST(fp8_row_layout)
 }
 END_TEST
 
+/* Every format of rows, at any address: its plane of a cache has its bytes, what is stored comes back within the format's error, and
+ * nothing beyond the row is written. */
+START_TEST(rows_of_every_format)
+{
+    enum { ROUNDS = 300, MOST = 3 * 600 + 16 };
+    static float v[MOST], back[MOST];
+    static uint8_t memory[4 * MOST + 64];
+    const sl_row_format last = SL_ROW_GQA_FP8;
+
+    ck_assert_ptr_null(sl_row_codec_of((sl_row_format)(last + 1)));
+    for (int i = 0; i < ROUNDS * ((int)last + 1); i++) {
+        const sl_row_format f = (sl_row_format)(i % ((int)last + 1));
+        const sl_row_codec *c = sl_row_codec_of(f);
+        const int32_t a = 1 + (int32_t)(fabsf(cf_uniform(11, i)) * (c->by_head ? 7 : 599)),
+                      b = 2 * (1 + (int32_t)(fabsf(cf_uniform(12, i)) * 63)),
+                      n = c->by_head ? 2 * a * b : a + b, exact = c->by_head ? 0 : a,
+                      shift = c->by_head ? 0 : i % 5;
+        sl_cache_dims d = {.rows = sl_row_format_of(f), .latent = a, .rope = b, .kv_heads = a, .head_dim = b};
+        const int64_t bytes = c->by_head ? sl_gqa_row_bytes(f, a, b) : sl_row_bytes(f, a, b);
+        sl_cache_plane plane;
+        uint8_t *row = memory + 16 + shift;
+
+        ck_assert_int_eq(d.rows->plane(&d, &plane, NULL), SL_OK);
+        ck_assert_int_eq(sl_cache_unit_bytes(&plane), bytes);
+        ck_assert_int_eq(c->by_head ? sl_row_bytes(f, a, b) : sl_gqa_row_bytes(f, a, b), 0);
+        for (int j = 0; j < n; j++)
+            v[j] = ldexpf(cf_uniform(13 + i, j), j / 64 % 5 - 2);
+        memset(memory, 0x5a, sizeof memory);
+        if (c->by_head)
+            sl_gqa_row_encode(f, a, b, 0, a, v, v + n / 2, row);
+        else
+            sl_row_encode(f, a, b, v, row);
+        for (int j = 0; j < 16; j++)
+            ck_assert(row[-1 - j] == 0x5a && row[bytes + j] == 0x5a);
+        for (int32_t slot = 0; c->by_head && slot < a; slot++)
+            sl_gqa_row_decode(f, a, b, row, slot, back + slot * b, back + n / 2 + slot * b);
+        if (!c->by_head)
+            sl_row_decode(f, a, b, row, back);
+        for (int j = 0; j < n; j++) {
+            const sl_dtype type = j >= exact && !c->by_head ? c->rope : c->values;
+            const float want = type == SL_F32 ? v[j] : sl_round_bf16(v[j]);
+            if (type == SL_F8_E4M3)
+                ck_assert(fabsf(back[j] - v[j]) <= fabsf(v[j]) / 16 + 0x1p-15f);
+            else
+                ck_assert(back[j] == want);
+        }
+    }
+}
+END_TEST
+
 START_TEST(index_block_layout)
 {
     static uint8_t block[8448];
@@ -194,6 +247,7 @@ int main(void)
     tcase_add_test(tc, scales);
     tcase_add_test(tc, sizes);
     tcase_add_test(tc, fp8_row_layout);
+    tcase_add_test(tc, rows_of_every_format);
     tcase_add_test(tc, index_block_layout);
     suite_add_tcase(s, tc);
     return run_suite(s);
