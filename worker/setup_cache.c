@@ -79,6 +79,12 @@ sl_status sl_setup_select(const sl_config *cfg, const sl_model_config *mc, sl_se
     sl_status st = sl_choose_selection(s.algorithm, options, mc, &s.gates, &s.select, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "sparse_attention");
+    const int32_t chunk = cfg->prefill.chunk_tokens; /* 0: auto, which is more */
+    if (s.algorithm->prompt_lists && chunk > 0 && chunk < SL_PAGE_TOKENS)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "prefill.chunk_tokens: %d, but sparse_attention.algorithm %s computes prompts by pages of %d tokens",
+            chunk, s.algorithm->name, SL_PAGE_TOKENS);
     *out = s;
     return SL_OK;
 }

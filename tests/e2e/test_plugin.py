@@ -104,6 +104,9 @@ BAD = {
                 "not a word of small letters"),
     "no retrieve": (lambda t: t.replace(".retrieve = retrieve", ".once = NULL").replace("static sl_status retrieve", "sl_status retrieve(sl_algo *, const sl_algo_call *, int32_t, int32_t, int32_t *, sl_err *); sl_status retrieve"),
                     "has no retrieve"),
+    "pages without a prompt": (lambda t: t.replace(".retrieve = retrieve", ".retrieve = retrieve, .prompt_lists = (sl_status (*)(sl_algo *, "
+                                                   "const sl_algo_call *, int32_t, int32_t, sl_gqa_prompt_lists *, sl_err *))(void *)retrieve"),
+                               "has prompt_lists, which need prompt, reads_all and needs_kv_heads"),
     "another section": (lambda t: t.replace('.section = "sparse_attention"', '.section = "kvstore"'), "section must be sparse_attention"),
     "a bad default": (lambda t: t.replace('"50", 1, 100', '"0", 1, 100'), "options of dilated"),
     "a key with other bounds": (lambda t: t.replace('"1024", 1,', '"1024", 2,'), "option token_budget is"),

@@ -55,6 +55,11 @@ START_TEST(messages)
     fails("config check configs/one-host.yaml --set sparse_attention.hot_rows=3", 1,
           "sparse_attention.hot_rows is 3");
     fails("config check configs/one-host.yaml --set sparse_attention.algorithm=quest", 1, "KV heads");
+    fails(
+        "config check configs/one-host.yaml --elsewhere --set model.path=models/facts-llama --set "
+        "sparse_attention.algorithm=xattention --set prefill.chunk_tokens=63",
+        1,
+        "prefill.chunk_tokens: 63, but sparse_attention.algorithm xattention computes prompts by pages of 64");
     ck_assert_int_eq(run("config check configs/one-host.yaml --elsewhere", false), 0);
     fails("inspect --model /nonexistent", 1, "config.json");
     fails("verify", 2, "--model DIR is required");
