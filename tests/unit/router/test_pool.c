@@ -67,8 +67,8 @@ sl_status __wrap_sl_grammar_check(sl_grammars *g, sl_grammar_kind kind, const ch
 {
     (void)g, (void)kind, (void)text, (void)len, (void)err;
     const int now = __atomic_add_fetch(&compiling, 1, __ATOMIC_RELAXED);
-    if (now > compiling_most)
-        compiling_most = now;
+    if (now > __atomic_load_n(&compiling_most, __ATOMIC_RELAXED))
+        __atomic_store_n(&compiling_most, now, __ATOMIC_RELAXED);
     usleep(20000);
     __atomic_fetch_sub(&compiling, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&compiled, 1, __ATOMIC_RELAXED);
@@ -585,7 +585,8 @@ START_TEST(one_compiles_at_a_time)
     enum { CALLS = 6 };
     open_held(60000);
     __atomic_store_n(&held, false, __ATOMIC_RELAXED);
-    compiled = compiling_most = 0;
+    __atomic_store_n(&compiled, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&compiling_most, 0, __ATOMIC_RELAXED);
     for (int i = 0; i < CALLS; i++) {
         sl_strbuf b = {0};
         char body[160];
@@ -599,7 +600,7 @@ START_TEST(one_compiles_at_a_time)
         sl_sb_free(&b);
     }
     H_UNTIL(&h, __atomic_load_n(&compiled, __ATOMIC_RELAXED) == CALLS, 10000);
-    ck_assert_int_eq(compiling_most, 1);
+    ck_assert_int_eq(__atomic_load_n(&compiling_most, __ATOMIC_RELAXED), 1);
     close_held();
 }
 END_TEST
