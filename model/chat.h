@@ -61,11 +61,18 @@ const char *const *sl_chat_format_names(void); /* all, ends with NULL */
  * tokens of its tokenizer. plain when it has none of them, as base models do, or tok is NULL. */
 sl_chat_format sl_chat_format_for(const char *model_type, const sl_tokenizer *tok);
 /* Whether the model reasons before it answers. Where a format does not know that the model may decide, ADAPTIVE is YES. */
-typedef enum { SL_CHAT_THINK_NO, SL_CHAT_THINK_YES, SL_CHAT_THINK_ADAPTIVE } sl_chat_think;
+typedef enum {
+    SL_CHAT_THINK_NO,
+    SL_CHAT_THINK_YES,
+    SL_CHAT_THINK_ADAPTIVE,
+    SL_CHAT_THINK_OPEN, /* YES, and the prompt opens the reasoning even where the template leaves that to the model */
+} sl_chat_think;
 /* What it does unless a request says otherwise. */
 sl_chat_think sl_chat_thinks(sl_chat_format f);
 /* Whether tags that the parser looks for are special tokens of this tokenizer: then these must not be left out of the text. */
 bool sl_chat_marks_special(sl_chat_format f, const sl_tokenizer *tok);
+/* The token that ends the reasoning of an answer; negative: the format has none, or it is several tokens. */
+int32_t sl_chat_think_end(sl_chat_format f, const sl_tokenizer *tok);
 /* Tokens that end the model's turn, up to NULL, in addition to those that the checkpoint's files name. */
 const char *const *sl_chat_ends(sl_chat_format f);
 

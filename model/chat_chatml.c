@@ -206,7 +206,7 @@ static sl_status render(ct_render *r, const variant *v)
     open_turn(r, "assistant");
     if (v->thinks && !r->req->thinking)
         ct_str(&r->out, "<think>\n\n</think>\n\n");
-    else if (v->opens)
+    else if (v->opens || (v->thinks && r->req->thinking == SL_CHAT_THINK_OPEN))
         ct_str(&r->out, "<think>\n");
     return SL_OK;
 }

@@ -248,8 +248,8 @@ static sl_status render(ct_render *r, bool spaced, bool with_effort)
         ct_str(&r->out, r->req->thinking ? "<think>" : "<think></think>");
     else if (!spaced)
         ct_str(&r->out, r->req->thinking ? "<think>" : "</think>");
-    else if (!r->req->thinking)
-        ct_str(&r->out, "\n<think></think>");
+    else if (!r->req->thinking || r->req->thinking == SL_CHAT_THINK_OPEN)
+        ct_str(&r->out, r->req->thinking ? "\n<think>" : "\n<think></think>");
     return SL_OK;
 }
 

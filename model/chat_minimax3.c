@@ -15,6 +15,12 @@
 #define T CT_M3
 #define END "[e~[\n"
 
+/* How the model may reason. */
+static sl_chat_think mode(const ct_render *r)
+{
+    return r->req->thinking == SL_CHAT_THINK_OPEN ? SL_CHAT_THINK_YES : r->req->thinking;
+}
+
 static void add_identity(ct_render *r)
 {
     static const char *const modes[] = {
@@ -33,7 +39,7 @@ static void add_identity(ct_render *r)
         "by step before responding. When thinking is enabled, wrap your reasoning in <mm:think></mm:think> tags before "
         "your response. When thinking is disabled, begin your response directly after the </mm:think> prefix. When "
         "thinking is adaptive, decide on your own whether to think for the current turn.\nCurrent thinking mode: ");
-    ct_str(&r->out, modes[r->req->thinking]);
+    ct_str(&r->out, modes[mode(r)]);
     ct_str(&r->out, "\n</thinking_instructions>" END);
 }
 
@@ -208,7 +214,7 @@ static sl_status render(ct_render *r)
         [SL_CHAT_THINK_YES] = "]~b]ai\n<mm:think>",
         [SL_CHAT_THINK_ADAPTIVE] = "]~b]ai\n",
     };
-    ct_str(&r->out, begins[r->req->thinking]);
+    ct_str(&r->out, begins[mode(r)]);
     return SL_OK;
 }
 

@@ -33,6 +33,7 @@ sl_status sl_chat_parser_create(sl_chat_format f, sl_chat_think thinking, const 
         p->tools = json_incref((json_t *)(uintptr_t)tools);
     }
     p->adaptive = thinking == SL_CHAT_THINK_ADAPTIVE && ct_format_of(f)->thinks == SL_CHAT_THINK_ADAPTIVE;
+    p->opened = thinking == SL_CHAT_THINK_OPEN;
     p->st = first_state(p, thinking != SL_CHAT_THINK_NO);
     *out = p;
     return SL_OK;
@@ -59,6 +60,15 @@ bool sl_chat_marks_special(sl_chat_format f, const sl_tokenizer *tok)
             return true;
     }
     return false;
+}
+
+int32_t sl_chat_think_end(sl_chat_format f, const sl_tokenizer *tok)
+{
+    const ct_syntax *s = ct_format_of(f)->syntax;
+    if (!s || s->think == THINK_NONE)
+        return -1;
+    const char *close = s->think_close ? s->think_close : "</think>";
+    return sl_tokenizer_id(tok, close, strlen(close));
 }
 
 void sl_chat_parser_destroy(sl_chat_parser *p)
@@ -239,7 +249,7 @@ static progress run_maybe_think(sl_chat_parser *p, bool end)
     bool opened = cp_starts_with(p, open), closed = close && cp_starts_with(p, close);
     if (opened || closed)
         cp_consume(p, strlen(opened ? open : close));
-    bool always = p->syn->think == THINK_ALWAYS && !p->adaptive;
+    bool always = p->opened || (p->syn->think == THINK_ALWAYS && !p->adaptive);
     p->trim_left = p->syn->trim;
     p->st = opened || always ? ST_REASONING : ST_CONTENT;
     return MOVED;

@@ -109,6 +109,7 @@ struct sl_chat_parser {
     size_t scanned;           /* ST_JSON: bytes of pend that have been searched for the end of the value */
     int open;           /* ST_JSON, ARG_NAMED: tags of the argument's own name that its value has opened */
     bool value_begins;  /* ARG_EQUALS: the line break before the value has not been looked for */
+    bool opened;        /* the prompt has opened the reasoning, whatever the format does by itself */
     bool adaptive;      /* the prompt leaves it to the model whether it reasons */
     json_scan scan;     /* of the value that pend begins with */
     size_t plain;       /* bytes of pend in which no marker is looked for: an object that was no call */

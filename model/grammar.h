@@ -82,6 +82,9 @@ sl_status sl_grammar_check(sl_grammars *g, sl_grammar_kind kind, const char *tex
 sl_status sl_grammar_open(sl_grammars *g, sl_grammar_kind kind, const char *text, size_t len,
                           sl_grammar **out, sl_err *err);
 void sl_grammar_close(sl_grammar *c);
+/* The constraint begins after the first token with this id: what comes before is free, and may end the answer. Call it before the
+ * first token is taken. */
+void sl_grammar_after(sl_grammar *c, int32_t id);
 
 /* The tokens that the stream has got. SL_ERR_INVALID: the constraint does not allow them; then it cannot be used any more. An eos id
  * ends the answer; a stream that continues nevertheless (ignore_eos) is free from there on. */

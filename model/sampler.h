@@ -55,6 +55,8 @@ typedef struct sl_sampling {
     sl_grammar_kind constraint; /* SL_GRAMMAR_NONE: none */
     char *grammar;              /* owned: the text of the constraint, n_grammar bytes and a NUL; NULL: none */
     uint32_t n_grammar;
+    int32_t
+        constraint_after; /* 0: the constraint holds from the first token; 1 + id: after the first token id */
 } sl_sampling;
 
 #define SL_SAMPLING_MAX_TOKENS INT32_MAX

@@ -9,6 +9,8 @@
 
 /* SCORES: with prompt_logprobs, which older workers do not have; they refuse such a request alone. */
 enum { WIRE_VERSION = 2, WIRE_VERSION_SCORES = 3 };
+/* Added to the kind of a constraint that does not hold from the first token on. */
+enum { BEGINS_LATER = 0x80 };
 
 void sl_sampling_default(sl_sampling *s)
 {
@@ -164,10 +166,13 @@ static sl_status check_bias(const sl_sampling *s, int32_t vocab, sl_err *err)
 }
 
 /* The text itself is judged by sl_grammar_open(). */
-static sl_status check_constraint(const sl_sampling *s, sl_err *err)
+static sl_status check_constraint(const sl_sampling *s, int32_t vocab, sl_err *err)
 {
     if (s->constraint < SL_GRAMMAR_NONE || s->constraint >= SL_GRAMMAR_KINDS)
         return sl_fail(err, SL_ERR_INVALID, "constraint: there is no kind %d", (int)s->constraint);
+    if (s->constraint_after < 0 || s->constraint_after > vocab || (s->constraint_after && !s->constraint))
+        return sl_fail(err, SL_ERR_INVALID,
+                       "constraint_after: want a token of the vocabulary, with a constraint");
     if (s->n_grammar > SL_GRAMMAR_BYTES_MAX)
         return sl_fail(err, SL_ERR_TOO_LARGE, "%s: %u bytes; at most %d are possible",
                        sl_grammar_kind_names[s->constraint], s->n_grammar, SL_GRAMMAR_BYTES_MAX);
@@ -176,7 +181,7 @@ static sl_status check_constraint(const sl_sampling *s, sl_err *err)
 
 sl_status sl_sampling_validate(const sl_sampling *s, int32_t vocab, sl_err *err)
 {
-    SL_TRY(check_constraint(s, err));
+    SL_TRY(check_constraint(s, vocab, err));
     SL_TRY(check_floats(s, err));
     SL_TRY(check_ints(s, err));
     SL_TRY(check_bias(s, vocab, err));
@@ -214,9 +219,11 @@ void sl_sampling_write(sl_wr *w, const sl_sampling *s)
         sl_wr_f32(w, s->bias[i].bias);
     }
     sl_wr_i32s(w, s->stop_ids, s->n_stop_ids);
-    sl_wr_u8(w, (uint8_t)s->constraint);
+    sl_wr_u8(w, (uint8_t)s->constraint | (s->constraint_after ? BEGINS_LATER : 0));
     if (s->constraint)
         sl_wr_blob(w, s->grammar, s->n_grammar);
+    if (s->constraint_after)
+        sl_wr_i32(w, s->constraint_after);
     if (s->prompt_logprobs)
         sl_wr_i32(w, s->prompt_logprobs);
 }
@@ -242,11 +249,15 @@ static void read_bias(sl_rd *r, sl_sampling *s)
 
 static void read_constraint(sl_rd *r, sl_sampling *s)
 {
-    uint8_t kind = sl_rd_u8(r);
+    uint8_t first = sl_rd_u8(r), kind = first & (BEGINS_LATER - 1);
     size_t n = 0;
     const uint8_t *text = kind ? sl_rd_blob(r, &n) : NULL;
     if (kind >= SL_GRAMMAR_KINDS || n > SL_GRAMMAR_BYTES_MAX || (kind && !text))
         r->bad = true;
+    if (first & BEGINS_LATER) { /* an older reader takes it for an unknown kind, and refuses it */
+        s->constraint_after = sl_rd_i32(r);
+        r->bad |= s->constraint_after <= 0 || !kind;
+    }
     if (!r->bad && sl_sampling_set_constraint(s, (sl_grammar_kind)kind, (const char *)text, n) != SL_OK)
         r->bad = true;
 }

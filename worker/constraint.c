@@ -26,7 +26,8 @@ struct sl_constraint {
     sl_constraint *next;        /* in a queue */
     sl_constraint *after, **to; /* in the list of all */
     sl_grammar_kind kind;
-    char *text; /* until it is compiled */
+    int32_t begins; /* as sl_sampling.constraint_after */
+    char *text;     /* until it is compiled */
     size_t n_text;
     int32_t *output; /* n_output tokens, of which the grammar has taken n_taken */
     size_t n_output, n_taken, room;
@@ -113,8 +114,11 @@ static void wake(sl_constraints *cs)
 /* The work on c, without the lock: what is after the first `have` tokens of output is taken and the mask made. */
 static sl_status work(sl_constraint *c, const int32_t *output, size_t have, sl_err *err)
 {
-    if (!c->grammar)
+    if (!c->grammar) {
         SL_TRY(sl_grammar_open(c->of->grammars, c->kind, c->text, c->n_text, &c->grammar, err));
+        if (c->begins)
+            sl_grammar_after(c->grammar, c->begins - 1);
+    }
     SL_TRY(sl_grammar_take(c->grammar, output, have, err));
     SL_TRY(sl_grammar_mask(c->grammar, c->bits, err));
     c->ends = sl_grammar_must_end(c->grammar);
@@ -332,7 +336,8 @@ sl_status sl_constraint_open(sl_constraints *cs, const sl_sampling *s, const int
     sl_constraint *c = calloc(1, sizeof *c);
     if (!c)
         return SL_ERR_NO_MEMORY;
-    *c = (sl_constraint){.of = cs, .kind = s->constraint, .n_text = s->n_grammar};
+    *c = (sl_constraint){
+        .of = cs, .kind = s->constraint, .begins = s->constraint_after, .n_text = s->n_grammar};
     c->text = malloc(c->n_text + 1);
     c->bits = calloc(cs->words, sizeof *c->bits);
     if (c->text && c->n_text)

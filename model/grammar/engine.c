@@ -541,7 +541,13 @@ sl_status sl_grammar_open(sl_grammars *g, sl_grammar_kind kind, const char *text
         g->api->free_matcher(m);
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a constraint");
     }
-    *c = (sl_grammar){.api = g->api, .m = m, .eos = g->eos, .n_eos = g->n_eos, .vocab = g->vocab};
+    *c = (sl_grammar){.api = g->api,
+                      .m = m,
+                      .eos = g->eos,
+                      .n_eos = g->n_eos,
+                      .vocab = g->vocab,
+                      .after = -1,
+                      .waited = -1};
     *out = c;
     return SL_OK;
 }

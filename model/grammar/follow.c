@@ -1,6 +1,6 @@
 /*
- * A constraint follows an answer; see grammar.h. The library knows the answer up to its end; what follows the end, with ignore_eos,
- * is counted here.
+ * A constraint follows an answer; see grammar.h. The library knows the answer from the token after which the constraint begins up to
+ * its end; what comes before, and what follows the end with ignore_eos, is counted here.
  */
 #include <string.h>
 
@@ -20,25 +20,57 @@ static bool ends(const sl_grammar *c, int32_t id)
     return false;
 }
 
+void sl_grammar_after(sl_grammar *c, int32_t id)
+{
+    c->after = c->waited = id;
+}
+
+/* Tokens before the constraint begins are free. How many there are among these. */
+static size_t skip(sl_grammar *c, const int32_t *ids, size_t n)
+{
+    size_t k = 0;
+    while (k < n && c->after >= 0 && !ends(c, ids[k])) {
+        if (ids[k++] == c->after)
+            c->after = -1;
+    }
+    c->before += k;
+    return k;
+}
+
 sl_status sl_grammar_take(sl_grammar *c, const int32_t *ids, size_t n, sl_err *err)
 {
-    size_t inside = 0;
+    size_t inside = 0, k = c->over ? 0 : skip(c, ids, n);
+    ids += k;
+    n -= k;
+    if (n && c->after >= 0) { /* the answer ends before the constraint began */
+        c->over += n;
+        return SL_OK;
+    }
     while (!c->over && inside < n && !ends(c, ids[inside]))
         inside++;
     if (inside && c->api->matcher_consume_tokens(c->m, (const uint32_t *)ids, inside) != 0)
         return failed(c, "the constraint does not allow a token of the answer", SL_ERR_INVALID, err);
     if (inside < n && !c->over && !sl_grammar_may_end(c))
         return sl_fail(err, SL_ERR_INVALID, "the constraint does not allow that the answer ends here");
+    c->inside += inside;
     c->over += n - inside;
     return SL_OK;
 }
 
 sl_status sl_grammar_undo(sl_grammar *c, size_t n, sl_err *err)
 {
-    const size_t after = n < c->over ? n : c->over;
-    c->over -= after;
-    if (n > after && c->api->matcher_rollback(c->m, n - after) != 0)
+    const size_t over = n < c->over ? n : c->over;
+    c->over -= over;
+    n -= over;
+    const size_t inside = n < c->inside ? n : c->inside;
+    if (inside && c->api->matcher_rollback(c->m, inside) != 0)
         return failed(c, "the constraint cannot go back", SL_ERR_INVALID, err);
+    c->inside -= inside;
+    n -= inside;
+    if (n) { /* the last of these tokens is the one after which the constraint began, or none has been that token */
+        c->before -= n < c->before ? n : c->before;
+        c->after = c->waited;
+    }
     return SL_OK;
 }
 
@@ -49,7 +81,7 @@ static size_t mask_bytes(const sl_grammar *c)
 
 sl_status sl_grammar_mask(sl_grammar *c, uint32_t *bits, sl_err *err)
 {
-    if (c->over) {
+    if (c->over || c->after >= 0) {
         memset(bits, 0xff, mask_bytes(c));
         if (c->vocab % 32)
             bits[c->vocab / 32] = (1u << c->vocab % 32) - 1;
@@ -68,10 +100,10 @@ sl_status sl_grammar_mask(sl_grammar *c, uint32_t *bits, sl_err *err)
 
 bool sl_grammar_may_end(sl_grammar *c)
 {
-    return c->over || c->api->matcher_is_stopped(c->m) || c->api->matcher_is_accepting(c->m);
+    return c->over || c->after >= 0 || c->api->matcher_is_stopped(c->m) || c->api->matcher_is_accepting(c->m);
 }
 
 bool sl_grammar_must_end(const sl_grammar *c)
 {
-    return !c->over && c->api->matcher_is_stopped(c->m);
+    return !c->over && c->after < 0 && c->api->matcher_is_stopped(c->m);
 }

@@ -11,7 +11,11 @@ struct sl_grammar {
     const uint32_t *eos; /* of the engine */
     size_t n_eos;
     int32_t vocab;
-    size_t over; /* tokens since the answer has ended, the one that ended it included */
+    int32_t after;  /* the constraint begins after this token; negative: it has begun */
+    int32_t waited; /* `after` as it was, for going back */
+    size_t before;  /* tokens that came before the constraint began, `after` included */
+    size_t inside;  /* tokens that the library has taken */
+    size_t over;    /* tokens since the answer has ended, the one that ended it included */
 };
 
 /* A schema whose blanks are bounded, so that an answer cannot consist of them; malloc'ed, NULL: out of memory. */

@@ -82,13 +82,27 @@ static sl_status read_special(const Google__Protobuf__Value *v, sl_request_spec 
     return SL_OK;
 }
 
+/* The id of the token after which the constraint begins, as that which ends the reasoning; whether it is one of the
+ * vocabulary, and whether there is a constraint, is found out with the other parameters. */
+static sl_status read_after(const Google__Protobuf__Value *v, sl_request_spec *s, sl_err *err)
+{
+    if (!v || v->kind_case != GOOGLE__PROTOBUF__VALUE__KIND_NUMBER_VALUE || !(v->number_value >= 0) ||
+        v->number_value >= INT32_MAX || v->number_value != (int32_t)v->number_value)
+        return sl_fail(err, SL_ERR_INVALID, "custom_params.constraint_after: want the id of a token");
+    s->sampling.constraint_after = 1 + (int32_t)v->number_value;
+    return SL_OK;
+}
+
 /* What the protocol has no field for: clients of this server put it into custom_params. */
 static sl_status read_custom(const Google__Protobuf__Struct *c, sl_request_spec *s, sl_err *err)
 {
     static const struct {
         const char *name;
         sl_status (*read)(const Google__Protobuf__Value *v, sl_request_spec *s, sl_err *err);
-    } params[] = {{"seed", read_seed}, {"cache_salt", read_salt}, {"parse_special", read_special}};
+    } params[] = {{"seed", read_seed},
+                  {"cache_salt", read_salt},
+                  {"parse_special", read_special},
+                  {"constraint_after", read_after}};
     for (size_t i = 0; c && i < c->n_fields; i++) {
         size_t k = 0;
         while (k < SL_COUNT(params) && strcmp(c->fields[i]->key, params[k].name))

@@ -129,9 +129,21 @@ static void forced(sl_oai_answer *a, oai_choice *c, const char *text, size_t len
     add(a, a->form == OAI_CALL ? OAI_BLOCK_CALL : OAI_BLOCK_TEXT, text, len);
 }
 
+/* What an answer that reasons before its constraint begins consists of. An answer of an agent is one choice. */
+static void on_forced_event(void *user, const sl_chat_event *ev)
+{
+    sl_oai_answer *a = user;
+    if (ev->kind == SL_CHAT_CONTENT)
+        forced(a, &a->choices[0], ev->text, ev->len);
+    else
+        on_event(a, ev);
+}
+
 /* A list of calls is there as a whole; one that was cut is text. */
 static void end_forced(sl_oai_answer *a, oai_choice *c)
 {
+    if (c->parser)
+        a->oom |= sl_chat_parser_finish(c->parser, on_forced_event, a) != SL_OK;
     if (a->form != OAI_CALLS)
         return;
     json_t *calls = oai_forced_calls(c), *call;
@@ -155,7 +167,9 @@ void oai_agent_output(sl_oai_answer *a, const sl_output *o)
     if (a->stream && !g->begun)
         g->shape->begin(a);
     g->begun = true;
-    if (a->form)
+    if (a->form && c->parser)
+        a->oom |= sl_chat_parser_feed(c->parser, o->text, o->text_len, on_forced_event, a) != SL_OK;
+    else if (a->form)
         forced(a, c, o->text, o->text_len);
     else if (o->text_len)
         a->oom |= sl_chat_parser_feed(c->parser, o->text, o->text_len, on_event, a) != SL_OK;

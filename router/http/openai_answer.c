@@ -57,8 +57,8 @@ sl_oai_answer *sl_oai_answer_create(const sl_oai_env *env, sl_oai_request *q, co
         return NULL;
     }
     a->kept += a->agent ? a->agent->shown.len : 0;
-    for (uint32_t i = 0; i < n && a->chat && (a->stream || a->agent) && !a->form; i++) {
-        if (sl_chat_parser_create(env->chat, a->thinking, a->tools, &a->choices[i].parser)) {
+    for (uint32_t i = 0; i < n && a->chat && (a->stream || a->agent) && (!a->form || a->thinking); i++) {
+        if (sl_chat_parser_create(env->chat, a->thinking, a->form ? NULL : a->tools, &a->choices[i].parser)) {
             sl_oai_answer_destroy(a);
             return NULL;
         }
@@ -223,7 +223,7 @@ void sl_oai_answer_feed(sl_oai_answer *a, const sl_output *given)
         oai_logprobs_add(a, &c->lp, &o->tokens[i]);
     if (o->finished)
         end_choice(a, c, o);
-    bool whole = !a->agent && !a->generate && (!a->stream || a->form == OAI_CALLS);
+    bool whole = !a->agent && !a->generate && (!a->stream || (a->form == OAI_CALLS && !a->thinking));
     a->kept += (a->stream ? 0 : oai_logprobs_bytes(&c->lp) - before) + (whole ? o->text_len : 0);
     if (whole)
         sl_sb_append(&c->text, o->text, o->text_len);

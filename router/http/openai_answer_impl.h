@@ -21,7 +21,7 @@ typedef struct oai_logprobs {
 typedef struct oai_choice {
     sl_strbuf text; /* the whole text: of a document, and of a stream that is a list of calls */
     oai_logprobs lp;
-    sl_chat_parser *parser; /* chat stream */
+    sl_chat_parser *parser; /* chat stream; of a constrained answer, if it reasons before */
     bool role_sent, call_sent, ended;
     const char *finish;
     char *stop_reason; /* a stop string, or a token id that the request names */

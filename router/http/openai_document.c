@@ -6,8 +6,24 @@
 
 #include "router/http/agent.h"
 
+/* Takes the reasoning before the constraint out of the text: what it is; NULL: there is none, or no memory for it. */
+static json_t *take_reasoning(const sl_oai_answer *a, oai_choice *c)
+{
+    json_t *msg = NULL, *reasoning = NULL;
+    if (!a->thinking ||
+        sl_chat_parse(a->env.chat, a->thinking, NULL, c->text.data ? c->text.data : "", c->text.len, &msg))
+        return NULL;
+    const json_t *content = json_object_get(msg, "content");
+    reasoning = json_incref(json_object_get(msg, "reasoning_content"));
+    c->text.len = 0;
+    sl_sb_append(&c->text, json_string_length(content) ? json_string_value(content) : "",
+                 json_string_length(content));
+    json_decref(msg);
+    return reasoning;
+}
+
 /* The message of an answer under a constraint, whose text is no text of the model's own format. */
-static json_t *forced_message(const sl_oai_answer *a, oai_choice *c)
+static json_t *constrained_message(const sl_oai_answer *a, oai_choice *c)
 {
     const char *text = c->text.data ? c->text.data : "";
     char id[48];
@@ -46,6 +62,15 @@ static json_t *chat_message(sl_oai_answer *a, oai_choice *c)
         c->finish = "tool_calls";
     if (!json_object_get(msg, "refusal"))
         json_object_set_new(msg, "refusal", json_null());
+    return msg;
+}
+
+static json_t *forced_message(const sl_oai_answer *a, oai_choice *c)
+{
+    json_t *reasoning = take_reasoning(a, c), *msg = constrained_message(a, c);
+    if (reasoning && msg)
+        json_object_set(msg, "reasoning_content", reasoning);
+    json_decref(reasoning);
     return msg;
 }
 

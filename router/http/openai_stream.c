@@ -133,9 +133,28 @@ static void put_forced(sl_oai_answer *a, uint32_t i, const char *text, size_t le
     on_chat_event(&d, &ev);
 }
 
+/* What an answer that reasons before its constraint begins consists of. */
+static void on_forced_event(void *user, const sl_chat_event *ev)
+{
+    delta_ctx *d = user;
+    oai_choice *c = &d->a->choices[d->i];
+    if (ev->kind != SL_CHAT_CONTENT) {
+        on_chat_event(d, ev);
+        return;
+    }
+    if (d->a->form == OAI_CALLS) {
+        sl_sb_append(&c->text, ev->text, ev->len);
+        d->a->kept += ev->len;
+    }
+    put_forced(d->a, d->i, ev->text, ev->len);
+}
+
 static void end_forced(sl_oai_answer *a, uint32_t i)
 {
     oai_choice *c = &a->choices[i];
+    delta_ctx d = {a, i};
+    if (c->parser)
+        a->oom |= sl_chat_parser_finish(c->parser, on_forced_event, &d) != SL_OK;
     json_t *calls = a->form == OAI_CALLS ? oai_forced_calls(c) : NULL;
     if (calls)
         put_delta(a, i, json_pack("{s:o}", "tool_calls", calls), NULL);
@@ -162,7 +181,9 @@ static void put_output(sl_oai_answer *a, const sl_output *o)
     delta_ctx d = {a, o->index};
     if (a->chat) {
         put_role(a, o->index);
-        if (a->form)
+        if (a->form && c->parser)
+            a->oom |= sl_chat_parser_feed(c->parser, o->text, o->text_len, on_forced_event, &d) != SL_OK;
+        else if (a->form)
             put_forced(a, o->index, o->text, o->text_len);
         else if (o->text_len)
             a->oom |= sl_chat_parser_feed(c->parser, o->text, o->text_len, on_chat_event, &d) != SL_OK;

@@ -26,6 +26,29 @@ static sl_status parse_effort(const json_t *o, const char *where, const char **e
     return SL_OK;
 }
 
+/*
+ * A constraint begins after the reasoning, if the request asks for reasoning; else there is none, because a client that wants
+ * JSON does not expect it. Structural tags leave the text before them free, so there the model reasons as it does by default.
+ */
+static sl_status reason_before(const sl_oai_env *env, bool switched, bool with_effort, sl_oai_request *q,
+                               sl_err *err)
+{
+    const int32_t end = sl_chat_think_end(env->chat, env->tok);
+    const bool asked = q->thinking && (switched || (with_effort && end >= 0));
+    if (q->form && !asked)
+        q->thinking = SL_CHAT_THINK_NO;
+    if (q->form && asked && end < 0)
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            W
+            ".chat_template_kwargs: no reasoning before a constrained answer, because no token of this model ends it");
+    if (!q->thinking || end < 0 || (q->thinking == SL_CHAT_THINK_ADAPTIVE && !asked))
+        return SL_OK;
+    q->thinking = SL_CHAT_THINK_OPEN;
+    q->spec.sampling.constraint_after = 1 + end;
+    return SL_OK;
+}
+
 sl_status sl_oai_read_thinking(const sl_oai_env *env, const json_t *o, sl_oai_request *q, const char **effort,
                                sl_err *err)
 {
@@ -44,10 +67,8 @@ sl_status sl_oai_read_thinking(const sl_oai_env *env, const json_t *o, sl_oai_re
         if (oai_given(kw, switches[i]))
             q->thinking = on ? SL_CHAT_THINK_YES : SL_CHAT_THINK_NO;
     }
-    if (q->form && q->thinking && kw && (oai_given(kw, "thinking") || oai_given(kw, "enable_thinking")))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       W ".chat_template_kwargs: a constrained answer has no reasoning");
-    if (q->form) /* a constraint holds from the first token on, so there is no reasoning before it */
-        q->thinking = SL_CHAT_THINK_NO;
-    return SL_OK;
+    bool switched = false;
+    for (size_t i = 0; kw && i < SL_COUNT(switches); i++)
+        switched |= oai_given(kw, switches[i]);
+    return q->spec.sampling.constraint ? reason_before(env, switched, *effort != NULL, q, err) : SL_OK;
 }

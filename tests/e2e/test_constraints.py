@@ -177,6 +177,28 @@ def test_grpc(served):
     assert again.finish_reason == "stop"
 
 
+def test_after_the_reasoning(served):
+    """Random weights do not end a reasoning part on their own, so a bias makes them; before it the form does not hold."""
+    ends = requests.post(served.http + "/tokenize", json={"model": served.model, "prompt": "</think>", "add_special_tokens": False},
+                         timeout=60).json()["tokens"]
+    assert len(ends) == 1
+    reasons = 0
+    for seed in range(6):
+        body = {"chat_template_kwargs": {"thinking": True}, "logit_bias": {str(ends[0]): 8}, "max_tokens": 600, "seed": seed,
+                "temperature": 1, "messages": [{"role": "user", "content": "hello"}]}
+        answer = served.post({**body, "guided_regex": "(yes|no){2}"}, "/v1/chat/completions")
+        assert answer.status_code == 200, answer.text
+        message = answer.json()["choices"][0]["message"]
+        assert re.fullmatch("(yes|no){2}", message["content"]), message
+        reasons += bool(message["reasoning_content"])
+        done = served.complete("hello", 300, regex="(yes|no){2}", ignore_eos=False, temperature=1, seed=seed,
+                               logit_bias={str(ends[0]): 8}, custom_params={"constraint_after": ends[0]})
+        after = list(done.output_ids)[list(done.output_ids).index(ends[0]) + 1:]
+        text = requests.post(served.http + "/detokenize", json={"model": served.model, "tokens": after}, timeout=60).json()["prompt"]
+        assert re.fullmatch("(yes|no){2}(<.*)?", text), text
+    assert reasons, "no reasoning came: the test shows nothing"
+
+
 TAG = {"begin": "e=", "schema": {"enum": ["up", "down"]}, "end": ";"}
 TAGS = {"type": "structural_tag", "structures": [TAG], "triggers": ["e"]}
 TAGS_FORMAT = {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["e"], "tags": [

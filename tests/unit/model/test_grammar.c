@@ -277,6 +277,61 @@ START_TEST(after_the_end)
 }
 END_TEST
 
+/* Before the token after which the constraint begins all is free; then the state is that of a constraint that began there, and going
+ * back over the beginning leads to what was before it. Whatever the pieces are in which the tokens come. */
+START_TEST(before_the_beginning)
+{
+    static uint32_t bits[WORDS_MAX], fresh[WORDS_MAX], inside[WORDS_MAX];
+    sl_err err = {0};
+    int32_t *ids;
+    size_t n;
+    const size_t bytes = sl_grammar_mask_words(engine) * 4;
+    const int32_t after = sl_tokenizer_id(tok, "</think>", 8);
+    ck_assert_int_ge(after, 0);
+    ck_assert_int_eq(sl_tokenizer_encode(tok, "ab", 2, 0, &ids, &n, &err), SL_OK);
+    sl_grammar *c = opened(SL_GRAMMAR_REGEX, "ab+");
+    mask(c, fresh);
+    ck_assert_int_eq(sl_grammar_take(c, ids, n, &err), SL_OK);
+    mask(c, inside);
+    sl_grammar_close(c);
+    const int32_t output[] = {ids[0], 5, after, ids[0], after}; /* the last one is not allowed */
+    for (size_t cut = 0; cut <= 3; cut++) {
+        c = opened(SL_GRAMMAR_REGEX, "ab+");
+        sl_grammar_after(c, after);
+        mask(c, bits);
+        ck_assert(allowed(bits, 5) && allowed(bits, after) && allowed(bits, eos));
+        ck_assert_int_eq(sl_grammar_take(c, output, cut, &err), SL_OK);
+        ck_assert_int_eq(sl_grammar_take(c, output + cut, 3 - cut, &err), SL_OK);
+        mask(c, bits);
+        ck_assert_mem_eq(bits, fresh, bytes);
+        ck_assert_int_eq(sl_grammar_take(c, ids, n, &err), SL_OK);
+        mask(c, bits);
+        ck_assert_mem_eq(bits, inside, bytes);
+        ck_assert_int_eq(sl_grammar_undo(c, n + 1, &err), SL_OK);
+        mask(c, bits);
+        ck_assert(allowed(bits, 5) && !sl_grammar_must_end(c) && sl_grammar_may_end(c));
+        ck_assert_int_eq(sl_grammar_take(c, output + 2, 1, &err), SL_OK);
+        mask(c, bits);
+        ck_assert_mem_eq(bits, fresh, bytes);
+        sl_grammar_close(c);
+    }
+    c = opened(SL_GRAMMAR_REGEX, "ab+");
+    sl_grammar_after(c, after);
+    ck_assert_int_eq(sl_grammar_take(c, output, 5, &err), SL_ERR_INVALID);
+    sl_grammar_close(c);
+    c = opened(SL_GRAMMAR_REGEX, "ab+"); /* an answer may end before */
+    sl_grammar_after(c, after);
+    const int32_t ended[] = {5, eos};
+    ck_assert_int_eq(sl_grammar_take(c, ended, 2, &err), SL_OK);
+    ck_assert_int_eq(sl_grammar_undo(c, 1, &err), SL_OK);
+    ck_assert_int_eq(sl_grammar_take(c, &after, 1, &err), SL_OK);
+    mask(c, bits);
+    ck_assert_mem_eq(bits, fresh, bytes);
+    free(ids);
+    sl_grammar_close(c);
+}
+END_TEST
+
 /* The answer must end: only the end is allowed, and special tokens never are, whatever they spell. */
 START_TEST(the_end_and_special_tokens)
 {
@@ -549,6 +604,7 @@ int main(void)
     tcase_add_loop_test(t, walks, 0, (int)SL_COUNT(cases));
     tcase_add_test(t, a_token_that_is_not_allowed);
     tcase_add_test(t, after_the_end);
+    tcase_add_test(t, before_the_beginning);
     tcase_add_test(t, the_end_and_special_tokens);
     tcase_add_loop_test(t, what_is_refused, 0, (int)SL_COUNT(refused));
     tcase_add_loop_test(t, bounds_of_a_text, 0, (int)SL_COUNT(bounds));

@@ -46,6 +46,7 @@ START_TEST(validation_names_the_field)
     REFUSED(prompt_logprobs, 22, "prompt_logprobs");
     REFUSED(prompt_logprobs, -1, "prompt_logprobs");
     REFUSED(max_tokens, 0, "max_tokens");
+    REFUSED(constraint_after, 1, "constraint_after"); /* without a constraint */
     REFUSED(min_tokens, -1, "min_tokens");
     s.max_tokens = 5;
     s.min_tokens = 6;
@@ -104,6 +105,38 @@ static void expect_same(const sl_sampling *a, const sl_sampling *b)
     sl_wr_free(&x);
     sl_wr_free(&y);
 }
+
+/* A constraint that begins later is in the message as a kind that older workers do not know. */
+START_TEST(wire_of_a_later_constraint)
+{
+    sl_sampling s, got;
+    sl_wr w;
+    fill(&s);
+    sl_wr_init(&w);
+    sl_sampling_write(&w, &s);
+    size_t plain = w.len;
+    sl_wr_free(&w);
+    for (s.constraint_after = 1; s.constraint_after <= 100; s.constraint_after += 33) {
+        ck_assert_int_eq(sl_sampling_validate(&s, 100, NULL), SL_OK);
+        sl_wr_init(&w);
+        sl_sampling_write(&w, &s);
+        ck_assert_uint_eq(w.len, plain + 4);
+        sl_rd r = sl_rd_init(w.data, w.len);
+        ck_assert_int_eq(sl_sampling_read(&r, &got), SL_OK);
+        ck_assert_int_eq(sl_rd_done(&r), SL_OK);
+        ck_assert_int_eq(got.constraint_after, s.constraint_after);
+        expect_same(&s, &got);
+        sl_sampling_free(&got);
+        memset(w.data + w.len - 4, 0, 4); /* from the first token, which has the other form */
+        r = sl_rd_init(w.data, w.len);
+        ck_assert_int_eq(sl_sampling_read(&r, &got), SL_ERR_CORRUPT);
+        sl_wr_free(&w);
+    }
+    s.constraint_after = 101;
+    expect_field(&s, "constraint_after");
+    sl_sampling_free(&s);
+}
+END_TEST
 
 /* Those of a prompt are in the message only if they are asked for: other requests have the form that older workers read. */
 START_TEST(wire_of_prompt_logprobs)
@@ -177,6 +210,7 @@ int main(void)
     tcase_add_test(c, validation_names_the_field);
     tcase_add_test(c, wire_round_trip);
     tcase_add_test(c, wire_of_prompt_logprobs);
+    tcase_add_test(c, wire_of_a_later_constraint);
     suite_add_tcase(s, c);
     return run_suite(s);
 }
