@@ -90,13 +90,14 @@ static sl_status read_body(sl_chat_format format, const char *extra, sl_oai_requ
 {
     char body[1024];
     const sl_oai_env env = {.tok = tiny, .chat = format, .served_name = "m"};
-    snprintf(body, sizeof body, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]%s}", extra);
+    snprintf(body, sizeof body, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]%s}",
+             extra);
     return sl_oai_parse(&env, true, body, strlen(body), q, err);
 }
 
 #define JSON ",\"response_format\":{\"type\":\"json_object\"}"
-#define TAGS                                                                                                 \
-    ",\"structural_tag\":{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<e>\",\"schema\":{},\"end\":\"</e>\"}],"    \
+#define TAGS                                                                                                                \
+    ",\"structural_tag\":{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<e>\",\"schema\":{},\"end\":\"</e>\"}]," \
     "\"triggers\":[\"<e\"]}"
 #define TOOL ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
 
@@ -109,14 +110,16 @@ START_TEST(constraints_begin_after_the_reasoning)
         bool later;
     } cases[] = {
         {SL_CHAT_DSV32, JSON, SL_CHAT_THINK_NO, false},
-        {SL_CHAT_QWEN38, JSON, SL_CHAT_THINK_NO, false}, /* who does not ask for reasoning gets JSON at once */
+        {SL_CHAT_QWEN38, JSON, SL_CHAT_THINK_NO,
+         false}, /* who does not ask for reasoning gets JSON at once */
         {SL_CHAT_DSV32, JSON SWITCH("thinking", "true"), SL_CHAT_THINK_OPEN, true},
         {SL_CHAT_QWEN3, JSON SWITCH("enable_thinking", "true"), SL_CHAT_THINK_OPEN, true},
         {SL_CHAT_QWEN38, JSON ",\"reasoning_effort\":\"low\"", SL_CHAT_THINK_OPEN, true},
         {SL_CHAT_GLM45, JSON SWITCH("enable_thinking", "true"), SL_CHAT_THINK_OPEN, true},
         {SL_CHAT_QWEN38, JSON ",\"reasoning_effort\":\"none\"", SL_CHAT_THINK_NO, false},
         {SL_CHAT_LLAMA31, JSON ",\"reasoning_effort\":\"low\"", SL_CHAT_THINK_NO, false},
-        {SL_CHAT_QWEN38, TOOL ",\"tool_choice\":\"required\"" SWITCH("thinking", "true"), SL_CHAT_THINK_OPEN, true},
+        {SL_CHAT_QWEN38, TOOL ",\"tool_choice\":\"required\"" SWITCH("thinking", "true"), SL_CHAT_THINK_OPEN,
+         true},
         {SL_CHAT_QWEN38, TAGS, SL_CHAT_THINK_OPEN, true},
         {SL_CHAT_QWEN38, TAGS SWITCH("thinking", "false"), SL_CHAT_THINK_NO, false},
         {SL_CHAT_MINIMAX3, TAGS, SL_CHAT_THINK_ADAPTIVE, false},
@@ -125,14 +128,16 @@ START_TEST(constraints_begin_after_the_reasoning)
     for (size_t i = 0; i < SL_COUNT(cases); i++) {
         sl_oai_request q;
         sl_err err = {""};
-        ck_assert_msg(read_body(cases[i].format, cases[i].extra, &q, &err) == SL_OK, "%s: %s", cases[i].extra, err.text);
+        ck_assert_msg(read_body(cases[i].format, cases[i].extra, &q, &err) == SL_OK, "%s: %s", cases[i].extra,
+                      err.text);
         ck_assert_msg(q.thinking == cases[i].thinking, "%zu: %d", i, (int)q.thinking);
         ck_assert_int_eq(q.spec.sampling.constraint_after, cases[i].later ? 1 + end_of_reasoning : 0);
         sl_oai_request_free(&q);
     }
     sl_oai_request q; /* </mm:think> is no token of this tokenizer */
     sl_err err = {""};
-    ck_assert_int_eq(read_body(SL_CHAT_MINIMAX3, JSON SWITCH("thinking", "true"), &q, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_int_eq(read_body(SL_CHAT_MINIMAX3, JSON SWITCH("thinking", "true"), &q, &err),
+                     SL_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(err.text, "no token of this model ends it"));
 }
 END_TEST
@@ -190,7 +195,8 @@ START_TEST(reasoning_and_the_form_are_told_apart)
         {JSON, "{\"a\": \"</think>\"}", "|{\"a\": \"</think>\"}|||stop"},
         {TOOL ",\"tool_choice\":\"required\"" SWITCH("thinking", "true"),
          "why</think>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", "why||f|{\"a\":1}|tool_calls"},
-        {TOOL ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}" SWITCH("thinking", "true"),
+        {TOOL
+         ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}" SWITCH("thinking", "true"),
          "why</think>{\"a\": 1}", "why||f|{\"a\": 1}|tool_calls"},
     };
     for (size_t i = 0; i < SL_COUNT(cases); i++) {
@@ -200,7 +206,8 @@ START_TEST(reasoning_and_the_form_are_told_apart)
                 snprintf(extra, sizeof extra, "%s%s", cases[i][0], stream ? ",\"stream\":true" : "");
                 char *text = answer_text(extra, cases[i][1], step);
                 summary(text, got, sizeof got);
-                ck_assert_msg(!strcmp(got, cases[i][2]), "%zu, stream %d, pieces of %zu: %s", i, stream, step, got);
+                ck_assert_msg(!strcmp(got, cases[i][2]), "%zu, stream %d, pieces of %zu: %s", i, stream, step,
+                              got);
                 free(text);
             }
         }
