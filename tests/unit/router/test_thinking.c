@@ -163,6 +163,13 @@ static char *answer_text(const char *extra, const char *text, size_t step)
     return out;
 }
 
+static void append(char *to, size_t cap, const json_t *from)
+{
+    size_t at = strlen(to);
+    if (json_is_string(from))
+        snprintf(to + at, cap - at, "%s", json_string_value(from));
+}
+
 /* Puts together what the deltas of a stream say, or what a document says: reasoning|content|name|arguments|finish. */
 static void summary(const char *text, char *out, size_t cap)
 {
@@ -174,14 +181,15 @@ static void summary(const char *text, char *out, size_t cap)
         json_t *f = json_object_get(json_array_get(json_object_get(d, "tool_calls"), 0), "function");
         const struct {
             char *to;
+            size_t cap;
             const json_t *from;
-        } parts[] = {{reasoning, json_object_get(d, "reasoning_content")},
-                     {content, json_object_get(d, "content")},
-                     {name, json_object_get(f, "name")},
-                     {args, json_object_get(f, "arguments")},
-                     {finish, json_object_get(c, "finish_reason")}};
+        } parts[] = {{reasoning, sizeof reasoning, json_object_get(d, "reasoning_content")},
+                     {content, sizeof content, json_object_get(d, "content")},
+                     {name, sizeof name, json_object_get(f, "name")},
+                     {args, sizeof args, json_object_get(f, "arguments")},
+                     {finish, sizeof finish, json_object_get(c, "finish_reason")}};
         for (size_t i = 0; i < SL_COUNT(parts); i++)
-            strcat(parts[i].to, json_is_string(parts[i].from) ? json_string_value(parts[i].from) : "");
+            append(parts[i].to, parts[i].cap, parts[i].from);
         json_decref(o);
     }
     snprintf(out, cap, "%s|%s|%s|%s|%s", reasoning, content, name, args, finish);
