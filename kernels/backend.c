@@ -146,6 +146,11 @@ sl_status sl_be_supports(sl_backend *be, sl_op op, const void *params, sl_err *e
     return be->desc->ops[op]->supports ? be->desc->ops[op]->supports(be, params, err) : SL_OK;
 }
 
+sl_status sl_be_check(const sl_backend *be, sl_op op, const void *params, sl_err *err)
+{
+    return sl_op_check(op, params, be->desc->row_align, err);
+}
+
 const sl_path *sl_be_path(const sl_backend *be, sl_op op, const void *params)
 {
     return be->desc->gpu ? sl_op_path(be->desc->gpu(be), op, params) : NULL;

@@ -80,6 +80,8 @@ sl_status sl_be_fill(sl_backend *be, void *dst, uint8_t byte, size_t bytes, sl_e
 /* Whether this backend can run the op with these parameters; if not, err receives the reason (dimension, format,
  * dtype). */
 sl_status sl_be_supports(sl_backend *be, sl_op op, const void *params, sl_err *err);
+/* What sl_be_run() would refuse of parameters and addresses, before it runs. */
+sl_status sl_be_check(const sl_backend *be, sl_op op, const void *params, sl_err *err);
 /* The path on which this backend runs the op with these parameters (kernels/paths.h); NULL where it has one kernel. The
  * parameters have passed sl_be_supports(). */
 const struct sl_path *sl_be_path(const sl_backend *be, sl_op op, const void *params);

@@ -272,6 +272,17 @@ static sl_status rows_of(const sl_pass *p, const sl_weight *w, int32_t first, in
     return SL_OK;
 }
 
+/* At load: the backend may want parts of rows to begin at multiples of some bytes. */
+static sl_status ask_group(const sl_pass *p, const sl_linear_params *a)
+{
+    sl_err why = {0};
+    sl_status rc = sl_be_check(p->m->be, SL_OP_LINEAR, a, &why);
+    return rc == SL_OK ? SL_OK
+                       : sl_fail(p->err, SL_ERR_UNSUPPORTED,
+                                 "config.json: o_groups: %d groups of %d values, and o_lora_rank %d: %s",
+                                 p->c->entries.o_groups, a->w.in, p->c->entries.o_rank, why.text);
+}
+
 /* The rotation of the values is taken back; then each group of heads is projected by itself, and all results together. */
 sl_status sl_v4_step_output(sl_pass *p)
 {
@@ -289,6 +300,8 @@ sl_status sl_v4_step_output(sl_pass *p)
         sl_linear_params a = sl_pass_linear_params(
             p, (const uint8_t *)own->o + act * (size_t)g * (size_t)w->in, groups * w->in, &part,
             (uint8_t *)own->o_a + act * (size_t)g * (size_t)rank, groups * rank, p->act);
+        if (p->dry)
+            SL_TRY(ask_group(p, &a));
         SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &a));
     }
     p->pending = true;

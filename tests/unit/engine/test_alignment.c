@@ -130,6 +130,51 @@ START_TEST(odd_models_give_whole_lines)
 }
 END_TEST
 
+/* Families with states, by the algorithm of their own indexer. */
+START_TEST(odd_states_give_whole_lines)
+{
+    static const struct {
+        const char *dir;
+        sl_row_format rows;
+    } all[] = {{GOLDEN "glm5-odd", SL_ROW_MLA_BF16}, {GOLDEN "qwen4-odd", SL_ROW_GQA_FP8}};
+    fix_opts o = {.dir = all[_i].dir,
+                  .rows = all[_i].rows,
+                  .act = SL_BF16,
+                  .threads = 1,
+                  .max_tokens = CONTEXT,
+                  .max_context = CONTEXT,
+                  .max_seqs = 1,
+                  .max_hot = 1,
+                  .hot_rows = 40,
+                  .tail_rows = 4,
+                  .algorithm = "pooled"};
+    sl_key plain = run(&o);
+    o.wrap = ask_for_lines;
+    sl_key lines = run(&o);
+    ck_assert_msg(memcmp(&plain, &lines, sizeof plain) == 0, "%s", all[_i].dir);
+}
+END_TEST
+
+/* Groups of heads are parts of rows: where a part does not begin at a whole line, the model is refused when it is loaded. */
+START_TEST(odd_groups_are_refused_at_load)
+{
+    sl_model_opts mo = {.row_format = SL_ROW_GQA_BF16, .act = SL_BF16, .max_tokens = 8, .max_logit_rows = 1};
+    sl_backend *be;
+    sl_model *m = NULL;
+    sl_err err = {0};
+    ck_assert_int_eq(sl_backend_create("cpu", NULL, &be, &err), SL_OK);
+    ask_for_lines(be);
+    ck_assert_int_eq(sl_model_load(be, GOLDEN "v4-odd", &mo, &m, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(err.text, "v4-odd") && strstr(err.text, "o_groups: 4 groups of 30 values") &&
+                      strstr(err.text, "not aligned to 16 bytes"),
+                  "%s", err.text);
+    mo.act = SL_F32; /* its groups of 12 values are 48 bytes then */
+    ck_assert_msg(sl_model_load(be, GOLDEN "v4-flash", &mo, &m, &err) == SL_OK, "%s", err.text);
+    sl_model_destroy(m);
+    sl_backend_destroy(be);
+}
+END_TEST
+
 /* The backend of this test refuses what a GPU's would: without that the other test could not fail. */
 START_TEST(the_backend_asks)
 {
@@ -159,6 +204,8 @@ int main(void)
     TCase *t = tcase_create("alignment");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, the_backend_asks);
+    tcase_add_loop_test(t, odd_states_give_whole_lines, 0, 2);
+    tcase_add_test(t, odd_groups_are_refused_at_load);
     tcase_add_loop_test(t, odd_models_give_whole_lines, 0, MODELS * ALGORITHMS);
     suite_add_tcase(s, t);
     return run_suite(s);
