@@ -26,12 +26,17 @@ static void log_late(const sl_laps *l, uint64_t late_ns)
     sl_log(SL_LOG_INFO, "decode", "late_tokens", "us=%lu%s", (unsigned long)(late_ns / 1000), text);
 }
 
+bool sl_laps_late(const sl_laps *l, uint64_t ended_ns)
+{
+    return l->at_ns > ended_ns && l->at_ns - ended_ns > LATE_NS &&
+           (!l->logged_ns || l->at_ns - l->logged_ns >= PAUSE_NS);
+}
+
 void sl_laps_sent(sl_laps *l, uint64_t ended_ns)
 {
     sl_laps_mark(l, SL_LAP_RESULTS);
-    const uint64_t late = l->at_ns > ended_ns ? l->at_ns - ended_ns : 0;
-    if (late > LATE_NS && (!l->logged_ns || l->at_ns - l->logged_ns >= PAUSE_NS)) {
-        log_late(l, late);
+    if (sl_laps_late(l, ended_ns)) {
+        log_late(l, l->at_ns - ended_ns);
         l->logged_ns = l->at_ns;
     }
     memset(l->ns, 0, sizeof l->ns);

@@ -5,6 +5,7 @@
 #ifndef SL_DECODE_RUN_LAPS_H
 #define SL_DECODE_RUN_LAPS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum {
@@ -24,6 +25,8 @@ typedef struct sl_laps { /* all zero: none */
 
 /* What was done since the last mark was `lap`. */
 void sl_laps_mark(sl_laps *l, sl_lap lap);
+/* Whether tokens that were sent at the last mark, of a step that ended at ended_ns, are logged as late. */
+bool sl_laps_late(const sl_laps *l, uint64_t ended_ns);
 /* The tokens of the step that ended at ended_ns were sent; the laps of the next one begin. */
 void sl_laps_sent(sl_laps *l, uint64_t ended_ns);
 
