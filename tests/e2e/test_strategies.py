@@ -118,7 +118,9 @@ def test_decode_killed_in_mid_stream(start, tmp_path, algorithm):
 @pytest.mark.parametrize("command", [["tests/bench/strategies", "table", "docs/bench/h200-strategies.csv"],
                                      ["tests/bench/eval_model", "tables", "docs/bench/cpu-strategies-512.csv", "--budgets", "64,128"],
                                      ["tests/bench/eval_model", "tables", "docs/bench/cpu-xattention.csv"],
-                                     ["tests/bench/eval_model", "tables", "docs/bench/cpu-xattention-2048.csv"]], ids=lambda c: c[2])
+                                     ["tests/bench/eval_model", "tables", "docs/bench/cpu-xattention-2048.csv"],
+                                     ["tests/bench/eval_model", "tables", "docs/bench/h200-xattention-4104.csv"],
+                                     ["tests/bench/eval_model", "tables", "docs/bench/h200-xattention-7944.csv"]], ids=lambda c: c[2])
 def test_the_curves_of_the_page(command):
     """docs/strategies.md has the figures that were measured."""
     p = subprocess.run([*command, "--check", "docs/strategies.md"], cwd=real.ROOT, capture_output=True, text=True, timeout=60, check=False)
