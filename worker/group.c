@@ -392,34 +392,43 @@ static void count_experts(sl_wgroup *g)
     g->load = now;
 }
 
+/*
+ * What the exchanges since the last call took. Also of ranks that agree on having nothing to do: then it is the last step
+ * before the group rests, whose exchanges ended after it had been counted.
+ */
+static void count_exchanges(sl_wgroup *g, const sl_comm_stats *now)
+{
+    sl_counter_add(g->m.exposed_ns, now->exchange_ns - g->seen.exchange_ns);
+    sl_counter_add(g->m.hidden_ns, now->hidden_ns - g->seen.hidden_ns);
+    sl_counter_add(g->m.exchange_wait_ns, now->wait_ns - g->seen.wait_ns);
+    sl_counter_add(g->m.exchange_bytes, now->exchange_bytes - g->seen.exchange_bytes);
+    g->seen = *now;
+    count_experts(g);
+}
+
 /* A step on which all ranks have agreed. */
 static void count_step(sl_wgroup *g, const sl_step_share *s)
 {
     uint64_t most = 0, sum = 0;
+    sl_comm_stats now;
     for (int32_t r = 0; r < g->o.ranks; r++) {
         uint64_t tokens = (uint64_t)s[r].tokens;
         sum += tokens;
         most = tokens > most ? tokens : most;
     }
     g->active = sum > 0;
-    if (!sum) /* the ranks only found that there is nothing to do */
-        return;
-    bool own = s[g->o.rank].tokens > 0;
-    g->counts.steps++;
-    g->counts.steps_idle += !own;
-    sl_counter_add(own ? g->m.steps_own : g->m.steps_none, 1);
-    sl_counter_add(g->m.own, (uint64_t)s[g->o.rank].tokens);
-    sl_counter_add(g->m.slowest, most);
-    sl_counter_add(g->m.all, sum);
-    sl_comm_stats now;
     sl_comm_stats_get(g->comm, &now);
-    sl_histogram_observe(g->m.wait, (double)(now.gather_ns - g->seen.gather_ns) / 1e9);
-    sl_counter_add(g->m.exposed_ns, now.exchange_ns - g->seen.exchange_ns);
-    sl_counter_add(g->m.hidden_ns, now.hidden_ns - g->seen.hidden_ns);
-    sl_counter_add(g->m.exchange_wait_ns, now.wait_ns - g->seen.wait_ns);
-    sl_counter_add(g->m.exchange_bytes, now.exchange_bytes - g->seen.exchange_bytes);
-    g->seen = now;
-    count_experts(g);
+    if (sum) {
+        bool own = s[g->o.rank].tokens > 0;
+        g->counts.steps++;
+        g->counts.steps_idle += !own;
+        sl_counter_add(own ? g->m.steps_own : g->m.steps_none, 1);
+        sl_counter_add(g->m.own, (uint64_t)s[g->o.rank].tokens);
+        sl_counter_add(g->m.slowest, most);
+        sl_counter_add(g->m.all, sum);
+        sl_histogram_observe(g->m.wait, (double)(now.gather_ns - g->seen.gather_ns) / 1e9);
+    }
+    count_exchanges(g, &now);
 }
 
 /* The step of this rank, with items or without; afterwards the group is active, resting or broken. */

@@ -59,6 +59,14 @@ def test_two_groups_of_two(start, tmp_path):
     groups = c.get("/workers").json()["groups"]
     assert sorted((g["role"], g["state"], g["ranks"], g["joined"]) for g in groups) == [("decode", "ready", 2, 2), ("prefill", "ready", 2, 2)]
 
+    # One prompt of one step, after which the prefill group rests: what the step exchanged is counted all the same.
+    Streams(c, jobs("first", 1, prompt=20, out=2)).check()
+    for k in (0, 1):
+        text = ranks["prefill", k].metrics()
+        assert real.metric(text, "sluice_group_steps_total") == 1
+        real.until("the exchanges of the only step", lambda k=k: real.metric(ranks["prefill", k].metrics(), "sluice_group_exchange_bytes_total") > 0)
+        assert real.metric(ranks["prefill", k].metrics(), "sluice_group_expert_rows_total", '"all"') > 0
+
     todo = jobs("gk", 4, prompt=80, out=140)
     streams = Streams(c, todo)
     streams.until_streaming(5, 2)
