@@ -49,6 +49,20 @@ def test_answer_of_the_trained_dsa_checkpoint(task, flags):
     assert "finish: stop" in p.stdout and example["answer"] in p.stdout
 
 
+def test_the_trained_mtp_layer_drafts_what_the_model_says():
+    """Most drafts stand, and the answers are those without drafts (all kinds: tests/bench/draft_acceptance)."""
+    def say(task, *flags):
+        p = subprocess.run([SLUICE, "generate", "--model", DSA, "--max-new-tokens", "60", "--json", *flags, "--prompt",
+                            f"<｜begin▁of▁sentence｜><｜User｜>{examples(DSA)[task]['user']}<｜Assistant｜></think>"],
+                           capture_output=True, text=True, check=True, timeout=300)
+        return json.loads(p.stdout)
+
+    for sampling in ([], ["--temperature", "0.7", "--top-p", "0.95", "--seed", "2"]):
+        drafted = [(say(task, *sampling), say(task, "--draft-tokens", "2", *sampling)) for task in ("several", "early")]
+        assert all(plain["ids"] == other["ids"] for plain, other in drafted)
+        assert sum(o["drafts"]["accepted"] for _, o in drafted) >= 0.8 * sum(o["drafts"]["drafted"] for _, o in drafted)
+
+
 def test_answer_with_a_budget():
     """Queries read 96 of some 300 tokens, from a hot buffer of twice as many."""
     text = answer("several", "--algorithm", "quest", "--token-budget", "96", "--mode", "hierarchical")
