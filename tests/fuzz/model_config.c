@@ -23,8 +23,10 @@ static void check_quantisation(const sl_model_config *c)
 static void check(const sl_model_config *c)
 {
     static float table[2 * 4096];
-    if (c->n_layers < 1 || c->n_layers > SL_MAX_LAYERS || (!c->layer_has_indexer[0] && !c->n_kv_heads) ||
-        c->n_eos > SL_MAX_EOS)
+    if (c->n_layers < 1 || c->n_layers > SL_MAX_LAYERS || c->n_eos > SL_MAX_EOS)
+        abort();
+    /* latent rows: the first layer that attends has an indexer; linear layers may come before it */
+    if (!c->layer_has_indexer[0] && !c->n_kv_heads && !c->linear.value_heads)
         abort();
     for (int32_t i = 0; i < c->n_eos; i++)
         if (c->eos_ids[i] < 0 || c->eos_ids[i] >= c->vocab_size)
