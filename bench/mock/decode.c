@@ -15,6 +15,7 @@ typedef struct mock_ticket {
     sl_ticket t;     /* first member */
     uint64_t due_ns; /* of what comes next: the answer to RESERVE, the end of the prompt, a token */
     bool answered;   /* the time before the answer to RESERVE has passed */
+    bool scored;     /* the log-probabilities of its prompt were sent */
     uint32_t pages;
     sl_key *keys;
     size_t n_keys;
@@ -88,9 +89,38 @@ static void send_token(sl_mock *m, const sl_ticket *t, int32_t id, uint32_t inde
     m->c.tokens++;
 }
 
+/* Token `at` of the prompt has -at / 8, and the best one -1 / 16. Once for a ticket, before its first token. */
+static void send_scores(sl_mock *m, const sl_ticket *t)
+{
+    enum { PART = 100 };
+    sl_msg_token list[PART] = {0};
+    sl_msg s = {.type = SL_MSG_SCORES};
+    s.tokens.rid = t->rid;
+    s.tokens.attempt = t->attempt;
+    s.tokens.tokens = list;
+    for (int32_t at = 1; at < t->n_prompt; at += PART) {
+        s.tokens.first_index = (uint32_t)at;
+        for (s.tokens.n_tokens = 0; s.tokens.n_tokens < PART; s.tokens.n_tokens++) {
+            const int32_t i = at + (int32_t)s.tokens.n_tokens;
+            if (i == t->n_prompt)
+                break;
+            sl_msg_token *k = &list[s.tokens.n_tokens];
+            *k = (sl_msg_token){.id = t->tokens[i], .logprob = -(float)i / 8};
+            k->n_top = t->sampling.prompt_logprobs > 1;
+            k->top_ids[0] = m->o.token_lo;
+            k->top_logprobs[0] = -1.0f / 16;
+        }
+        sl_mock_send_router(m, &s);
+    }
+}
+
 static void tell_tokens(void *ctx, sl_ticket *t, int32_t first_index, const sl_msg_token *list, int32_t n)
 {
     sl_mock *m = ctx;
+    if (t->sampling.prompt_logprobs && !of(t)->scored) {
+        of(t)->scored = true;
+        send_scores(m, t);
+    }
     for (int32_t i = 0; i < n; i++)
         send_token(m, t, list[i].id, (uint32_t)(first_index + i));
     of(t)->due_ns = sl_now_ns() + m->o.step_us * 1000ull;

@@ -127,6 +127,7 @@ static sl_status set_output(generation *g, const S(GenerateRequest) * q, const s
     g->stream = q->stream;
     g->logprobs = q->return_logprob;
     g->top = q->return_logprob ? (uint32_t)q->top_logprobs_num : 0;
+    g->first_scored = s->sampling.prompt_logprobs ? (uint32_t)q->logprob_start_len : 0;
     g->interval = p && p->_stream_interval_case && p->stream_interval > 1 ? (uint32_t)p->stream_interval : 1;
     g->n = s->n;
     return SL_OK;

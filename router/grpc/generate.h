@@ -9,13 +9,18 @@
 
 struct Sglang__Grpc__Scheduler__GenerateRequest; /* of the generated header, which only .c files include */
 
-/* Tokens of one index, kept for the final GenerateComplete and between chunks: what a slow reader has not taken waits
- * here as tokens, and goes out in fewer, larger chunks. */
-typedef struct out_tokens {
+typedef struct token_list {
     uint32_t *ids;
     float *logprobs;
     sl_msg_token *tops; /* only with top logprobs */
-    size_t n, cap, sent;
+    size_t n, cap;
+} token_list;
+
+/* Tokens of one index, kept for the final GenerateComplete and between chunks: what a slow reader has not taken waits
+ * here as tokens, and goes out in fewer, larger chunks. */
+typedef struct out_tokens {
+    token_list out, prompt; /* prompt: those whose log-probabilities are wanted */
+    size_t sent, scored;    /* of out; of the whole prompt, without its first token */
     uint32_t prompt_tokens, completion_tokens, cached_tokens; /* so far */
     bool finished, completed;                                 /* completed: its GenerateComplete was made */
     sl_finish finish;
@@ -34,6 +39,7 @@ typedef struct generation {
     char *id;
     bool stream, logprobs;
     uint32_t top, interval, n, ended;
+    uint32_t first_scored; /* the first token of the prompt whose log-probability is wanted; 0: of none */
     out_tokens *out;
     uint64_t held;         /* of the budget, for the outputs */
     struct pack_job *pack; /* a long GenerateComplete, being packed or sent; nothing else is sent meanwhile */
@@ -44,7 +50,9 @@ typedef struct generation {
 sl_status generate_read(sl_router *r, const struct Sglang__Grpc__Scheduler__GenerateRequest *q,
                         sl_request_spec *s, size_t max_tokens, sl_guard *guard, sl_err *err);
 
-/* Keeps the tokens of an output. EXHAUSTED: the budget of bytes; NO_MEMORY. */
+/* What the log-probabilities of a prompt take of the budget for each token, each with `top` others. */
+size_t generate_score_bytes(uint32_t top);
+/* Keeps the tokens of an output, and those of the prompt. EXHAUSTED: the budget of bytes; NO_MEMORY. */
 sl_status generate_keep(generation *g, const sl_output *o);
 /* Sends the chunks and the GenerateComplete of one index that are due; ends the call after the last index. False when
  * nothing more can be sent now. */

@@ -227,6 +227,43 @@ static sl_status read_prompt(sl_router *r, const S(TokenizedInput) * t, sl_reque
     return st ? sl_fail_in(err, st, "prompt") : SL_OK;
 }
 
+/* Those of the prompt, from the token at logprob_start_len on. The protocol's 0 is also what a client sends that has never heard of
+ * the field, so that it asks for none, as -1 does. */
+static sl_status read_logprobs(const S(GenerateRequest) * q, sl_sampling *s, sl_err *err)
+{
+    if (q->top_logprobs_num < 0 || q->top_logprobs_num > SL_LOGPROBS_MAX)
+        return sl_fail(err, SL_ERR_INVALID, "top_logprobs_num: must be 0 to %d", SL_LOGPROBS_MAX);
+    if (q->logprob_start_len < -1)
+        return sl_fail(err, SL_ERR_INVALID, "logprob_start_len: must be -1 or more");
+    s->n_logprobs = q->return_logprob ? q->top_logprobs_num : -1;
+    if (!q->return_logprob || q->logprob_start_len < 1)
+        return SL_OK;
+    if (q->stream)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "logprob_start_len: log-probabilities of the prompt need stream false");
+    s->prompt_logprobs = 1 + q->top_logprobs_num;
+    return SL_OK;
+}
+
+/* What can never be answered is refused before it is computed. */
+static sl_status check_scored(const S(GenerateRequest) * q, const sl_request_spec *s, const sl_guard *guard,
+                              sl_err *err)
+{
+    const size_t n = s->prompts->n, from = (size_t)q->logprob_start_len;
+    if (!s->sampling.prompt_logprobs)
+        return SL_OK;
+    if (from >= n)
+        return sl_fail(err, SL_ERR_INVALID, "logprob_start_len: %zu, but the prompt has %zu tokens", from, n);
+    uint64_t need = (n - from) * generate_score_bytes((uint32_t)q->top_logprobs_num);
+    if (!guard || !guard->most || need <= guard->most)
+        return SL_OK;
+    return sl_fail(
+        err, SL_ERR_TOO_LARGE,
+        "logprob_start_len: the log-probabilities of the prompt take at least %lu bytes of memory, of %lu that the "
+        "server has for all requests (router.max_request_bytes); ask for those of fewer tokens",
+        (unsigned long)need, (unsigned long)guard->most);
+}
+
 sl_status generate_read(sl_router *r, const S(GenerateRequest) * q, sl_request_spec *s, size_t max_tokens,
                         sl_guard *guard, sl_err *err)
 {
@@ -236,12 +273,11 @@ sl_status generate_read(sl_router *r, const S(GenerateRequest) * q, sl_request_s
         snprintf(s->id, sizeof s->id, "%s", q->request_id);
     else
         snprintf(s->id, sizeof s->id, "gen-%016lx", sl_random_u64());
-    if (q->top_logprobs_num < 0 || q->top_logprobs_num > SL_LOGPROBS_MAX)
-        return sl_fail(err, SL_ERR_INVALID, "top_logprobs_num: must be 0 to %d", SL_LOGPROBS_MAX);
-    s->sampling.n_logprobs = q->return_logprob ? q->top_logprobs_num : -1;
+    SL_TRY(read_logprobs(q, &s->sampling, err));
     s->no_text = true;
     s->parse_special = sl_router_options(r)->parse_special;
     SL_TRY(refuse_unsupported(q, err));
     SL_TRY(read_sampling(q->sampling_params, s, err));
-    return read_prompt(r, q->tokenized, s, max_tokens, guard, err);
+    SL_TRY(read_prompt(r, q->tokenized, s, max_tokens, guard, err));
+    return check_scored(q, s, guard, err);
 }

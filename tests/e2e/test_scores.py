@@ -9,8 +9,10 @@ import random
 import signal
 import threading
 
+import grpc
 import pytest
 
+import clients
 from real import ROOT, Cluster, in_parallel, prompt
 
 GOLDEN = ROOT / "tests" / "golden" / "scores"
@@ -63,6 +65,44 @@ def test_batches_choices_and_both_kinds(cluster):
             assert own["logprob"] == alone["token_logprobs"][i] and own["rank"] in (1, None)
             best = min((e for e in entry.values() if e["rank"]), key=lambda e: e["rank"])
             assert best["rank"] == 1 and best["logprob"] == max(alone["top_logprobs"][i].values())
+
+
+def test_grpc_says_the_same(cluster):
+    """From every kind of place on: the numbers of HTTP, and the best of each; none by default; refused where HTTP refuses them."""
+    with cluster.channel() as channel:
+        grpc_as_http(cluster, cluster.stub(channel), clients.protocol()[0])
+
+
+def grpc_as_http(cluster, stub, pb):
+    for ids in (prompt(8, 2), prompt(9, 200)):
+        http = scored(cluster, ids)["choices"][0]["logprobs"]
+        best = cluster.post({"prompt": ids, "max_tokens": 0, "prompt_logprobs": 2}).json()["choices"][0]["prompt_logprobs"]
+        for start in sorted({1, len(ids) // 2, len(ids) - 1}):
+            for top in (0, 2):
+                (c,) = [r.complete for r in stub.Generate(asked(pb, ids, logprob_start_len=start, top_logprobs_num=top), timeout=120)]
+                got = c.input_logprobs
+                assert list(got.token_ids) == ids[start:] and len(c.output_ids) == len(c.output_logprobs.token_logprobs) == 1
+                assert [v.value for v in got.token_logprobs] == http["token_logprobs"][start:-1]
+                assert len(got.top_logprobs) == (len(ids) - start if top else 0)
+                for t, entry in zip(got.top_logprobs, best[start:]):
+                    want = sorted((e["rank"], e["logprob"], int(i)) for i, e in entry.items() if e["rank"])[:2]
+                    assert [(v, i) for v, i in zip(t.values, t.token_ids)] == [w[1:] for w in want]
+    for start in (0, -1):
+        (c,) = [r.complete for r in stub.Generate(asked(pb, ids, logprob_start_len=start), timeout=120)]
+        assert not c.HasField("input_logprobs") and c.HasField("output_logprobs")
+    many = [r.complete for r in stub.Generate(asked(pb, ids, n=3, logprob_start_len=1), timeout=120)]
+    assert {c.index: len(c.input_logprobs.token_ids) for c in many} == {0: len(ids) - 1, 1: 0, 2: 0}
+    for code, what, fields in (("UNIMPLEMENTED", "stream", dict(stream=True, logprob_start_len=1)),
+                               ("INVALID_ARGUMENT", "200 tokens", dict(logprob_start_len=len(ids))),
+                               ("INVALID_ARGUMENT", "-1", dict(logprob_start_len=-2))):
+        with pytest.raises(grpc.RpcError) as e:
+            list(stub.Generate(asked(pb, ids, **fields), timeout=120))
+        assert e.value.code().name == code and "logprob_start_len" in e.value.details() and what in e.value.details()
+
+
+def asked(pb, ids, n=1, **fields):
+    params = pb.SamplingParams(max_new_tokens=1, n=n)
+    return pb.GenerateRequest(tokenized=pb.TokenizedInput(input_ids=ids), sampling_params=params, return_logprob=True, **fields)
 
 
 def test_echo_of_text_and_no_output(cluster):

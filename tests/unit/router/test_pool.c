@@ -279,9 +279,8 @@ static void call(const char *path, const sl_strbuf *message, sl_pool_job_id k)
 
 #define SERVICE "/sglang.grpc.scheduler.SglangScheduler/"
 
-/* A GenerateRequest (proto/sglang_scheduler.proto): request_id, tokenized {original_text, input_ids}, sampling_params, and with `top` also
- * return_logprob and top_logprobs_num. */
-static void generate(size_t text, size_t ids, uint32_t max_new, bool top, sl_pool_job_id k)
+/* A GenerateRequest (proto/sglang_scheduler.proto): request_id, tokenized {original_text, input_ids}, sampling_params, and `more` fields. */
+static void generate(size_t text, size_t ids, uint32_t max_new, const char *more, sl_pool_job_id k)
 {
     static int calls;
     char id[32];
@@ -299,8 +298,7 @@ static void generate(size_t text, size_t ids, uint32_t max_new, bool top, sl_poo
             break;
     }
     put_field(&m, 4, params.data, params.len);
-    if (top)
-        sl_sb_append(&m, "\x28\x01\x38\x02", 4);
+    sl_sb_str(&m, more);
     call(SERVICE "Generate", &m, k);
     free(p);
     sl_sb_free(&in);
@@ -323,9 +321,9 @@ static bool make_HTTP_REQUEST(sl_pool_job_id k, size_t which, size_t n)
 static bool make_GRPC_REQUEST(sl_pool_job_id k, size_t which, size_t n)
 {
     if (which == 0)
-        generate(n, 0, 1, false, k);
+        generate(n, 0, 1, "", k);
     else if (which == 1)
-        generate(0, n, 1, false, k);
+        generate(0, n, 1, "", k);
     return which < 2;
 }
 
@@ -345,11 +343,14 @@ static bool make_HTTP_DOCUMENT(sl_pool_job_id k, size_t which, size_t n)
     return which < 2;
 }
 
+/* What follows a short prompt, and the log-probabilities of a long one: return_logprob, logprob_start_len, top_logprobs_num. */
 static bool make_GRPC_COMPLETE(sl_pool_job_id k, size_t which, size_t n)
 {
     if (which == 0)
-        generate(0, 2, (uint32_t)(n / 32), true, k);
-    return which == 0;
+        generate(0, 2, (uint32_t)(n / 32), "\x28\x01\x38\x02", k);
+    else if (which == 1)
+        generate(0, n / 16, 1, "\x28\x01\x30\x01\x38\x02", k);
+    return which < 2;
 }
 
 static char model_dir[64];
@@ -650,7 +651,7 @@ START_TEST(a_connection_is_read_a_part_in_a_turn)
     prepare_router();
     h_open_cluster(&h, 1, 1);
     most_read = 0;
-    generate(0, BODY, 1, false, SL_JOB_GRPC_REQUEST);
+    generate(0, BODY, 1, "", SL_JOB_GRPC_REQUEST);
     ck_assert_msg(most_read > 0 && most_read <= STEP, "%lu bytes of a body were read in a turn",
                   (unsigned long)most_read);
     h_close(&h);
