@@ -1,11 +1,14 @@
 """What is installed: `cmake --install`, the Debian package, units of systemd, manual pages, completion, manifests; each by its own
 checker where that is installed. tests/fresh/package installs the package on a bare machine."""
 
+import os
 import pathlib
 import re
+import shlex
 import shutil
 import stat
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -164,10 +167,55 @@ def test_the_configuration_of_the_manifests(tmp_path):
     assert [r.split(":")[0] for r in shown["cluster"]["routers"]] == [f"sluice-router-{n}.sluice-routers" for n in (0, 1)]
 
 
+def run_by(d):
+    """Every list of words that a pod of this manifest would run: containers, probes, hooks."""
+    if isinstance(d, dict):
+        for key, v in d.items():
+            if key == "command":
+                yield [*v, *d.get("args", [])]
+            else:
+                yield from run_by(v)
+    elif isinstance(d, list):
+        for v in d:
+            yield from run_by(v)
+
+
+def shell_of(words):
+    return words[2] if words[0] == "/bin/sh" and words[1] == "-c" else None
+
+
+def test_commands_of_the_manifests():
+    """Their flags are those of the program."""
+    seen = 0
+    for name, d in documents():
+        for words in run_by(d):
+            words = shlex.split((shell_of(words) or shlex.join(words)).split("exec ")[-1])
+            if words[0] != "sluice":
+                continue
+            seen += 1
+            flags = {line.split("\t")[0] for line in run(real.SLUICE, words[1], "--help=flags").splitlines()}
+            assert {w for w in words if w.startswith("--")} <= flags, name
+    assert seen == 3
+
+
 def test_scripts():
+    """Every file of deploy/ that a shell runs, and what manifests say to one."""
     need("shellcheck")
-    run("shellcheck", DEPLOY / "slurm" / "sluice.sbatch", DEPLOY / "completion" / "sluice.bash", real.ROOT / "tests" / "fresh" / "package",
-        *(DEPLOY / "package").glob("p*r*"))
+    files = [p for p in DEPLOY.rglob("*") if p.is_file() and re.match(rb"#!.*\b(ba)?sh\n", p.read_bytes())]
+    assert {"postinst", "prerm", "postrm", "sluice.sbatch", "quickstart"} <= {p.name for p in files}
+    run("shellcheck", DEPLOY / "completion" / "sluice.bash", real.ROOT / "tests" / "fresh" / "package", *files)
+    lines = [shell_of(words) for _, d in documents() for words in run_by(d) if shell_of(words)]
+    assert any("exec sluice router" in line for line in lines)
+    for line in lines:  # HOSTNAME is set by what runs containers
+        run("shellcheck", "-s", "sh", "-e", "SC3028", "-", input=line + "\n")
+
+
+def test_container_file():
+    """hadolint, which also gives the commands of RUN to shellcheck."""
+    lint = shutil.which("hadolint", path=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
+    if not lint:
+        pytest.skip("hadolint is not installed")
+    run(lint, "--no-color", "--failure-threshold", "style", DEPLOY / "container" / "Containerfile")
 
 
 def test_one_version():
