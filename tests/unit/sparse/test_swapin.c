@@ -374,8 +374,8 @@ static void run_layer(rig *r, int layer, const int *seqs, int n_seqs)
         token_seq[i] = seqs[i], token_pos[i] = r->len[seqs[i]];
         count[i] = choose(r, token_pos[i], ids + i * k);
     }
-    sl_seq_tables t = {n_seqs,        SEQS,          PAGES,        token_seq,  token_pos,
-                       r->host_pages, r->host_pages, r->row_pages, r->hot_slot};
+    sl_seq_tables t = {n_seqs,        SEQS,          PAGES,        token_seq,   token_pos,
+                       r->host_pages, r->host_pages, r->row_pages, r->hot_slot, NULL};
     MUST(sl_swapin_resolve(r->swapin, layer, &t, ids, phys, k, NULL) == SL_OK);
     MUST(sl_swapin_gather(r->swapin, layer, NULL) == SL_OK);
     check_blocks(r, layer, seqs, n_seqs);
@@ -456,7 +456,7 @@ START_TEST(without_hot_slots)
     ck_assert_int_eq(sl_swapin_create(be, &so, &s, NULL), SL_OK);
     ck_assert_int_eq(sl_swapin_step(s, false, NULL), SL_OK);
     int32_t zero = 0, pos = 5, none = -1, ids[8] = {0, 2, 5, -1, -1, -1, -1, -1}, phys[8];
-    sl_seq_tables t = {1, 1, 1, &zero, &pos, &zero, &zero, &zero, &none};
+    sl_seq_tables t = {1, 1, 1, &zero, &pos, &zero, &zero, &zero, &none, NULL};
     ck_assert_int_eq(sl_swapin_resolve(s, 0, &t, ids, phys, 8, NULL), SL_OK);
     ck_assert_int_eq(sl_swapin_gather(s, 0, NULL), SL_OK);
     ck_assert_mem_eq(phys, ids, sizeof ids);
