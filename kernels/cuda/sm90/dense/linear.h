@@ -1,4 +1,4 @@
-/* Linear layers by the rings of bulk copies of ring.cuh. Internal to kernels/cuda. */
+/* Linear layers in the pipeline of pipeline.cuh. Internal to kernels/cuda. */
 #ifndef SL_KERNELS_CUDA_SM90_DENSE_LINEAR_H
 #define SL_KERNELS_CUDA_SM90_DENSE_LINEAR_H
 

@@ -1,23 +1,18 @@
 /*
- * Linear layers of few tokens, by streaming the weight (ring.cuh): fp8 with block scales, or bf16. A block
+ * Linear layers of few tokens (pipeline.cuh): fp8 with block scales, or bf16. A block
  * computes 64 or 128 tokens (with the same products in both cases) x 256 outputs over its range of k. The ranges
  * of one tile form a cluster; its blocks add their partial sums in the order of the ranges through distributed
  * shared memory. The number of ranges depends on the weight's shape alone. Layers of more tokens use
  * linear_many.cu, which adds in the same order.
  */
 #include "kernels/cuda/sm90/dense/linear.h"
-#include "kernels/cuda/sm90/ring.cuh"
+#include "kernels/cuda/sm90/pipeline.cuh"
 
 #define GROUP 128
 #define MANY_TOKENS 2048
 #define OUTS (2 * ST_BOX)
 #define PART_LD (OUTS + 4) /* floats; the partial sums of a tile reuse the memory of the stages */
-#define X_BYTES(mt) ((mt)*ST_X_BYTES)
-#define STAGES(mt) ((mt) == 1 ? 5 : 4)
-#define STAGE(mt) (2 * ST_BOX_BYTES + X_BYTES(mt))
-#define SMEM(mt) (STAGES(mt) * (STAGE(mt) + (mt)*ST_XS_BYTES + 16) + 1024)
-#define THREADS 384   /* two warpgroups that multiply, and one that copies and gives them its registers */
-#define MOST_RANGES 8 /* of sl_linear_ranges() */
+#define MOST_RANGES 8      /* of sl_linear_ranges() */
 /* Blocks that are enough to occupy the device. */
 #define BUSY 112
 #define BAR_PART 1 /* named barrier: both warpgroups have read the last stage, the sums may overwrite it */
@@ -43,89 +38,6 @@ struct linear_args {
 __device__ static inline float4 remote(uint32_t at, int rank)
 {
     return sl_cluster_load_float4(sl_cluster_addr(at, rank));
-}
-
-/* Starts the copies of one stage's weights; `bytes` is what the whole stage will receive, tokens included. */
-template <int MT>
-__device__ static inline void copy_weights(const linear_out &o, uint32_t at, uint32_t bar, int g, int out0,
-                                           int bytes)
-{
-    sl_mbar_expect(bar, bytes);
-    sl_copy_box(at, &o.w, g * GROUP, out0, bar);
-    if (out0 + ST_BOX < o.outs)
-        sl_copy_box(at + ST_BOX_BYTES, &o.w, g * GROUP, out0 + ST_BOX, bar);
-}
-
-template <bool F8, int MT>
-__device__ static void produce(const linear_args &p, const linear_out &o, uint32_t base, uint32_t full,
-                               uint32_t empty, uint32_t xs_at, int g0, int g1, int t0, int out0)
-{
-    int boxes = (min(MT * ST_TOKENS, p.tokens - t0) + 7) / 8;
-    bool second = out0 + ST_BOX < o.outs;
-
-    /* The previous kernel produces the tokens. The weights do not depend on it, so their copies start first. */
-    for (int n = 0; n < STAGES(MT) && g0 + n < g1; n++)
-        copy_weights<MT>(o, base + n * STAGE(MT), full + n * 8, g0 + n, out0,
-                         (second ? 2 : 1) * ST_BOX_BYTES + boxes * 1024 + (F8 ? MT * ST_XS_BYTES : 0));
-    sl_after_previous();
-    for (int g = g0, n = 0; g < g1; g++, n++) {
-        int s = n % STAGES(MT);
-        uint32_t at = base + s * STAGE(MT), bar = full + s * 8;
-        if (n >= STAGES(MT)) {
-            sl_mbar_wait(empty + s * 8, (n / STAGES(MT) & 1) ^ 1);
-            copy_weights<MT>(o, at, bar, g, out0,
-                             (second ? 2 : 1) * ST_BOX_BYTES + boxes * 1024 + (F8 ? MT * ST_XS_BYTES : 0));
-        }
-        for (int i = 0; i < boxes; i++)
-            sl_copy_box(at + 2 * ST_BOX_BYTES + i * 1024, &p.x, g * GROUP, t0 + 8 * i, bar);
-        if (F8)
-            sl_copy_bulk(xs_at + s * MT * ST_XS_BYTES, p.xs + (int64_t)g * p.ld_xs + t0, MT * ST_XS_BYTES,
-                         bar);
-    }
-}
-
-template <bool F8, int MT>
-__device__ static void multiply(const linear_args &p, const linear_out &o, uint32_t base, uint32_t full,
-                                uint32_t empty, const float *xs, int g0, int g1, int out, int wg,
-                                float (&acc)[MT][64])
-{
-    int lane = threadIdx.x & 31, row = st_row(lane), n = g1 - g0;
-    const float *sw = F8 ? o.ws + (int64_t)(min(out, o.outs - 1) / GROUP) * p.groups + g0 : NULL;
-    float s0 = F8 && lane < n ? sw[lane] : 0, s1 = F8 && lane + 32 < n ? sw[lane + 32] : 0, d[F8 ? 64 : 1];
-
-#pragma unroll
-    for (int i = 0; i < MT * 64; i++)
-        acc[i / 64][i % 64] = 0;
-    for (int i = 0; i < n; i++) {
-        int s = i % STAGES(MT);
-        uint32_t at = base + s * STAGE(MT);
-        uint64_t b = sl_desc_k(at + wg * ST_BOX_BYTES);
-        float w = F8 ? __shfl_sync(0xffffffffu, i < 32 ? s0 : s1, i & 31) : 0;
-        sl_mbar_wait(full + s * 8, i / STAGES(MT) & 1);
-#pragma unroll
-        for (int m = 0; m < MT; m++) {
-            uint64_t a = sl_desc_k(at + 2 * ST_BOX_BYTES + m * ST_X_BYTES);
-            sl_wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                if constexpr (F8)
-                    st_product<true>(d, a + 2 * k, b + 2 * k, k > 0);
-                else
-                    st_product<false>(acc[m], a + 2 * k, b + 2 * k, true);
-            float x0 = 0, x1 = 0;
-            if constexpr (F8) {
-                x0 = __fmul_rn(xs[s * MT * ST_TOKENS + m * ST_TOKENS + row], w);
-                x1 = __fmul_rn(xs[s * MT * ST_TOKENS + m * ST_TOKENS + row + 8], w);
-            }
-            sl_wgmma_finish();
-            if (m == MT - 1 && lane == 0)
-                sl_mbar_arrive(empty + s * 8);
-            if constexpr (F8)
-#pragma unroll
-                for (int k = 0; k < 64; k++)
-                    acc[m][k] = fmaf(d[k], k & 2 ? x1 : x0, acc[m][k]);
-        }
-    }
 }
 
 __device__ static inline void store_pair(const linear_out &o, int64_t t, int out, float a, float b)
@@ -202,54 +114,117 @@ __device__ static void add_parts(const linear_args &p, const linear_out &o, cons
 }
 #endif
 
-/* blockIdx: x is the range of k (the rank in the cluster), y the tile of outputs, z the tile of tokens. */
-template <bool F8, int MT>
-__global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_constant__ linear_args p)
-{
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ uint8_t raw[];
-    uint32_t raw_at = sl_smem_addr(raw), pad = (1024 - raw_at % 1024) % 1024, base = raw_at + pad;
-    float *part = (float *)(raw + pad), *xs = (float *)(raw + pad + STAGES(MT) * STAGE(MT));
-    uint32_t full = sl_smem_addr(xs + STAGES(MT) * MT * ST_TOKENS), empty = full + STAGES(MT) * 8;
-    int g0 = blockIdx.x * p.chunk, g1 = min(p.groups, g0 + p.chunk), out0, which = 0,
-        t0 = blockIdx.z * MT * ST_TOKENS, wg = threadIdx.x >> 7;
+/* blockIdx: x is the range of k (the rank in the cluster), y the tile of outputs, z the tile of tokens. MT: tiles of 64 tokens. */
+template <bool F8, int MT> struct few_plan {
+    typedef linear_args Args;
+    struct Item {
+        const linear_out *o;
+        int g0, g1, out0, t0;
+    };
+    static constexpr int MULTIPLIERS = ST_MULTIPLIERS, THREADS = 384, COPY_REGS = ST_COPY_REGS,
+                         MULTIPLY_REGS = ST_MULTIPLY_REGS, STAGES = MT == 1 ? 5 : 4, BOXES = 2,
+                         X = MT * ST_X_BYTES, XS = MT * ST_XS_BYTES, EXTRA = 0, TOGETHER = 1;
+    static constexpr bool EARLY = true, LET_NEXT = false, SCALES_FIRST = false;
 
-    while (which + 1 < p.n && (int)blockIdx.y >= p.o[which + 1].first_tile)
-        which++;
-    const linear_out &o = p.o[which];
-    out0 = ((int)blockIdx.y - o.first_tile) * OUTS;
-    if (threadIdx.x == 0)
-        st_init_stages<STAGES(MT)>(full, empty);
-    __syncthreads();
-    if (threadIdx.x >= ST_MULTIPLIERS) {
-        sl_registers_give<ST_COPY_REGS>();
-        if (threadIdx.x == ST_MULTIPLIERS)
-            produce<F8, MT>(p, o, base, full, empty, sl_smem_addr(xs), g0, g1, t0, out0);
+    static const char *name()
+    {
+        return "linear_few";
+    }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    __device__ static int items(const Args &)
+    {
+        return 1;
+    }
+
+    __device__ static int first()
+    {
+        return 0;
+    }
+
+    __device__ static int step()
+    {
+        return 1;
+    }
+
+    __device__ static Item item(const Args &p, int)
+    {
+        int which = 0;
+
+        while (which + 1 < p.n && (int)blockIdx.y >= p.o[which + 1].first_tile)
+            which++;
+        const int g0 = blockIdx.x * p.chunk;
+        return {&p.o[which], g0, min(p.groups, g0 + p.chunk),
+                ((int)blockIdx.y - p.o[which].first_tile) * OUTS, (int)blockIdx.z * MT * ST_TOKENS};
+    }
+
+    __device__ static int stages(const Args &, const Item &t)
+    {
+        return t.g1 - t.g0;
+    }
+
+    __device__ static int eights(const Args &p, const Item &t)
+    {
+        return (min(MT * ST_TOKENS, p.tokens - t.t0) + 7) / 8;
+    }
+
+    __device__ static void copy_weights(const Args &p, const Item &t, uint32_t at, uint32_t bar, int g)
+    {
+        const bool second = t.out0 + ST_BOX < t.o->outs;
+
+        sl_mbar_expect(bar, (second ? 2 : 1) * ST_BOX_BYTES + eights(p, t) * 1024 + (F8 ? XS : 0));
+        sl_copy_box(at, &t.o->w, (t.g0 + g) * GROUP, t.out0, bar);
+        if (second)
+            sl_copy_box(at + ST_BOX_BYTES, &t.o->w, (t.g0 + g) * GROUP, t.out0 + ST_BOX, bar);
+    }
+
+    __device__ static void copy_tokens(const Args &p, const Item &t, uint32_t at, uint32_t xs, uint32_t bar,
+                                       int g)
+    {
+        const int boxes = eights(p, t);
+
+        for (int i = 0; i < boxes; i++)
+            sl_copy_box(at + i * 1024, &p.x, (t.g0 + g) * GROUP, t.t0 + 8 * i, bar);
+        if (F8)
+            sl_copy_bulk(xs, p.xs + (int64_t)(t.g0 + g) * p.ld_xs + t.t0, XS, bar);
+    }
+
+    __device__ static void consume(const Args &p, pl_memory<few_plan> &m, int)
+    {
+        const Item t = item(p, 0);
+        const int wg = threadIdx.x >> 7, out = t.out0 + wg * ST_BOX, n = t.g1 - t.g0;
+        float acc[MT][1][64], *part = (float *)m.stages;
+        pl_scales s = {};
+
+        if (F8)
+            s = pl_load_scales(t.o->ws + (int64_t)(min(out, t.o->outs - 1) / GROUP) * p.groups + t.g0, n);
+        pl_multiply<few_plan, F8, 64>(
+            m.ring, m.xs, 2 * ST_BOX_BYTES, wg * ST_BOX_BYTES, st_row(threadIdx.x & 31), n, true,
+            [&](int, int g) { return pl_scale(s, g); }, acc);
+        if (p.splits > 1)
+            sl_bar_sync(BAR_PART, ST_MULTIPLIERS);
+#pragma unroll
+        for (int i = 0; i < MT; i++)
+            if (p.splits == 1)
+                store_tile(*t.o, p.tokens, t.t0 + i * ST_TOKENS, out, acc[i][0]);
+            else
+                put_part(part + i * ST_TOKENS * PART_LD, wg, acc[i][0]);
+        if (p.splits > 1) {
+            sl_cluster_sync();
+            add_parts(p, *t.o, part, blockIdx.x, t.t0, MT * ST_TOKENS, t.out0);
+            sl_cluster_sync(); /* a block must not exit while other blocks read its partial sums */
+        }
+    }
+
+    __device__ static void copied(const Args &p)
+    {
         __syncwarp();
         if (p.splits > 1) {
             sl_cluster_sync();
             sl_cluster_sync();
         }
-    } else {
-        float acc[MT][64];
-        sl_registers_take<ST_MULTIPLY_REGS>();
-        multiply<F8, MT>(p, o, base, full, empty, xs, g0, g1, out0 + wg * ST_BOX, wg, acc);
-        if (p.splits > 1)
-            sl_bar_sync(BAR_PART, ST_MULTIPLIERS);
-#pragma unroll
-        for (int m = 0; m < MT; m++)
-            if (p.splits == 1)
-                store_tile(o, p.tokens, t0 + m * ST_TOKENS, out0 + wg * ST_BOX, acc[m]);
-            else
-                put_part(part + m * ST_TOKENS * PART_LD, wg, acc[m]);
-        if (p.splits > 1) {
-            sl_cluster_sync();
-            add_parts(p, o, part, blockIdx.x, t0, MT * ST_TOKENS, out0);
-            sl_cluster_sync(); /* a block must not exit while other blocks read its partial sums */
-        }
     }
 #endif
-}
+};
 
 static int64_t row_bytes(const sl_linear_params *p)
 {
@@ -273,8 +248,7 @@ template <bool F8, int MT> static sl_status launch(sl_cuda *cu, const linear_arg
 {
     dim3 grid(a->splits, tiles, sl_ceil_div(a->tokens, MT * ST_TOKENS));
 
-    return SL_LAUNCH(cu, (linear_kernel<F8, MT>), (sl_launch{grid, THREADS, SMEM(MT), F8, a->splits}), err,
-                     *a);
+    return pl_launch<few_plan<F8, MT>>(cu, *a, grid, F8, a->splits, err);
 }
 
 /* Describes the first n layers of the chain in a; *tiles receives the number of their output tiles. */

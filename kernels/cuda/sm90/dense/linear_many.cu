@@ -1,25 +1,19 @@
 /*
- * Linear layers of many tokens whose k is cut into ranges (linear_few.cu): fp8 with block scales, or bf16. The
+ * Linear layers of many tokens whose k is cut into ranges (pipeline.cuh): fp8 with block scales, or bf16. The
  * bits are those of linear_few.cu: a range is one chain of sums, and ranges are added in order. Weights whose k
  * is a single range use cuBLASLt, which also adds them as one chain.
  *
  * A tile is 128 tokens x 128 outputs over all of k, so that the sum over the ranges stays in registers. There is
- * one persistent block per SM. One thread keeps a ring of bulk tensor copies full; two warpgroups compute 64
+ * one persistent block per SM; two warpgroups compute 64
  * tokens each. The tiles are ordered by bands of BAND token tiles: all outputs of one band precede the next band.
  * Thus the tokens of the band and the weights that are being used stay in the L2 cache.
  */
 #include "kernels/cuda/sm90/dense/linear.h"
-#include "kernels/cuda/sm90/ring.cuh"
+#include "kernels/cuda/sm90/pipeline.cuh"
 
 #define GROUP 128
 #define TOKENS 128 /* per tile */
-#define X_BYTES (TOKENS * GROUP)
-#define STAGE (ST_BOX_BYTES + X_BYTES)
-#define STAGES 6
-#define XS_BYTES (TOKENS * 4)
-#define SMEM (STAGES * (STAGE + XS_BYTES + 16) + 1024)
-#define THREADS 384
-#define BAND 8 /* token tiles per band */
+#define BAND 8     /* token tiles per band */
 
 struct many_out {
     CUtensorMap w;
@@ -55,146 +49,111 @@ __device__ static inline many_tile tile_of(const many_args &p, int w)
     return t;
 }
 
-typedef st_ring<STAGES> many_ring;
-
-template <bool F8> __device__ static void produce(const many_args &p, many_ring r, uint32_t xs_base, int work)
-{
-    for (int w = blockIdx.x; w < work; w += gridDim.x) {
-        many_tile t = tile_of(p, w);
-        for (int g = 0; g < p.groups; g++, st_next(r)) {
-            uint32_t at = r.base + r.stage * STAGE, full = r.full + r.stage * 8;
-            sl_mbar_wait(r.empty + r.stage * 8, r.phase ^ 1);
-            sl_mbar_expect(full, STAGE + (F8 ? XS_BYTES : 0));
-            sl_copy_box(at, &p.o[t.which].w, g * GROUP, t.out0, full);
-            sl_copy_box(at + ST_BOX_BYTES, &p.x, g * GROUP, t.t0, full);
-            if (F8)
-                sl_copy_bulk(xs_base + r.stage * XS_BYTES, p.xs + (int64_t)g * p.ld_xs + t.t0, XS_BYTES,
-                             full);
-        }
-    }
-}
-
-/* Multiplies one range of k; acc begins at zero. */
-template <bool F8>
-__device__ static inline void multiply(const many_args &p, many_ring &r, const float *xs, const float *ws,
-                                       int g0, int g1, float (&acc)[64])
-{
-    int wg = threadIdx.x >> 7, row = (threadIdx.x >> 5) * 16 + (threadIdx.x & 31) / 4;
-    float d[F8 ? 64 : 1];
-
-#pragma unroll
-    for (int i = 0; i < 64; i++)
-        acc[i] = 0;
-    for (int g = g0; g < g1; g++, st_next(r)) {
-        uint32_t at = r.base + r.stage * STAGE;
-        uint64_t a = sl_desc_k(at + ST_BOX_BYTES + wg * (X_BYTES / 2)), b = sl_desc_k(at);
-        float w = F8 ? __ldg(ws + g) : 0, x0 = 0, x1 = 0;
-        sl_mbar_wait(r.full + r.stage * 8, r.phase);
-        if constexpr (F8) {
-            x0 = __fmul_rn(xs[r.stage * TOKENS + row], w);
-            x1 = __fmul_rn(xs[r.stage * TOKENS + row + 8], w);
-        }
-        sl_wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            if constexpr (F8)
-                st_product<true>(d, a + 2 * k, b + 2 * k, k > 0);
-            else
-                st_product<false>(acc, a + 2 * k, b + 2 * k, true);
-        sl_wgmma_finish();
-        st_release(r);
-        if constexpr (F8)
-#pragma unroll
-            for (int i = 0; i < 64; i++)
-                acc[i] = fmaf(d[i], i & 2 ? x1 : x0, acc[i]);
-    }
-}
-
-/* Stores row half h of a box: two values per lane, or lines of 16 bytes where the output is aligned for them. */
+/* Stores row half h of a box: lines of 16 bytes where the output is aligned for them. */
 __device__ static inline void store_half(const many_out &o, int64_t t, int out0, const float (&v)[64], int h,
                                          bool real)
 {
     int q = threadIdx.x & 3;
-    bool lines = o.dtype == SL_BF16 && o.ld_out % 8 == 0 && o.outs % 8 == 0 && (uintptr_t)o.out % 16 == 0;
 
-#pragma unroll
-    for (int j = 0; j < 16; j += 4) {
-        uint32_t w[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            w[i] = st_pack(v[4 * (j + i) + 2 * h], v[4 * (j + i) + 2 * h + 1]);
-        uint4 line = st_turn(w[0], w[1], w[2], w[3]);
-        if (!real)
-            continue;
-        if (lines && out0 + 8 * (j + q) < o.outs)
-            *(uint4 *)((__nv_bfloat16 *)o.out + t * o.ld_out + out0 + 8 * (j + q)) = line;
-#pragma unroll
-        for (int i = 0; i < 8 && !lines; i++) {
-            int out = out0 + 8 * (j + i / 2) + 2 * q + i % 2;
-            if (out < o.outs)
-                sl_st(o.out, t * o.ld_out + out, v[4 * (j + i / 2) + 2 * h + i % 2], o.dtype);
-        }
+    if (o.dtype == SL_BF16 && o.ld_out % 8 == 0 && o.outs % 8 == 0 && (uintptr_t)o.out % 16 == 0) {
+        pl_store_bf16((__nv_bfloat16 *)o.out + t * o.ld_out + out0, v, h, (o.outs - out0) / 8, real);
+        return;
     }
-}
-
-template <bool F8> __device__ static void consume(const many_args &p, many_ring r, const float *xs, int work)
-{
-    int wg = threadIdx.x >> 7, row = (threadIdx.x >> 5) * 16 + (threadIdx.x & 31) / 4;
-    float acc[64], sum[64];
-
-    for (int w = blockIdx.x; w < work; w += gridDim.x) {
-        many_tile t = tile_of(p, w);
-        const many_out &o = p.o[t.which];
-        const float *ws = F8 ? o.ws + (int64_t)(t.out0 / GROUP) * p.groups : NULL;
-        if (t.t0 + wg * 64 >= p.tokens) { /* this warpgroup's tokens do not exist */
-            for (int g = 0; g < p.groups; g++, st_next(r)) {
-                sl_mbar_wait(r.full + r.stage * 8, r.phase);
-                st_release(r);
-            }
-            continue;
-        }
-        for (int g = 0; g < p.groups; g += p.chunk) {
-            multiply<F8>(p, r, xs, ws, g, min(p.groups, g + p.chunk), acc);
 #pragma unroll
-            for (int i = 0; i < 64; i++)
-                sum[i] = g == 0 ? acc[i] : __fadd_rn(sum[i], acc[i]);
-        }
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            store_half(o, t.t0 + row + 8 * h, t.out0, sum, h, t.t0 + row + 8 * h < p.tokens);
+    for (int i = 0; i < 32; i++) {
+        int out = out0 + 8 * (i / 2) + 2 * q + i % 2;
+        if (real && out < o.outs)
+            sl_st(o.out, t * o.ld_out + out, v[4 * (i / 2) + 2 * h + i % 2], o.dtype);
     }
 }
 #endif
 
-template <bool F8>
-__global__ static void __launch_bounds__(THREADS, 1) many_kernel(const __grid_constant__ many_args p)
-{
+template <bool F8> struct many_plan {
+    typedef many_args Args;
+    static constexpr int MULTIPLIERS = ST_MULTIPLIERS, THREADS = 384, COPY_REGS = ST_COPY_REGS,
+                         MULTIPLY_REGS = ST_MULTIPLY_REGS, STAGES = 6, BOXES = 1, X = TOKENS * GROUP,
+                         XS = TOKENS * 4, EXTRA = 0, TOGETHER = 1;
+    static constexpr bool EARLY = false, LET_NEXT = false, SCALES_FIRST = true;
+
+    static const char *name()
+    {
+        return "linear_many";
+    }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ uint8_t raw[];
-    uint32_t raw_at = sl_smem_addr(raw), pad = (1024 - raw_at % 1024) % 1024;
-    float *xs = (float *)(raw + pad + STAGES * STAGE);
-    uint32_t bars = sl_smem_addr(xs + STAGES * TOKENS);
-    many_ring r = {raw_at + pad, bars, bars + STAGES * 8, 0, 0};
-    int work = p.token_tiles * p.out_tiles;
+    typedef many_tile Item;
 
-    if (threadIdx.x == 0)
-        st_init_stages<STAGES>(r.full, r.empty);
-    __syncthreads();
-    if (threadIdx.x >= ST_MULTIPLIERS) {
-        sl_registers_give<ST_COPY_REGS>();
-        if (threadIdx.x == ST_MULTIPLIERS)
-            produce<F8>(p, r, sl_smem_addr(xs), work);
-    } else {
-        sl_registers_take<ST_MULTIPLY_REGS>();
-        consume<F8>(p, r, xs, work);
+    __device__ static int items(const Args &p)
+    {
+        return p.token_tiles * p.out_tiles;
+    }
+
+    __device__ static int first()
+    {
+        return blockIdx.x;
+    }
+
+    __device__ static int step()
+    {
+        return gridDim.x;
+    }
+
+    __device__ static Item item(const Args &p, int w)
+    {
+        return tile_of(p, w);
+    }
+
+    __device__ static int stages(const Args &p, const Item &)
+    {
+        return p.groups;
+    }
+
+    __device__ static void copy_weights(const Args &p, const Item &t, uint32_t at, uint32_t bar, int g)
+    {
+        sl_mbar_expect(bar, ST_BOX_BYTES + X + (F8 ? XS : 0));
+        sl_copy_box(at, &p.o[t.which].w, g * GROUP, t.out0, bar);
+    }
+
+    __device__ static void copy_tokens(const Args &p, const Item &t, uint32_t at, uint32_t xs, uint32_t bar,
+                                       int g)
+    {
+        sl_copy_box(at, &p.x, g * GROUP, t.t0, bar);
+        if (F8)
+            sl_copy_bulk(xs, p.xs + (int64_t)g * p.ld_xs + t.t0, XS, bar);
+    }
+
+    __device__ static void consume(const Args &p, pl_memory<many_plan> &m, int items)
+    {
+        const int wg = threadIdx.x >> 7, row = wg * 64 + st_row(threadIdx.x & 31);
+        float acc[1][1][64], sum[64];
+
+        for (int w = first(); w < items; w += step()) {
+            const many_tile t = tile_of(p, w);
+            const many_out &o = p.o[t.which];
+            const float *ws = F8 ? o.ws + (int64_t)(t.out0 / GROUP) * p.groups : NULL;
+            const bool exists = t.t0 + wg * 64 < p.tokens;
+            for (int g0 = 0; g0 < p.groups; g0 += p.chunk) {
+                pl_multiply<many_plan, F8, 64>(
+                    m.ring, m.xs, ST_BOX_BYTES + wg * ST_X_BYTES, 0, row, min(p.groups - g0, p.chunk), exists,
+                    [&](int, int g) { return __ldg(ws + g0 + g); }, acc);
+#pragma unroll
+                for (int i = 0; i < 64; i++)
+                    sum[i] = g0 == 0 ? acc[0][0][i] : __fadd_rn(sum[i], acc[0][0][i]);
+            }
+#pragma unroll
+            for (int h = 0; exists && h < 2; h++)
+                store_half(o, t.t0 + row + 8 * h, t.out0, sum, h, t.t0 + row + 8 * h < p.tokens);
+        }
+    }
+
+    __device__ static void copied(const Args &)
+    {
     }
 #endif
-}
+};
 
 template <bool F8> static sl_status launch(sl_cuda *cu, const many_args *a, sl_err *err)
 {
-    return SL_LAUNCH(cu, many_kernel<F8>,
-                     (sl_launch{dim3(min(cu->sms, a->token_tiles * a->out_tiles)), THREADS, SMEM}), err, *a);
+    return pl_launch<many_plan<F8>>(cu, *a, dim3(min(cu->sms, a->token_tiles * a->out_tiles)), false, 0, err);
 }
 
 sl_status sl_cuda_linear_many(sl_cuda *cu, const sl_linear_params *p, int n, const uint8_t *xq,
