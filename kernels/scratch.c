@@ -49,16 +49,27 @@ size_t sl_linear_scratch(int64_t tokens, int64_t in, int64_t out)
                     (padded == tokens ? 0 : padded * out * 2));
 }
 
+sl_moe_rows_size sl_moe_rows_size_of(int tile, int64_t tokens, int top_k, int experts, int64_t hidden,
+                                     int64_t inter, int size)
+{
+    const int64_t pairs = tokens * top_k, least = pairs < experts ? pairs : experts;
+    sl_moe_rows_size n = {.rows = pairs + 7 * least + tile,
+                          .tiles = pairs < experts + pairs / tile ? pairs : experts + pairs / tile};
+
+    n.ld = up_to(n.rows, 4) * 4;
+    n.x = up256(n.rows * hidden * size), n.mid = up256(n.rows * inter * size);
+    if (size == 1) { /* + tile: a copy reads the scales of a whole tile */
+        n.xs = up256(n.ld * (hidden / SL_LINEAR_GROUP) * 4 + tile * 4);
+        n.ms = up256(n.ld * (inter / SL_LINEAR_GROUP) * 4 + tile * 4);
+    }
+    n.bytes = (size_t)(n.x + n.mid + n.xs + n.ms + n.tiles * 16 + (n.rows + pairs + 1) * 4);
+    return n;
+}
+
 size_t sl_moe_grouped_scratch(int64_t tokens, int top_k, int experts, int64_t hidden, int64_t inter, int size)
 {
-    enum { ROWS = 128 }; /* of a tile */
-    const int64_t pairs = tokens * top_k, least = pairs < experts ? pairs : experts,
-                  tiles = pairs < experts + pairs / ROWS ? pairs : experts + pairs / ROWS,
-                  rows = pairs + 7 * least + ROWS, ld = up_to(rows, 4) * 4;
-    const int64_t scales = size == 1 ? up256(ld * (hidden / SL_LINEAR_GROUP) * 4 + ROWS * 4) +
-                                           up256(ld * (inter / SL_LINEAR_GROUP) * 4 + ROWS * 4)
-                                     : 0;
+    const size_t wide = sl_moe_rows_size_of(128, tokens, top_k, experts, hidden, inter, size).bytes,
+                 narrow = sl_moe_rows_size_of(32, tokens, top_k, experts, hidden, inter, size).bytes;
 
-    return (size_t)(up256(rows * hidden * size) + up256(rows * inter * size) + scales + tiles * 16 +
-                    (rows + pairs + 1) * 4);
+    return wide > narrow ? wide : narrow; /* the narrow tiles of tiny experts have the longer list */
 }

@@ -25,7 +25,15 @@ size_t sl_gqa_decode_scratch_most(int sms, int64_t tokens, int heads, int kv_hea
                                   int64_t list_tokens);
 /* SL_LINEAR_*: x as fp8 with scales, and outputs of padded tokens. */
 size_t sl_linear_scratch(int64_t tokens, int64_t in, int64_t out);
-/* SL_MOE_GROUPED, which asks for more than SL_MOE_FEW: rows in the order of the experts. size: bytes of a value. */
+/* Routed experts whose pairs are sorted into rows, in tiles of up to `tile` rows of an expert: rows, tiles and the distance of
+ * scales, and bytes: of the inputs, of silu(gate) * up, of the scales of both, and of all with the lists. size: bytes of a value. */
+typedef struct sl_moe_rows_size {
+    int64_t rows, tiles, ld, x, mid, xs, ms;
+    size_t bytes;
+} sl_moe_rows_size;
+sl_moe_rows_size sl_moe_rows_size_of(int tile, int64_t tokens, int top_k, int experts, int64_t hidden,
+                                     int64_t inter, int size);
+/* The most that a path with such rows asks for, whichever tiles it has. */
 size_t sl_moe_grouped_scratch(int64_t tokens, int top_k, int experts, int64_t hidden, int64_t inter,
                               int size);
 

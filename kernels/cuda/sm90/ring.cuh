@@ -1,12 +1,6 @@
 /*
- * Products of few tokens with big weights, limited by the speed at which the weights are read. One persistent block
- * per SM: one warp keeps a ring of bulk tensor copies full, also from one tile to the next, and two warpgroups
- * multiply. Internal to kernels/cuda.
- *
- * A tile is 64 tokens x two boxes of 128 outputs x a range of k. The product always has 64 rows of tokens, whether the
- * tokens exist or not; thus every shape runs the same instructions, and a token's bits do not depend on the other
- * tokens. Each warpgroup computes one box. How k is cut is a function of the weight's shape alone; the partial sums
- * are added in order.
+ * The ring of bulk tensor copies of pipeline.cuh: stages with their barriers, sizes of boxes, where the values of a product are in
+ * the threads of a warpgroup. Internal to kernels/cuda.
  */
 #ifndef SL_KERNELS_CUDA_SM90_RING_CUH
 #define SL_KERNELS_CUDA_SM90_RING_CUH
@@ -18,7 +12,6 @@
 #define ST_BOX 128 /* outputs per box, and bytes of k per stage */
 #define ST_BOX_BYTES (ST_BOX * ST_BOX)
 #define ST_X_BYTES (ST_TOKENS * ST_BOX)
-#define ST_THREADS 288     /* two warpgroups that multiply and the warp that copies */
 #define ST_MULTIPLIERS 256 /* threads of the two warpgroups that multiply; thread ST_MULTIPLIERS copies */
 #define ST_SCALES 64       /* groups of 128 inputs that a tile may have */
 /* Registers per thread where a whole warpgroup copies: of that warpgroup, and of those that multiply. */

@@ -1,7 +1,6 @@
 /*
- * Sorting (token, choice) pairs by expert on the device, shared by the three tensor core paths of routed experts
- * (moe_few.cu, moe_grouped.cu, moe_mma.cu). One block of 1,024 threads sorts; thread e serves expert e. Each
- * path describes its tiles in its own format. Internal to kernels/cuda.
+ * Sorting (token, choice) pairs by expert on the device, for the tensor core paths of routed experts
+ * (moe_pipeline.cuh). One block of 1,024 threads sorts; thread e serves expert e. Internal to kernels/cuda.
  */
 #ifndef SL_KERNELS_CUDA_ANY_EXPERTS_MOE_GROUP_CUH
 #define SL_KERNELS_CUDA_ANY_EXPERTS_MOE_GROUP_CUH
