@@ -35,6 +35,7 @@ typedef struct list {
     const int32_t *ids;
     int32_t n, head, seq; /* entries */
     int32_t own, last;    /* blocks of the positions of the token, and of the last token of its run */
+    int32_t tail_from;    /* blocks from this one on are read from the tail */
 } list;
 
 /* One hot slot of sl_hot_state. */
@@ -98,12 +99,13 @@ static list list_of(const job *j, int64_t t, int32_t head, const sl_place *at)
     l.last = l.own;
     if (p->seqs->hot_slot[at->seq] >= 0)
         l.last = p->seqs->token_pos[t + run_length(p->seqs, t) - 1] >> p->rows.block_log2;
+    l.tail_from = l.last - (j->shape.tail - p->tail_spare) + 1;
     return l;
 }
 
-static bool in_tail(const job *j, int32_t id, int32_t last)
+static bool in_tail(const list *l, int32_t id)
 {
-    return id > last - (j->shape.tail - j->p->tail_spare);
+    return id >= l->tail_from;
 }
 
 static int32_t page_of(const job *j, const int32_t *table, const list *l, int32_t id)
@@ -132,6 +134,8 @@ static int32_t next_of_union(const list *l, int32_t *at, int32_t n)
 {
     int32_t id = INT32_MAX;
 
+    if (n == 1) /* the list itself: every step without drafts */
+        return at[0] < l->n ? l->ids[at[0]++] : INT32_MAX;
     for (int32_t i = 0; i < n; i++)
         if (at[i] < l[i].n && l[i].ids[at[i]] < id)
             id = l[i].ids[at[i]];
@@ -158,7 +162,7 @@ static uint32_t check_hot(const job *j, const list *l, int32_t n, int64_t *misse
     hot h = hot_of_list(j, l, slot);
 
     for (int32_t id; (id = next_of_union(l, at, n)) != INT32_MAX;) {
-        if (in_tail(j, id, l->last))
+        if (in_tail(l, id))
             break;
         used++;
         if (h.slot_of[id] != NONE)
@@ -295,7 +299,7 @@ static void mark_run(const job *j, int64_t t, const sl_place *first)
             list l = list_of(j, t + u, head, &at);
             hot h = hot_of_list(j, &l, slot);
 
-            for (int32_t i = 0; i < l.n && !in_tail(j, l.ids[i], l.last); i++)
+            for (int32_t i = 0; i < l.n && !in_tail(&l, l.ids[i]); i++)
                 if (h.slot_of[l.ids[i]] != NONE)
                     h.stamp[h.slot_of[l.ids[i]]] = mark_of(p);
         }
@@ -310,7 +314,7 @@ static void resolve_hot(const job *j, const list *l, int32_t *phys, miss *missin
     uint32_t mark = mark_of(p), walk;
 
     for (int32_t i = 0; i < n; i++) {
-        if (in_tail(j, ids[i], l->last)) {
+        if (in_tail(l, ids[i])) {
             phys[i] = (int32_t)sl_tail_row(&p->rows, &j->shape, slot, ids[i], l->head);
             h.counters[TAIL_HITS]++;
         } else if (h.slot_of[ids[i]] != NONE) {
@@ -319,7 +323,7 @@ static void resolve_hot(const job *j, const list *l, int32_t *phys, miss *missin
         }
     }
     walk = p->policy == SL_EVICT_LRU ? h.next[h.rows] : (uint32_t)*h.cursor;
-    for (int32_t i = 0; i < n && !in_tail(j, ids[i], l->last); i++) {
+    for (int32_t i = 0; i < n && !in_tail(l, ids[i]); i++) {
         uint32_t row = h.slot_of[ids[i]];
 
         if (row == NONE) {
@@ -338,7 +342,7 @@ static void resolve_hot(const job *j, const list *l, int32_t *phys, miss *missin
     if (p->policy == SL_EVICT_CLOCK)
         *h.cursor = (int32_t)walk;
     else
-        for (int32_t i = 0; i < n && !in_tail(j, ids[i], l->last); i++)
+        for (int32_t i = 0; i < n && !in_tail(l, ids[i]); i++)
             to_most_recent(&h, h.slot_of[ids[i]]);
 }
 
