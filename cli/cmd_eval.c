@@ -382,12 +382,25 @@ static sl_status open_files(evaluation *e, sl_err *err)
     return open_file("svg", e->f->svg, &e->svg, err);
 }
 
+/* No row is missing without a word. */
+static void say_left_out(const sl_eval_opts *o)
+{
+    for (int32_t l = 0; l < o->n_lengths; l++)
+        for (int32_t i = 0; i < o->n_settings; i++)
+            if (sl_eval_left_out(o, l, i))
+                fprintf(
+                    stderr,
+                    "sluice eval: %s: no row for %d tokens, because lists of %d hold them all, as dense does\n",
+                    o->settings[i].name, o->lengths[l], o->settings[i].budget);
+}
+
 static sl_status evaluate(evaluation *e, sl_err *err)
 {
     struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     sl_eval_result result = {0};
     sl_err unwritten = {""};
     set_opts(e);
+    say_left_out(&e->opts);
     e->opts.row_done = write_row;
     e->opts.row_ctx = e;
     SL_TRY(open_files(e, err));

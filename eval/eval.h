@@ -148,6 +148,8 @@ double sl_eval_accuracy(const sl_eval_row *row);
 int64_t sl_eval_answers(const sl_eval_row *row);
 /* Whether the tasks are texts. */
 bool sl_eval_of_texts(const sl_eval_opts *o);
+/* Whether a setting has no row at a length, by their numbers: a budget that holds every token gives what the baseline gives. */
+bool sl_eval_left_out(const sl_eval_opts *o, int32_t length, int32_t setting);
 /* Number of the baseline setting; -1: there is none. */
 int32_t sl_eval_baseline(const sl_eval_opts *o);
 

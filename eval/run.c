@@ -7,8 +7,7 @@
 
 const char *const sl_eval_long_names[] = {"refuse", "cut", "skip", NULL};
 
-/* A budget that holds every token of this length gives what the baseline gives. */
-static bool skipped(const sl_eval_opts *o, int32_t length, int32_t setting)
+bool sl_eval_left_out(const sl_eval_opts *o, int32_t length, int32_t setting)
 {
     const sl_eval_setting *s = &o->settings[setting];
     return !s->baseline && s->budget >= o->lengths[length];
@@ -22,7 +21,7 @@ static sl_status check(const sl_eval_running *r, sl_err *err)
         for (int32_t t = 0; t < o->n_tasks; t++)
             SL_TRY(sl_eval_check(r, t, l, err));
         for (int32_t s = 0; s < o->n_settings; s++)
-            if (!skipped(o, l, s))
+            if (!sl_eval_left_out(o, l, s))
                 SL_TRY(r->t->begin(r->t->ctx, &o->settings[s], o->lengths[l], err));
     }
     return SL_OK;
@@ -61,7 +60,7 @@ static sl_status run_all(sl_eval_running *r, sl_err *err)
 {
     for (int32_t l = 0; l < r->o->n_lengths; l++) {
         for (int32_t s = 0; s < r->o->n_settings; s++)
-            if (!skipped(r->o, l, s))
+            if (!sl_eval_left_out(r->o, l, s))
                 SL_TRY(run_setting(r, l, s, err));
         sl_eval_dense_forget(r);
     }
@@ -73,7 +72,7 @@ static uint64_t count_documents(const sl_eval_opts *o)
     uint64_t n = 0;
     for (int32_t l = 0; l < o->n_lengths; l++)
         for (int32_t s = 0; s < o->n_settings; s++)
-            for (int32_t t = 0; t < o->n_tasks && !skipped(o, l, s); t++)
+            for (int32_t t = 0; t < o->n_tasks && !sl_eval_left_out(o, l, s); t++)
                 n += (uint64_t)sl_eval_count(o, t, l);
     return n;
 }

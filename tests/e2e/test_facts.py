@@ -301,3 +301,11 @@ def test_eval_of_any_text(tmp_path):
     kl = [float(got[a, b]["kl"]) for a, b in (("quest", "240"), ("exact_topk", "32"), ("quest", "32"), ("random", "32"))]
     assert 0 < kl[0] < kl[1] < kl[2] < kl[3]
     assert float(got["random", "32"]["accuracy"]) < float(got["quest", "240"]["accuracy"])
+
+
+def test_eval_says_which_rows_it_leaves_out(tmp_path):
+    p = subprocess.run([SLUICE, "eval", "--model", MODEL, "--tasks", "needle", "--lengths", "192,256", "--samples", "1", "--budgets", "64,192", "--algorithms",
+                        "quest", "--no-bounds", "--csv", tmp_path / "rows.csv"], capture_output=True, text=True, check=True, timeout=300)
+    got = [(r["length"], r["algorithm"], r["budget"]) for r in csv.DictReader((tmp_path / "rows.csv").read_text().splitlines())]
+    assert len(got) == 5 and ("256", "quest", "192") in got and ("192", "quest", "192") not in got
+    assert "quest: no row for 192 tokens, because lists of 192 hold them all" in p.stderr and p.stderr.count("no row") == 1

@@ -358,7 +358,7 @@ START_TEST(steps_of_several_tokens_that_are_taken_back)
 {
     sl_engine_stats before, after;
     open_kind(&kinds[_i]);
-    rng = 7000 + (uint64_t)_i;
+    rng = 7000 + (uint64_t)_i; /* so a new kind is the last one: the others keep their numbers */
     truncated = crossed = 0;
     for (int i = 0; i < STREAMS; i++)
         make_text(&streams[i], i);
