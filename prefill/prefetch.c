@@ -19,7 +19,8 @@
  *
  * With states there are none: pages without a snapshot are of no use.
  *
- * Bounds: as many as prefill.max_requests, and none begins while a request waits for its pages or its place.
+ * Bounds: as many as prefill.max_requests, and none begins while a request waits for its pages or its place. A request that finds
+ * no pages here ends prefetches, the newest first: what a prefetch waits for may be pages of the decode worker that this request holds.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -185,6 +186,20 @@ bool sl_prefill_prefetch_yield(sl_prefill *p)
         sl_prefill_close_seq(p, f);
     }
     return any;
+}
+
+void sl_prefill_prefetch_make_room(sl_prefill *p)
+{
+    sl_prefill_job *newest = NULL;
+    for (sl_prefill_job *f = p->prefetches; f; f = f->engine.next) {
+        const bool ends = f->engine.state == JOB_FINISHED || f->engine.state == JOB_STOPPED;
+        if (f->engine.lease && ends)
+            return; /* its pages come back soon */
+        if (f->engine.lease && !newest)
+            newest = f;
+    }
+    if (newest)
+        end_shipment(p, newest);
 }
 
 void sl_prefill_prefetch_end(sl_prefill *p, const sl_prefill_job *j)

@@ -293,6 +293,8 @@ void sl_prefill_prefetch_use(sl_prefill *p, const sl_prefill_job *j, int32_t *fi
 void sl_prefill_prefetch_give_seq(sl_prefill *p, sl_prefill_job *j);
 /* Closes all sequences of prefetches, because a request needs the device's memory. False: there is none. */
 bool sl_prefill_prefetch_yield(sl_prefill *p);
+/* Ends the newest prefetch that has pages, because a request has found none; when its pages are back the request tries again. */
+void sl_prefill_prefetch_make_room(sl_prefill *p);
 /* j has begun or ended. */
 void sl_prefill_prefetch_end(sl_prefill *p, const sl_prefill_job *j);
 /* The worker drains: ends all. */

@@ -309,8 +309,10 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
         sl_prefill_states_release(j);
         sl_prefill_prefetch_give_seq(p, j); /* closes it: its pages are not held any more */
     }
-    if (st == SL_ERR_EXHAUSTED)
+    if (st == SL_ERR_EXHAUSTED) {
+        sl_prefill_prefetch_make_room(p);
         return false; /* pages become free when other requests end */
+    }
     if (st != SL_OK) {
         sl_schedule_fail(p, j, st, true, "cannot lease %zu pages", r->n_pages);
         return true;

@@ -434,6 +434,33 @@ START_TEST(requests_come_before_prefetches)
 }
 END_TEST
 
+/*
+ * The decode worker cannot load the pages of a prefetch, because requests hold its pages that find none here, where the prefetch has
+ * them. After any number of its pages it ends, and the requests begin. Its own request computes what is not left.
+ */
+START_TEST(requests_without_pages_end_prefetches)
+{
+    open_engine();
+    uint64_t rid = begin();
+    const int left = (int)sl_arena_pages(r.here) - held();
+    if (_i)
+        lease(_i);
+    int n = 0;
+    for (; n * RIG_PAGES <= left; n++)
+        prefill(7 + (uint64_t)n, 0, 1 + n);
+    turns(true, true);
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(request(7 + (uint64_t)i)->engine.state, JOB_RUNNING);
+    ck_assert_ptr_null(r.p->prefetches);
+    abort_all();
+    prefill(rid, 0, 0);
+    turns(true, true);
+    ck_assert_int_eq(request(rid)->engine.state, JOB_RUNNING);
+    abort_all();
+    close_engine();
+}
+END_TEST
+
 /* The load ended early: what came is used. */
 START_TEST(a_load_that_ends_early)
 {
@@ -537,6 +564,7 @@ int main(void)
     tcase_add_loop_test(t, a_damaged_page_ends_the_prefix, 0, RIG_AHEAD);
     tcase_add_test(t, a_sequence_of_other_pages_is_closed);
     tcase_add_test(t, requests_come_before_prefetches);
+    tcase_add_loop_test(t, requests_without_pages_end_prefetches, 0, RIG_AHEAD + 1);
     tcase_add_loop_test(t, a_load_that_ends_early, 0, RIG_AHEAD);
     tcase_add_loop_test(t, none_begins_without_need_or_room, 0, 4);
     tcase_add_loop_test(t, it_ends_at_any_moment, 0, 3);
