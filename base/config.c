@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/config_impl.h"
+#include "base/drawn.h"
 #include "base/near.h"
 
 enum { KEY_MAX = SL_CFG_KEY_MAX };
@@ -341,17 +342,22 @@ static sl_status read_groups(sl_config *cfg, sl_err *err)
 /* What replaces a model's own work must never reach a cluster whose answers somebody reads. */
 static sl_status check_bench(const sl_config *cfg, sl_err *err)
 {
-    bool drawn = strcmp(cfg->bench.selection, "off") != 0;
-    if (cfg->model.load_format == SL_CFG_LOAD_DUMMY)
-        return drawn && !cfg->bench.cached_tokens
-                   ? sl_fail(err, SL_ERR_INVALID,
-                             "bench.selection: needs bench.cached_tokens, from which it draws")
-                   : SL_OK;
-    if (!drawn && !cfg->bench.cached_tokens)
-        return SL_OK;
-    return sl_fail(err, SL_ERR_INVALID,
-                   "bench.%s: for benchmarks with random weights, needs model.load_format dummy",
-                   drawn ? "selection" : "cached_tokens");
+    const bool off = strcmp(cfg->bench.selection, "off") == 0;
+    sl_drawn d;
+    SL_TRY(sl_drawn_parse(cfg->bench.selection, &d, err));
+    if (cfg->model.load_format != SL_CFG_LOAD_DUMMY)
+        return off && !cfg->bench.cached_tokens
+                   ? SL_OK
+                   : sl_fail(err, SL_ERR_INVALID,
+                             "bench.%s: for benchmarks with random weights, needs model.load_format dummy",
+                             off ? "cached_tokens" : "selection");
+    if (strcmp(d.profile, "off") != 0 && !cfg->bench.cached_tokens)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "bench.selection: needs bench.cached_tokens, from which it draws");
+    return d.drafts && cfg->model.draft_tokens == SL_CFG_DRAFTS_NONE
+               ? sl_fail(err, SL_ERR_INVALID,
+                         "bench.selection: draws which drafts stand, but model.draft_tokens is 0")
+               : SL_OK;
 }
 
 sl_status sl_config_finish(sl_config *cfg, sl_err *err)

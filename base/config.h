@@ -214,9 +214,9 @@ typedef struct sl_config {
         int port; /* 0 = off; workers use port + rank */
     } metrics;
     struct {
-        int cached_tokens; /* 0 = none */
-        sl_cfg_choice selection;
-    } bench; /* only with SL_CFG_LOAD_DUMMY */
+        int cached_tokens;                 /* 0 = none */
+        char selection[SL_CFG_NAME_BYTES]; /* base/drawn.h */
+    } bench;                               /* only with SL_CFG_LOAD_DUMMY */
     /* The options of implementations (sl_config_part), and by row of the table who has set the key: 0 not set, a line of
      * `file`, or --set. */
     _Alignas(16) unsigned char parts[SL_CFG_PARTS_BYTES];

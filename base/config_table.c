@@ -33,7 +33,6 @@
 #define MAX_HOT_ROWS 65534 /* SL_HOT_ROWS_MAX of kernels/params.h, which base does not include */
 
 static const char *const automatic[] = {"auto", NULL};
-static const char *const off[] = {"off", NULL};
 static const char *const loads[] = {"auto", "dummy", NULL};
 static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
@@ -361,10 +360,10 @@ const sl_option sl_cfg_own[] = {
         "Workers of role both: these first tokens of every prompt are not computed; their pages are filled with random rows "
         "and keys, and are cached pages from then on. Rounded down to whole pages, and the last token of a prompt is always "
         "computed. 0: every prompt is computed."),
-    CHOICE(
-        bench, selection, "off", off,
+    STR(bench, selection, "off",
         "Tokens after cached_tokens attend to drawn tokens in place of the selected ones, of which the next step draws this "
-        "share again: keep85 draws 85 % again; layered: by layer, as published for DeepSeek-V3.2; random: none. off: the "
-        "model selects."),
+        "share again: keep70, keep85, keep95, keep98 draw 70 to 98 % again; layered: by layer, as published for DeepSeek-V3.2; "
+        "random: none. off: the model selects. After it, each after a /, in what part of the steps the first draft, the first two "
+        "and so on stand, in place of those that the model confirms: keep85/0.85/0.68/0.50. The tokens of such streams mean nothing."),
 };
 const size_t sl_cfg_nown = SL_COUNT(sl_cfg_own);

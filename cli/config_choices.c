@@ -10,16 +10,19 @@
 #include "model/chat.h"
 #include "router/policies/policy.h"
 #include "sparse/algorithm.h"
-#include "sparse/profile.h"
 #include "transport/transport.h"
 #include "worker/shipping.h"
 
 const sl_config_choice sl_cli_choices[] = {
-    {"model.indexer", sl_index_format_names}, {"model.row_format", sl_row_format_names},
-    {"backend.name", sl_backend_names},       {"sparse_attention.algorithm", sl_algo_names},
-    {"kvstore.layout", sl_layout_names},      {"cluster.shipping", sl_shipping_names},
-    {"router.policy", sl_policy_names},       {"router.chat_template", sl_chat_format_names},
-    {"bench.selection", sl_profile_names},    {NULL, NULL},
+    {"model.indexer", sl_index_format_names},
+    {"model.row_format", sl_row_format_names},
+    {"backend.name", sl_backend_names},
+    {"sparse_attention.algorithm", sl_algo_names},
+    {"kvstore.layout", sl_layout_names},
+    {"cluster.shipping", sl_shipping_names},
+    {"router.policy", sl_policy_names},
+    {"router.chat_template", sl_chat_format_names},
+    {NULL, NULL},
 };
 
 enum { MAX_PARTS = 64 };

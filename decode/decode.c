@@ -221,6 +221,7 @@ static sl_status open_run(sl_decode *d, sl_err *err)
                      .row_pages = d->o.row_pages,
                      .max_batch = d->o.max_batch,
                      .draft_tokens = d->o.draft_tokens,
+                     .drawn = d->o.drawn,
                      .max_waiting = d->o.max_waiting,
                      .quarantine_ms = d->o.quarantine_ms};
     sl_run_worker w = {.role = &d->role, .opts = &d->o.role, .pages = d->pages};

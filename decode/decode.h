@@ -43,6 +43,7 @@ typedef struct sl_decode_opts {
     int64_t row_pages;
     int32_t max_batch;    /* requests in the batch */
     int32_t draft_tokens; /* as in sl_run_opts */
+    sl_drawn drawn;       /* likewise */
     int32_t max_waiting;  /* tickets in addition to those */
     /* NULL: auto. Where it allows `direct`, writers of this host may write into the arena directly, provided that it is
      * shared memory and the system supports it. Where that is not possible, create fails if `direct` was chosen. */

@@ -59,7 +59,9 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, s
                   .pull_timeout_ms = (uint32_t)sl_config_load_timeout_ms(cfg)},
         .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;
-    sl_status st = sl_publish_open(cfg, launch, parts.metrics, &o.pages.events, err);
+    sl_status st = sl_drawn_parse(cfg->bench.selection, &o.drawn, err);
+    if (st == SL_OK)
+        st = sl_publish_open(cfg, launch, parts.metrics, &o.pages.events, err);
     if (st != SL_OK)
         goto destroy;
     memcpy(o.pages.tiers, parts.tiers, sizeof o.pages.tiers);

@@ -1,6 +1,7 @@
 /* What benchmarks replace in a worker (section bench of the configuration). See setup_impl.h. */
 #include <string.h>
 
+#include "base/drawn.h"
 #include "sparse/profile.h"
 #include "worker/setup_impl.h"
 
@@ -29,16 +30,17 @@ sl_status sl_setup_check_bench(const sl_setup *s, sl_err *err)
 
 sl_status sl_setup_draw(sl_setup *s, const sl_plan *plan, sl_err *err)
 {
-    const char *name = s->cfg->bench.selection;
+    sl_drawn d;
     uint32_t keep[SL_MAX_LAYERS];
     sl_parts *p = s->p;
     int32_t layers = s->mc.n_layers;
     int32_t span = s->cfg->bench.cached_tokens - s->cfg->bench.cached_tokens % SL_PAGE_TOKENS;
-    int profile = sl_profile_find(name);
-    if (strcmp(name, "off") == 0)
+    SL_TRY(sl_drawn_parse(s->cfg->bench.selection, &d, err));
+    int profile = sl_profile_find(d.profile);
+    if (strcmp(d.profile, "off") == 0)
         return SL_OK;
     if (profile < 0)
-        return sl_fail_unknown(err, "bench.selection", name, sl_profile_names());
+        return sl_fail_unknown(err, "bench.selection", d.profile, sl_profile_names());
     SL_TRY(check_draw(s, plan, span, err));
     for (int32_t l = 0; l < layers; l++)
         keep[l] = sl_profile_keep((sl_profile)profile, l, layers);
@@ -48,6 +50,7 @@ sl_status sl_setup_draw(sl_setup *s, const sl_plan *plan, sl_err *err)
     p->draw = (sl_coord_draw){.keep = p->drawn, .span_tokens = span, .seed = SEED};
     p->engine_opts.draw = &p->draw;
     sl_log(SL_LOG_WARN, s->comp, "drawn",
-           "profile=%s tokens=%d reason=\"bench.selection replaces what the model selects\"", name, span);
+           "profile=%s tokens=%d reason=\"bench.selection replaces what the model selects\"", d.profile,
+           span);
     return SL_OK;
 }

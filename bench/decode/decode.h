@@ -23,6 +23,7 @@
 
 #include <stdio.h>
 
+#include "base/drawn.h"
 #include "bench/host.h"
 #include "bench/list.h"
 #include "engine/plan.h"
@@ -51,8 +52,6 @@ static inline bool sl_bench_on_device(sl_bench_mode m)
     return m == SL_BENCH_RESIDENT || m == SL_BENCH_READ_ALL;
 }
 
-enum { SL_BENCH_DRAFTS = 4 };
-
 typedef struct sl_bench_decode_opts {
     const char *backend, *model, *csv, *layout; /* layout: that of the host store */
     const char *weights;                        /* of routed experts: SL_SYNTHETIC_EXPERTS */
@@ -66,7 +65,7 @@ typedef struct sl_bench_decode_opts {
     int32_t budget, channels;       /* token_budget and heavy_channels of the algorithms that have them */
     int32_t draft; /* tokens that the MTP layer drafts for each step; -1: the model has none */
     double accept
-        [SL_BENCH_DRAFTS]; /* the part of the steps in which the first k + 1 drafts stand, which is drawn */
+        [SL_DRAWN_DRAFTS]; /* the part of the steps in which the first k + 1 drafts stand, which is drawn */
 } sl_bench_decode_opts;
 
 /* One point of the sweep. */

@@ -13,29 +13,13 @@ typedef struct list_flags {
     const char *contexts, *modes, *profiles, *rows, *batches, *algorithms, *accept;
 } list_flags;
 
-/* Numbers from 0 to 1 that do not rise. */
 static bool parse_accept(sl_bench_decode_opts *o, const char *text)
 {
-    const char *at = text;
-    int k = 0;
-    double last = 1;
-    for (bool more = true; more; k++) {
-        char *end;
-        double v = strtod(at, &end);
-        if (end == at || !(v >= 0 && v <= last) || k == SL_BENCH_DRAFTS || (*end && *end != ',')) {
-            fprintf(
-                stderr,
-                "bench decode: --draft-accept %s is not a list of at most %d numbers from 1 to 0 that do not rise\n",
-                text, SL_BENCH_DRAFTS);
-            return false;
-        }
-        o->accept[k] = last = v;
-        more = *end == ',';
-        at = end + 1;
-    }
-    for (; k < SL_BENCH_DRAFTS; k++)
-        o->accept[k] = 0;
-    return true;
+    sl_err err = {0};
+    if (sl_drawn_accept(text, ',', o->accept, &err) == SL_OK)
+        return true;
+    fprintf(stderr, "bench decode: --draft-accept: %s\n", err.text);
+    return false;
 }
 
 static bool parse_lists(sl_bench_decode_opts *o, const list_flags *l)
@@ -123,7 +107,7 @@ static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char *
         {"draft", SL_ARG_INT, &o->draft, "N",
          "The model has its MTP layer, which drafts N tokens for each step; tokens are chosen on the device, also with 0. Not with "
          "--group. Default: no MTP layer.",
-         0, SL_BENCH_DRAFTS, NULL},
+         0, SL_DRAWN_DRAFTS, NULL},
         {"draft-accept", SL_ARG_TEXT, &l->accept, "LIST",
          "Synthetic acceptance: the part of the steps in which at least the first, the first two, .. drafts stand, drawn from a fixed "
          "seed. Default 0.85,0.68,0.50,0.35.",

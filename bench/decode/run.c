@@ -161,10 +161,7 @@ static sl_status open_seqs(run *x, sl_err *err)
 static int32_t standing(const run *x, int32_t i)
 {
     double u = sl_synth_hash(SL_BENCH_SEED + 1, (uint64_t)(x->appended * x->batch + i)) / 4294967296.0;
-    int32_t k = 0;
-    while (k < x->b->o.draft && u < x->b->o.accept[k])
-        k++;
-    return k;
+    return sl_drawn_standing(x->b->o.accept, x->b->o.draft, u);
 }
 
 /* Requests that are chosen for greedily; with drafts of the MTP layer, after which what does not stand is taken back. */

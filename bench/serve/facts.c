@@ -21,6 +21,10 @@ static void add_decoder(serve_facts *f, const char *page)
     f->tokens += at_least_0(sl_bench_metric_sum(page, "sluice_decode_tokens_total"));
     f->steps += at_least_0(sl_bench_metric_sum(page, "sluice_decode_step_seconds_count"));
     f->step_s += at_least_0(sl_bench_metric_sum(page, "sluice_decode_step_seconds_sum"));
+    f->items += at_least_0(sl_bench_metric_sum(page, "sluice_decode_items_total"));
+    f->drafted += at_least_0(sl_bench_metric(page, "sluice_draft_tokens_total{place=\"1\"}"));
+    f->accepted += at_least_0(sl_bench_metric(page, "sluice_draft_accepted_tokens_total{place=\"1\"}"));
+    f->draft_s += at_least_0(sl_bench_metric_sum(page, "sluice_draft_seconds_total"));
     sl_bench_histogram_add(&f->sent, page, "sluice_decode_tokens_sent_seconds", NULL);
 }
 

@@ -2,12 +2,14 @@
 #include <string.h>
 
 #include "base/args.h"
+#include "base/drawn.h"
 #include "bench/serve/serve.h"
 #include "kernels/params.h"
 #include "sparse/profile.h"
 
 const char *const serve_mode_names[] = {"greedy",   "temperature", "top_p", "top_k", "penalties",
                                         "logprobs", "constrained", "own",   NULL};
+const char *const serve_draft_names[] = {"0", "1", "2", "3", "4", "auto", NULL};
 enum { GREEDY, TEMPERATURE, TOP_P, TOP_K, PENALTIES, LOGPROBS, CONSTRAINED, OWN };
 
 /* Mode constrained: lines of two fields, of which there may always be another. */
@@ -93,6 +95,12 @@ static bool parse(serve_flags *f, own_sampling *s, sl_arg_list *sets, int argc, 
         {"selection", SL_ARG_CHOICE, &f->selection, "NAME",
          "With --cached: draw what attention reads, of which this share stays from step to step, as `sluice bench decode --profiles` (bench.selection).",
          0, 0, sl_profile_names()},
+        {"drafts", SL_ARG_TEXT, &f->drafts_list, "LIST",
+         "Values of model.draft_tokens, for each of which a cluster is started, one after the other: 0 to 4, auto. tokens/s are compared with the first.",
+         0, 0, NULL},
+        {"draft-accept", SL_ARG_TEXT, &f->accept, "LIST",
+         "With --drafts and random weights: the part of the steps in which at least the first, the first two, .. drafts stand, drawn from a fixed seed (bench.selection).",
+         0, 0, NULL},
         {"tokens", SL_ARG_INT, &f->tokens, "N",
          "Tokens of a stream at most; 1: prompts alone are measured. Default 2000.", 1, 1 << 24, NULL},
         {"seconds", SL_ARG_REAL, &f->seconds, "S", "Length of a measurement. Default 4.", 0.01, 3600, NULL},
@@ -121,8 +129,24 @@ static bool wrong(const char *why)
     return false;
 }
 
+static bool check_drafts(const serve_flags *f)
+{
+    double accept[SL_DRAWN_DRAFTS];
+    sl_err err = {0};
+    if (f->drafts_list && (f->url || f->tokens == 1))
+        return wrong("--drafts is for streams of clusters that are started");
+    if (f->accept && !f->drafts_list)
+        return wrong("--draft-accept needs --drafts");
+    if (!f->accept || sl_drawn_accept(f->accept, ',', accept, &err) == SL_OK)
+        return true;
+    fprintf(stderr, "sluice bench serve: --draft-accept: %s\n", err.text);
+    return false;
+}
+
 static bool check(const serve_flags *f)
 {
+    if (!check_drafts(f))
+        return false;
     if (f->selection && !f->cached)
         return wrong("--selection needs --cached, from whose tokens it draws");
     if (f->tokens == 1 && (f->cached || f->modes.n > 1))
@@ -155,6 +179,8 @@ bool serve_flags_parse(serve_flags *f, int argc, char **argv, int *exit_code)
     f->n_sets = sets.n;
     memcpy(f->sets, sets.v, sizeof *sets.v * (size_t)sets.n);
     return sl_bench_list_flag("bench serve", "streams", f->streams_list, NULL, 1, &f->streams) &&
+           (!f->drafts_list ||
+            sl_bench_list_flag("bench serve", "drafts", f->drafts_list, serve_draft_names, 0, &f->drafts)) &&
            sl_bench_list_flag("bench serve", "modes", f->modes_list, serve_mode_names, 0, &f->modes) &&
            check(f);
 }

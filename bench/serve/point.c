@@ -97,7 +97,7 @@ sl_status serve_point(const serve_flags *f, const serve_target *t, int32_t *cons
                          .asks = asks,
                          .n_asks = (uint32_t)n},
                 .result = &row->load};
-    *row = (serve_row){.streams = n, .prompt = lengths[0], .mode = serve_mode_names[mode], .api = f->api};
+    row->streams = n, row->prompt = lengths[0], row->mode = serve_mode_names[mode], row->api = f->api;
     if (!asks)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     for (int32_t i = 0; i < n; i++) {
@@ -146,14 +146,35 @@ static void ways(const serve_row *r, char text[6][16])
     }
 }
 
-void serve_print_head(FILE *out, bool csv)
+double serve_tokens_s(const serve_row *r)
+{
+    return (r->to.tokens - r->from.tokens) / ((double)(r->to.after_ns - r->from.before_ns) / 1e9);
+}
+
+/* The columns of drafts, which end the row. */
+static void print_drafts(FILE *out, bool csv, const serve_row *r)
+{
+    const double steps = r->to.steps - r->from.steps, items = r->to.items - r->from.items,
+                 drafted = r->to.drafted - r->from.drafted;
+    const double tokens = items > 0 ? (r->to.tokens - r->from.tokens) / items : 0,
+                 stood = drafted > 0 ? (r->to.accepted - r->from.accepted) / drafted : 0,
+                 ms = 1e3 * (r->to.draft_s - r->from.draft_s) / steps,
+                 over = r->plain > 0 ? serve_tokens_s(r) / r->plain : 1;
+    fprintf(out,
+            csv ? ",%s,%.3f,%.3f,%.4f,%.3f\n"
+                : "  drafts %s: %.3f tokens a step, %.3f stood, %.3f ms, %.3f of the first\n",
+            r->drafts, tokens, stood, ms, over);
+}
+
+void serve_print_head(FILE *out, bool csv, bool drafts)
 {
     if (csv)
         fprintf(
             out,
             "streams,prompt,mode,api,ttft_p50_ms,ttft_p99_ms,itl_mean_ms,itl_p50_ms,itl_p99_ms,tokens_per_s,"
             "served_ms,engine_ms,ratio,idle_share,router_us,router_cores,worker_cores,steps,all_ran,"
-            "sent_p50_ms,sent_p99_ms,written_p50_ms,written_p99_ms,whole_p50_ms,whole_p99_ms\n");
+            "sent_p50_ms,sent_p99_ms,written_p50_ms,written_p99_ms,whole_p50_ms,whole_p99_ms%s\n",
+            drafts ? ",drafts,tokens_a_step,accepted,draft_ms,over_plain" : "");
     else
         fprintf(out, "%7s %7s %-11s %9s %9s %9s %9s %9s %10s %9s %9s %7s %6s %9s %7s %7s %8s %8s %8s\n",
                 "streams", "prompt", "mode", "ttft p50", "p99 ms", "itl mean", "p50 ms", "p99 ms", "tokens/s",
@@ -167,7 +188,7 @@ void serve_print_row(FILE *out, bool csv, const serve_row *r)
     double took = (double)(r->to.after_ns - r->from.before_ns) / 1e9, steps = r->to.steps - r->from.steps;
     double tokens = r->to.tokens - r->from.tokens;
     double served = 1e3 * took * r->to.decoders / steps,
-           engine = 1e3 * (r->to.step_s - r->from.step_s) / steps;
+           engine = 1e3 * (r->to.step_s - r->from.step_s + r->to.draft_s - r->from.draft_s) / steps;
     double router = r->to.router_cpu_s - r->from.router_cpu_s,
            worker = r->to.worker_cpu_s - r->from.worker_cpu_s;
     char idle[24] = "", way[6][16];
@@ -181,16 +202,18 @@ void serve_print_row(FILE *out, bool csv, const serve_row *r)
     if (csv)
         fprintf(
             out,
-            "%d,%d,%s,%s,%.3f,%.3f,%.4f,%.4f,%.4f,%.1f,%.4f,%.4f,%.4f,%s,%.2f,%.3f,%.3f,%.0f,%d,%s,%s,%s,%s,%s,%s\n",
+            "%d,%d,%s,%s,%.3f,%.3f,%.4f,%.4f,%.4f,%.1f,%.4f,%.4f,%.4f,%s,%.2f,%.3f,%.3f,%.0f,%d,%s,%s,%s,%s,%s,%s%s",
             r->streams, r->prompt, r->mode, r->api, ms[0], ms[1], ms[2], ms[3], ms[4], tokens / took, served,
             engine, served / engine, idle, router_us, router / took, worker / took, steps, (int)r->all,
-            way[0], way[1], way[2], way[3], way[4], way[5]);
+            way[0], way[1], way[2], way[3], way[4], way[5], r->drafts ? "" : "\n");
     else
         fprintf(
             out,
-            "%7d %7d %-11s %9.1f %9.1f %9.3f %9.3f %9.3f %10.1f %9.3f %9.3f %7.3f %6s %9.2f %7.3f %7.3f %8s %8s %8s%s\n",
+            "%7d %7d %-11s %9.1f %9.1f %9.3f %9.3f %9.3f %10.1f %9.3f %9.3f %7.3f %6s %9.2f %7.3f %7.3f %8s %8s %8s%s%s",
             r->streams, r->prompt, r->mode, ms[0], ms[1], ms[2], ms[3], ms[4], tokens / took, served, engine,
             served / engine, idle[0] ? idle : "-", router_us, router / took, worker / took, way[1], way[3],
-            way[5], r->all ? "" : "  (a stream ended: raise --tokens)");
+            way[5], r->all ? "" : "  (a stream ended: raise --tokens)", r->drafts ? "" : "\n");
+    if (r->drafts)
+        print_drafts(out, csv, r);
     fflush(out);
 }

@@ -121,11 +121,23 @@ static sl_status load_config(const serve_flags *f, sl_config *cfg, sl_err *err)
     return sl_config_finish(cfg, err);
 }
 
-static sl_status start(const serve_flags *f, const sl_config *cfg, sl_bench_cluster *c, sl_err *err)
+/* What is drawn in a cluster with these drafts, as bench.selection says it. False: nothing is. */
+static bool drawn_setting(const serve_flags *f, const char *drafts, char *out, size_t n)
+{
+    const bool accept = f->accept && strcmp(drafts, "0") != 0;
+    int at = snprintf(out, n, "bench.selection=%s%s%s", f->selection ? f->selection : "off",
+                      accept ? "/" : "", accept ? f->accept : "");
+    for (int i = 0; i < at && (size_t)i < n; i++)
+        out[i] = out[i] == ',' ? '/' : out[i];
+    return f->selection || accept;
+}
+
+static sl_status start(const serve_flags *f, const sl_config *cfg, const char *drafts, sl_bench_cluster *c,
+                       sl_err *err)
 {
     static const sl_role usual[] = {SL_ROLE_ROUTER, SL_ROLE_BOTH};
-    const char *settings[SERVE_SET_MAX + 3] = {"log.level=warn"};
-    char cached[48], selection[64];
+    const char *settings[SERVE_SET_MAX + 4] = {"log.level=warn"};
+    char cached[48], selection[200], draft_tokens[48];
     sl_role roles[SL_BENCH_PROCESSES];
     sl_bench_cluster_opts o = {
         .roles = usual, .n_roles = SL_COUNT(usual), .config = f->config, .settings = settings};
@@ -147,18 +159,29 @@ static sl_status start(const serve_flags *f, const sl_config *cfg, sl_bench_clus
         snprintf(cached, sizeof cached, "bench.cached_tokens=%d", serve_cached(f));
         settings[o.n++] = cached;
     }
-    if (f->selection) {
-        snprintf(selection, sizeof selection, "bench.selection=%s", f->selection);
-        settings[o.n++] = selection;
+    if (drafts) {
+        snprintf(draft_tokens, sizeof draft_tokens, "model.draft_tokens=%s", drafts);
+        settings[o.n++] = draft_tokens;
     }
+    if (drawn_setting(f, drafts ? drafts : "0", selection, sizeof selection))
+        settings[o.n++] = selection;
     return sl_bench_cluster_start(&o, c, err);
 }
 
 /* ---- the table ---- */
 
+/* What the rows of one number of streams and one kind of sampling are compared with. */
+typedef struct serve_plain {
+    const char *drafts; /* of the cluster that is measured; NULL: drafts are not a column */
+    double tokens_s;    /* of the first cluster; 0: not measured yet */
+} serve_plain;
+
 static void print_head(const serve_flags *f, FILE *out, bool csv)
 {
-    (f->tokens == 1 ? serve_print_prompts_head : serve_print_head)(out, csv);
+    if (f->tokens == 1)
+        serve_print_prompts_head(out, csv);
+    else
+        serve_print_head(out, csv, f->drafts.n > 0);
 }
 
 static void print_row(const serve_flags *f, FILE *out, bool csv, const serve_row *r)
@@ -173,34 +196,44 @@ static sl_status point(const serve_flags *f, const serve_target *t, const prompt
                           : serve_point(f, t, p->ids, p->lengths, n, mode, row, err);
 }
 
-/* A point that fails is reported, and the others follow while the cluster answers. */
-static sl_status run_points(const serve_flags *f, const serve_target *t, const prompts *p, FILE *csv,
-                            sl_err *err)
+/* One point, and its row. A failure is reported here as well. */
+static sl_status run_point(const serve_flags *f, const serve_target *t, const prompts *p, int32_t n, int mode,
+                           serve_plain *of, FILE *csv)
+{
+    serve_row row = {.plain = of->tokens_s, .drafts = of->drafts};
+    sl_err why = {0};
+    sl_status st = point(f, t, p, n, mode, &row, &why);
+    if (st == SL_OK) {
+        print_row(f, stdout, false, &row);
+        if (csv)
+            print_row(f, csv, true, &row);
+        if (f->drafts.n && of->tokens_s <= 0)
+            of->tokens_s = serve_tokens_s(&row);
+    } else {
+        fprintf(stderr, "sluice bench serve: %d streams, %s: %s\n", n, serve_mode_names[mode], why.text);
+    }
+    sl_bench_load_result_free(&row.load);
+    return st;
+}
+
+/* The others follow while the cluster answers. */
+static sl_status run_points(const serve_flags *f, const serve_target *t, const prompts *p, serve_plain *plain,
+                            const char *drafts, FILE *csv, sl_err *err)
 {
     sl_status worst = SL_OK;
-    print_head(f, stdout, false);
-    if (csv)
-        print_head(f, csv, true);
     for (int i = 0; i < f->streams.n; i++)
         for (int k = 0; k < f->modes.n; k++) {
-            serve_row row = {0};
-            sl_err why = {0};
-            sl_status st = point(f, t, p, f->streams.v[i], f->modes.v[k], &row, &why);
-            if (st == SL_OK) {
-                print_row(f, stdout, false, &row);
-                if (csv)
-                    print_row(f, csv, true, &row);
-            } else {
-                fprintf(stderr, "sluice bench serve: %d streams, %s: %s\n", f->streams.v[i],
-                        serve_mode_names[f->modes.v[k]], why.text);
+            serve_plain *of = &plain[i * SL_BENCH_LIST_MAX + k];
+            of->drafts = drafts;
+            sl_status st = run_point(f, t, p, f->streams.v[i], f->modes.v[k], of, csv);
+            if (st != SL_OK)
                 worst = sl_fail(err, st, "a measurement failed; its reason was printed before");
-            }
-            sl_bench_load_result_free(&row.load);
         }
     return worst;
 }
 
-static sl_status measure(const serve_flags *f, const sl_config *cfg, serve_target *t, FILE *csv, sl_err *err)
+static sl_status measure(const serve_flags *f, const sl_config *cfg, serve_target *t, serve_plain *plain,
+                         const char *drafts, FILE *csv, sl_err *err)
 {
     prompts p = {0};
     sl_status st = room_for(&p, sl_bench_list_most(&f->streams), err);
@@ -209,17 +242,56 @@ static sl_status measure(const serve_flags *f, const sl_config *cfg, serve_targe
     if (st == SL_OK)
         st = serve_model(t, err);
     if (st == SL_OK)
-        st = run_points(f, t, &p, csv, err);
+        st = run_points(f, t, &p, plain, drafts, csv, err);
     free_prompts(&p);
     return st;
+}
+
+/* A cluster that is started for this, with model.draft_tokens of this value, or NULL: as the configuration says. */
+static sl_status run_cluster(const serve_flags *f, const sl_config *cfg, serve_plain *plain,
+                             const char *drafts, FILE *csv, sl_err *err)
+{
+    serve_target t = {.host = "127.0.0.1"};
+    sl_bench_cluster c = {0};
+    uint64_t began = sl_now_ns();
+    sl_status st = start(f, cfg, drafts, &c, err);
+    if (st == SL_OK) {
+        t.http_port = c.http_port;
+        t.grpc_port = c.grpc_port;
+        printf("# %d processes were ready after %.1f s\n", c.n, (double)(sl_now_ns() - began) / 1e9);
+        st = measure(f, cfg, &t, plain, drafts, csv, err);
+    }
+    sl_bench_cluster_stop(&c);
+    return st;
+}
+
+static sl_status run_all(const serve_flags *f, const sl_config *cfg, FILE *csv, sl_err *err)
+{
+    static serve_plain plain[SL_BENCH_LIST_MAX * SL_BENCH_LIST_MAX]; /* by streams and sampling */
+    sl_status worst = SL_OK;
+    print_head(f, stdout, false);
+    if (csv)
+        print_head(f, csv, true);
+    if (f->url) {
+        serve_target t = {0};
+        SL_TRY(parse_url(f, &t, err));
+        return measure(f, cfg, &t, plain, NULL, csv, err);
+    }
+    if (f->drafts.n == 0)
+        return run_cluster(f, cfg, plain, NULL, csv, err);
+    if (f->accept)
+        printf("# synthetic acceptance of drafts, drawn from a seed: %s\n", f->accept);
+    for (int i = 0; i < f->drafts.n; i++) {
+        sl_status st = run_cluster(f, cfg, plain, serve_draft_names[f->drafts.v[i]], csv, err);
+        worst = st == SL_OK ? worst : st;
+    }
+    return worst;
 }
 
 int sl_bench_serve_main(int argc, char **argv)
 {
     static sl_config cfg; /* large */
     serve_flags f;
-    serve_target t = {.host = "127.0.0.1"};
-    sl_bench_cluster c = {0};
     sl_err err = {0};
     FILE *csv;
     int exit_code;
@@ -228,17 +300,8 @@ int sl_bench_serve_main(int argc, char **argv)
     sl_log_init(SL_LOG_WARN, false, "bench");
     if (!sl_bench_csv_open("bench serve", f.csv, &csv))
         return SL_EXIT_FAILED;
-    uint64_t began = sl_now_ns();
     sl_status st = load_config(&f, &cfg, &err);
     if (st == SL_OK)
-        st = f.url ? parse_url(&f, &t, &err) : start(&f, &cfg, &c, &err);
-    if (st == SL_OK && !f.url) {
-        t.http_port = c.http_port;
-        t.grpc_port = c.grpc_port;
-        printf("# %d processes were ready after %.1f s\n", c.n, (double)(sl_now_ns() - began) / 1e9);
-    }
-    if (st == SL_OK)
-        st = measure(&f, &cfg, &t, csv, &err);
-    sl_bench_cluster_stop(&c);
+        st = run_all(&f, &cfg, csv, &err);
     return sl_bench_csv_end("bench serve", f.csv, csv, st, &err);
 }

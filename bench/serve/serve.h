@@ -7,7 +7,7 @@
  *   ttft_*             from the request to its first token, in ms; all streams begin at once
  *   itl_*              between two tokens of a stream while all streams run, in ms; tokens that arrive together divide the time
  *   served_ms          the time between two steps: seconds of the measurement, by the steps that the decode workers made in them
- *   engine_ms          the mean of sluice_decode_step_seconds in the same time: a step from its inputs to the chosen tokens
+ *   engine_ms          the mean of sluice_decode_step_seconds in the same time: a step from its inputs to the chosen tokens; with drafting
  *   ratio              served_ms / engine_ms
  *   idle_share         of the device between steps (sluice_decode_idle_seconds_total); empty when the workers do not count it
  *   tokens_per_s       by the decode workers' counter
@@ -19,6 +19,15 @@
  * With --tokens 1 prompts alone are measured, from the first request to the last answer, and the columns are others: tokens_per_s is
  * what is served, by the workers' counters; chunk_tokens_per_s divides by the time of the steps alone
  * (sluice_prefill_chunk_seconds), of one worker; ratio: the share of the time in which such a step ran.
+ *
+ * With --drafts 0,1,3 one cluster after the other is started, whose workers draft that many tokens for each step, and further columns are
+ *
+ *   drafts             model.draft_tokens, 0 to 4 or auto
+ *   tokens_a_step      tokens of a request in a step; accepted: drafts of the first place that stood, over those that were made
+ *   draft_ms           drafting for a step, which is part of engine_ms
+ *   over_plain         tokens_per_s over that of the first cluster, which is 0 drafts in the usual list, with the same streams and sampling
+ *
+ * Random weights confirm no drafts: with --draft-accept it is drawn from a fixed seed how many stand, and the streams mean nothing.
  *
  * The measurement begins when every stream has a token, and ends after --seconds or when a stream ends.
  */
@@ -41,18 +50,23 @@ int sl_bench_serve_main(int argc, char **argv);
 enum { SERVE_SET_MAX = 64, SERVE_WORKERS = 32 };
 
 typedef struct serve_flags {
-    const char *config, *url, *api, *streams_list, *modes_list, *prompts, *selection, *csv;
+    const char *config, *url, *api, *streams_list, *modes_list, *prompts, *selection, *csv, *drafts_list,
+        *accept;
     const char *sets[SERVE_SET_MAX];
     int n_sets;
     int32_t prompt, tokens, ready_s, grpc_port;
     double seconds;
     bool cached, shared, whole;
     sl_bench_list streams, modes; /* modes: numbers of serve_mode_names */
-    sl_bench_ask own;             /* the sampling of mode "own" */
+    sl_bench_list
+        drafts; /* numbers of serve_draft_names; n 0: as the configuration says, and no columns for them */
+    sl_bench_ask own; /* the sampling of mode "own" */
 } serve_flags;
 
 /* The kinds of sampling, NULL-terminated; the last one is "own". */
 extern const char *const serve_mode_names[];
+/* Values of model.draft_tokens, NULL-terminated. */
+extern const char *const serve_draft_names[];
 /* Sets the sampling of an ask. */
 void serve_mode_set(const serve_flags *f, int mode, sl_bench_ask *a);
 /* False: the benchmark ends at once with *exit_code. */
@@ -72,8 +86,9 @@ typedef struct serve_facts {
         after_ns; /* around the reading: a measurement counts both, so a ratio is never too small */
     int decoders;
     double running, tokens, steps, step_s;
-    double prompt_tokens, chunks, chunk_s; /* of prompts: computed, steps with some, their time */
-    double idle_s;                         /* < 0: not counted */
+    double items, drafted, accepted, draft_s; /* drafted, accepted: of the first place */
+    double prompt_tokens, chunks, chunk_s;    /* of prompts: computed, steps with some, their time */
+    double idle_s;                            /* < 0: not counted */
     double router_cpu_s, worker_cpu_s;
     sl_bench_histogram sent, written, whole; /* of tokens */
 } serve_facts;
@@ -89,6 +104,8 @@ typedef struct serve_row {
     sl_bench_load_result load;
     serve_facts from, to; /* the measurement */
     bool all;             /* all streams ran until its end */
+    const char *drafts;   /* NULL: no columns for them */
+    double plain;         /* tokens_per_s of the first cluster; 0: this is it */
 } serve_row;
 
 /* Drives n streams: prompts[i] is that of stream i. The caller frees row->load, also after a failure. */
@@ -99,8 +116,9 @@ sl_status serve_prompts(const serve_flags *f, const serve_target *t, int32_t *co
                         const int32_t *lengths, int32_t n, serve_row *row, sl_err *err);
 void serve_print_prompts_head(FILE *out, bool csv);
 void serve_print_prompts(FILE *out, bool csv, const serve_row *r);
+double serve_tokens_s(const serve_row *r);
 /* A head, and a row: as CSV, or (csv false) for people. */
-void serve_print_head(FILE *out, bool csv);
+void serve_print_head(FILE *out, bool csv, bool drafts);
 void serve_print_row(FILE *out, bool csv, const serve_row *r);
 
 #endif

@@ -10,6 +10,9 @@
 #include <string.h>
 
 #include "decode/run/run_impl.h"
+#include "kernels/synth.h"
+
+enum { DRAWN_SEED = 20262 };
 
 /* What an item with drafts appends, and its request's output with the drafts after it, as the histories of its tokens. */
 typedef struct sl_run_drafted {
@@ -153,6 +156,19 @@ static int32_t standing(const sl_run *r, const sl_ticket *t, const sl_step_item 
     return k;
 }
 
+/* Benchmarks: tokens that are said to stand. A stop ends the stream all the same. */
+static int32_t drawn_standing(const sl_run *r, const sl_ticket *t, const sl_step_item *it)
+{
+    const uint64_t at = t->number << 24 | (uint64_t)t->n_tokens;
+    const double u = sl_synth_hash(DRAWN_SEED, at) / 4294967296.0;
+    const int32_t most = 1 + sl_drawn_standing(r->o.drawn.accept, it->n_tokens - 1, u);
+    int32_t k = 0;
+    while (k < most && it->sample[k].out.fault == SL_SAMPLE_FINE)
+        if (r->core.env.is_stop(r->core.env.ctx, &t->sampling, it->sample[k++].out.id))
+            break;
+    return k;
+}
+
 /* Once: an MTP layer that drafts noise, as one of another model would. */
 static void warn_of_noise(const sl_run *r)
 {
@@ -167,7 +183,7 @@ static void warn_of_noise(const sl_run *r)
 int32_t sl_drafts_confirm(sl_run *r, sl_ticket *t, const sl_step_item *it)
 {
     sl_err err = {0};
-    int32_t n = it->n_tokens, kept = standing(r, t, it);
+    int32_t n = it->n_tokens, kept = r->o.drawn.drafts ? drawn_standing(r, t, it) : standing(r, t, it);
     if (n == 1 || kept == 0)
         return kept;
     sl_status st = r->runner->truncate(r->runner->impl, it->seq, t->n_tokens - 1 + kept, &err);

@@ -16,6 +16,7 @@
 #ifndef SL_DECODE_RUN_RUN_H
 #define SL_DECODE_RUN_RUN_H
 
+#include "base/drawn.h"
 #include "decode/core/ticket.h"
 #include "decode/mail.h"
 #include "decode/pages/pages.h"
@@ -43,6 +44,7 @@ typedef struct sl_run_opts {
      * spilled when pages are needed. 0: every request has a hot buffer from the start. */
     int64_t row_pages;
     int32_t draft_tokens; /* of a request in a step: 0 none, -1 as many as pay; needs a runner that drafts */
+    sl_drawn drawn;       /* benchmarks (bench.selection): with drafts, how many stand is drawn */
     int32_t max_batch;    /* requests in the batch */
     int32_t max_waiting;  /* tickets in addition to those */
     uint32_t quarantine_ms; /* how long an aborted writer may stay silent before its connection is closed */

@@ -15,8 +15,8 @@ START_TEST(messages)
           "bench decode: --rows mla_fp is not a list of at most 8 names; there are: mla_f32,");
     fails("bench decode --batch 1,2,3,4,5,6,7,8,9", 2, "is not a list");
     fails("bench decode --draft-accept 0.5,0.6", 2,
-          "bench decode: --draft-accept 0.5,0.6 is not a list of at most 4 numbers");
-    fails("bench decode --draft-accept 1,1,1,1,1", 2, "--draft-accept 1,1,1,1,1 is not a list");
+          "bench decode: --draft-accept: 0.5,0.6 is not a list of at most 4 numbers");
+    fails("bench decode --draft-accept 1,1,1,1,1", 2, "--draft-accept: 1,1,1,1,1 is not a list");
     fails("bench decode --backend cpu --model tiny_llama --draft 1", 1, "no MTP layer");
     fails("bench decode --backend cpu --model tiny --group 2 --draft 1", 1, "do not draft");
     fails("bench prefill --chunks 1", 2, "bench prefill: --chunks 1 is not a list");
@@ -243,6 +243,12 @@ START_TEST(bench_serve)
     fails("bench serve --set model.path=models/tiny-v32 --cached", 1, "needs model.load_format dummy");
     fails("bench serve --set bench.selection=keep85 --set model.load_format=dummy", 1,
           "needs bench.cached_tokens");
+    fails("bench serve --draft-accept 0.5", 2, "--draft-accept needs --drafts");
+    fails("bench serve --drafts 0,5", 2, "drafts");
+    fails("bench serve --drafts 1 --draft-accept 0.5,0.6", 2, "that do not rise");
+    fails("bench serve --url http://a:1 --api http --drafts 1", 2, "of clusters that are started");
+    fails("bench serve --set bench.selection=off/0.5 --set model.load_format=dummy", 1,
+          "model.draft_tokens is 0");
     fails(SERVED "--set cluster.roles=[router,prefill,decode] --prompt 200 --cached", 1,
           "bench.cached_tokens: only workers of");
     int status =
@@ -265,6 +271,31 @@ START_TEST(bench_serve)
         true);
     ck_assert_msg(status == 0, "status %d: %s", status, output);
     check_served(2, 500, "own");
+}
+END_TEST
+
+/* The same with drafts of which most are said to stand, next to the same streams without: every answer has all of its tokens, and a step
+ * has as many as were drawn. Two clusters, one after the other. */
+START_TEST(bench_serve_drafts)
+{
+    int status = run(
+        "bench serve --set model.path=models/facts-dsa --set model.load_format=dummy --set kvstore.bytes=256MiB "
+        "--set decode.device_bytes=164MiB --set decode.max_batch=4 --set backend.threads=1 --set model.max_context=1024 "
+        "--streams 2 --prompt 300 --cached --selection keep85 --tokens 300 --whole --seconds 1 --drafts 0,2 --draft-accept 0.9,0.6",
+        true);
+    ck_assert_msg(status == 0, "status %d: %s", status, output);
+    const char *plain = strstr(output, "drafts 0: "), *with = strstr(output, "drafts 2: ");
+    double tokens, stood, ms, over;
+    ck_assert_msg(plain && with && strstr(output, "# synthetic acceptance"), "%s", output);
+    ck_assert_int_eq(sscanf(plain, "drafts 0: %lf tokens a step, %lf stood, %lf ms, %lf of the first",
+                            &tokens, &stood, &ms, &over),
+                     4);
+    ck_assert_msg(tokens > 0.9 && tokens < 1.1 && stood <= 0 && ms <= 0 && over >= 1 && over <= 1, "%s",
+                  plain);
+    ck_assert_int_eq(sscanf(with, "drafts 2: %lf tokens a step, %lf stood, %lf ms, %lf of the first", &tokens,
+                            &stood, &ms, &over),
+                     4);
+    ck_assert_msg(tokens > 2.2 && tokens < 2.8 && stood > 0.8 && stood < 1 && ms > 0 && over > 0, "%s", with);
 }
 END_TEST
 
@@ -299,8 +330,9 @@ int main(int argc, char **argv)
     tcase_add_test(c, bench_ttft);
     tcase_add_test(c, bench_serve);
     tcase_add_test(c, bench_serve_prompts);
+    tcase_add_test(c, bench_serve_drafts);
 #else
-    (void)bench_ttft, (void)bench_serve, (void)bench_serve_prompts;
+    (void)bench_ttft, (void)bench_serve, (void)bench_serve_prompts, (void)bench_serve_drafts;
 #endif
     suite_add_tcase(s, c);
     return program_main(argc, argv, s);
