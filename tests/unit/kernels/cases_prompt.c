@@ -166,6 +166,29 @@ static void chosen(cf_run *r, const int64_t *a)
         cf_fail(r, "as lists of rows the result has other bits");
 }
 
+/* Each block alone, in a launch that allows for longer sequences, has the bits that it has among the others. */
+static void scores_alone(cf_run *r, const sl_prompt_scores_params *all, const int32_t *pages)
+{
+    sl_prompt_scores_params one = *all;
+    const int64_t wide = all->ld_scores + 37;
+    const size_t bytes = 4 * (size_t)(all->kv_heads * wide),
+                 whole = 4 * (size_t)(all->n * all->kv_heads * all->ld_scores);
+    float *got = cf_temp(r, whole), *alone = cf_temp(r, bytes);
+
+    cf_get(r, got, all->scores, whole);
+    one.n = 1, one.ld_scores = (int32_t)wide, one.max_pos = all->max_pos + 37 * PAGE;
+    one.scores = cf_mem(r, NULL, bytes);
+    for (int32_t i = 0; r->st == SL_OK && r->be && i < all->n; i++) {
+        one.first = all->first + i;
+        cf_op(r, SL_OP_PROMPT_SCORES, &one);
+        cf_get(r, alone, one.scores, bytes);
+        for (int64_t h = 0; r->st == SL_OK && h < all->kv_heads; h++)
+            if (memcmp(alone + h * wide, got + (i * all->kv_heads + h) * all->ld_scores,
+                       4 * (size_t)pages[i]) != 0)
+                cf_fail(r, "block %d, KV head %d: alone it has other bits than among the others", i, (int)h);
+    }
+}
+
 /* T, heads, KV heads, dim, format, division of rows, tokens of a sequence (pages), length; all tokens are in whole blocks */
 static void scores(cf_run *r, const int64_t *a)
 {
@@ -178,7 +201,7 @@ static void scores(cf_run *r, const int64_t *a)
                                  .n = (int32_t)(r->n / PAGE),
                                  .max_pos = (int32_t)a[7] - 1,
                                  .ld_scores = (int32_t)a[7] / PAGE + 2};
-    int32_t *first = cf_temp(r, 4 * (size_t)p.n);
+    int32_t *first = cf_temp(r, 4 * (size_t)p.n), *pages = cf_temp(r, 4 * (size_t)p.n);
 
     p.rows.heads = a[5] & BY_HEAD ? p.kv_heads : 0;
     p.rows.block_log2 = (int32_t)a[5] % BY_HEAD;
@@ -188,7 +211,7 @@ static void scores(cf_run *r, const int64_t *a)
         b.pos[t] = (int32_t)((b.pos[t] - t % a[6]) / PAGE * PAGE + t % a[6]);
     cf_put(r, (void *)(uintptr_t)b.t.token_pos, b.pos, 4 * (size_t)r->n);
     for (int32_t i = 0; i < p.n; i++)
-        first[i] = i * PAGE;
+        first[i] = i * PAGE, pages[i] = b.pos[i * PAGE] / PAGE + 1;
     p.first = cf_mem(r, first, 4 * (size_t)p.n);
     p.seqs = &b.t;
     make_pages(r, &b, &p.rows, p.format, p.kv_heads, p.dim, true);
@@ -203,6 +226,7 @@ static void scores(cf_run *r, const int64_t *a)
     cf_op(r, SL_OP_PROMPT_SCORES, &p);
     cf_out(r, "scores", p.scores, p.n * p.kv_heads, 4 * (size_t)p.ld_scores, 4 * (size_t)p.ld_scores, CF_F32,
            2e-5);
+    scores_alone(r, &p, pages);
 }
 
 /* One wrong field at a time. */
@@ -261,6 +285,10 @@ static const cf_case cases[] = {
     {SL_OP_PROMPT_SCORES, "T=128 h=4 kv=2 d=32 fp8 by head", scores, {128, 4, 2, 32, G1, BY_HEAD + 4, 64, 300}, CF_FIX_ALL},
     {SL_OP_PROMPT_SCORES, "T=256 h=8 kv=2 d=64 bf16", scores, {256, 8, 2, 64, G2, 0, 128, 600}, CF_FIX_ALL},
     {SL_OP_PROMPT_SCORES, "T=192 h=3 kv=1 d=64 bf16 three sequences", scores, {192, 3, 1, 64, G2, BY_HEAD + 4, 64, 200}, CF_FIX_ALL},
+    {SL_OP_PROMPT_SCORES, "T=256 h=16 kv=1 d=16 bf16 four sequences", scores, {256, 16, 1, 16, G2, 0, 64, 2300}, CF_FIX_ALL},
+    {SL_OP_PROMPT_SCORES, "T=448 h=3 kv=3 d=48 bf16", scores, {448, 3, 3, 48, G2, 2, 448, 700}, CF_FIX_ALL},
+    {SL_OP_PROMPT_SCORES, "T=2560 h=2 kv=2 d=32 bf16 many blocks", scores, {2560, 2, 2, 32, G2, BY_HEAD + 6, 1280, 2600}, CF_LARGE},
+    {SL_OP_PROMPT_SCORES, "T=1024 h=32 kv=8 d=128 bf16", scores, {1024, 32, 8, 128, G2, BY_HEAD + 4, 1024, 6400}, CF_LARGE},
     {SL_OP_PROMPT_SCORES, "T=384 h=7 kv=1 d=128 bf16", scores, {384, 7, 1, 128, G2, 4, 384, 3000}, CF_LARGE},
     {SL_OP_PROMPT_SCORES, "T=640 h=16 kv=4 d=128 bf16", scores, {640, 16, 4, 128, G2, 0, 320, 5000}, CF_LARGE},
     {SL_OP_PROMPT_SCORES, "T=128 h=16 kv=1 d=256 bf16", scores, {128, 16, 1, 256, G2, 0, 64, 900}, CF_LARGE},
