@@ -37,6 +37,7 @@ sl_status sl_setup_draw(sl_setup *s, const sl_plan *plan, sl_err *err)
     int32_t span = s->cfg->bench.cached_tokens - s->cfg->bench.cached_tokens % SL_PAGE_TOKENS;
     SL_TRY(sl_drawn_parse(s->cfg->bench.selection, &d, err));
     int profile = sl_profile_find(d.profile);
+    p->engine_opts.zero_states = span > 0; /* those after prompts that count as computed */
     if (strcmp(d.profile, "off") == 0)
         return SL_OK;
     if (profile < 0)

@@ -108,7 +108,7 @@ static bool begin(sl_run *r, sl_ticket *t)
     sl_status st;
     if (!match_again(r, t))
         return true;
-    int32_t rows = r->o.prompts.declared && !r->snapshot ? declare(r, t) : t->rows;
+    int32_t rows = r->o.prompts.declared ? declare(r, t) : t->rows;
     do {
         st = sl_runner_open(r->runner, SL_RESIDENT, sl_lease_pages(x->lease), t->n_pages, rows, t->n_prompt,
                             &x->seq, &err);

@@ -4,6 +4,7 @@ config; processes with real weights and such without do not mix."""
 import json
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -84,3 +85,16 @@ def test_without_weights_and_without_the_key(start, tmp_path):
     (path / "config.json").unlink()
     r = generate(path, [5, 6, 7], 4, "--load-format", "dummy")
     assert r.returncode != 0 and "config.json" in r.stderr, r.stderr
+
+
+@pytest.mark.parametrize("mode", ["resident", "hierarchical"])
+@pytest.mark.parametrize("model", ["glm5.3_flash", "qwen3.8_flash_next", "deepseek_v4_flash"])
+def test_families_that_keep_states_are_measured_with_prompts_that_count_as_computed(clean, model, mode):
+    """`sluice bench serve --cached` of tests/gpu/served: with small dimensions of the family on the CPU, all streams have all tokens."""
+    p = subprocess.run([sys.executable, real.ROOT / "tests/gpu/served", "--sluice", real.SLUICE, "--backend", "cpu", "--model", model,
+                        "--store", "64MiB", "--device-bytes", "16MiB", "--streams", "3", "--prompt", "700", "--tokens", "40",
+                        "--modes", "greedy", "--own-pages", "--seconds", "1", "--whole", "--set", "sparse_attention.mode=" + mode],
+                       capture_output=True, text=True, timeout=120, check=False)
+    assert p.returncode == 0, p.stdout + p.stderr
+    row = [line.split() for line in p.stdout.splitlines() if line.split()[:3] == ["3", "700", "greedy"]]
+    assert row and float(row[0][8]) > 0, p.stdout  # tokens/s
