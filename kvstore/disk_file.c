@@ -35,10 +35,17 @@ static int injected(const char *step)
     return h && h->open_errno ? h->open_errno(h->ctx, step) : 0;
 }
 
+/* The worker's own directory. What is in the directories above it is the operator's matter; a link in its own place could have
+ * been put there by another user of the directory above, and is not followed. */
 static sl_status open_directory(const char *path, int *out, sl_err *err)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && (errno == ELOOP || errno == ENOTDIR))
+        return sl_fail(err, SL_ERR_REFUSED,
+                       "tier disk: %s is a link or no directory; links are not followed here: name the other "
+                       "directory in kvstore.disk.path",
+                       path);
     if (fd < 0)
         return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "tier disk: directory %s: %s",
                        path, strerror(errno));

@@ -23,10 +23,62 @@
 
 #define STALE_S 3600 /* a temporary file of this age belongs to a process that died */
 
-static void set_time(const char *path, uint64_t ns)
+/* A page, or its temporary file: its name, and the directory that has it. */
+typedef struct place {
+    int fd;
+    char name[SL_NIXL_NAME_BYTES];
+} place;
+
+/* A directory in a directory, made if it is not there. -1 with errno: ELOOP or ENOTDIR when it is a link. */
+static int enter(int parent, const char *name, bool make, int flags)
+{
+    const int how = flags | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    int fd = openat(parent, name, how);
+    if (fd < 0 && errno == ENOENT && make && (mkdirat(parent, name, 0700) == 0 || errno == EEXIST))
+        fd = openat(parent, name, how);
+    return fd;
+}
+
+/* The place of name, which begins with the key, in STEM/xx. False: errno says why. Ends with leave(). */
+static bool find(const sl_nixl_files *f, const char *stem, const char *name, bool make, place *out)
+{
+    const char part[3] = {name[0], name[1], '\0'};
+    int top = open(f->directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int middle = top < 0 ? -1 : enter(top, stem, make, O_PATH);
+    out->fd = middle < 0 ? -1 : enter(middle, part, make, O_PATH);
+    snprintf(out->name, sizeof out->name, "%s", name);
+    int reason = errno;
+    if (top >= 0)
+        close(top);
+    if (middle >= 0)
+        close(middle);
+    errno = reason;
+    return out->fd >= 0;
+}
+
+static bool find_page(const sl_nixl_files *f, sl_key key, place *out)
+{
+    char name[33];
+    sl_page_name_key(key, name);
+    return find(f, f->stem, name, false, out);
+}
+
+static void leave(const place *p)
+{
+    int reason = errno;
+    close(p->fd);
+    errno = reason;
+}
+
+static bool look(const place *p, struct stat *st)
+{
+    return fstatat(p->fd, p->name, st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st->st_mode);
+}
+
+static void set_time(const place *p, uint64_t ns)
 {
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    utimensat(AT_FDCWD, path, (struct timespec[2]){t, t}, AT_SYMLINK_NOFOLLOW);
+    utimensat(p->fd, p->name, (struct timespec[2]){t, t}, AT_SYMLINK_NOFOLLOW);
 }
 
 static uint64_t time_of(const struct stat *st)
@@ -43,51 +95,57 @@ void sl_nixl_file_path(const sl_nixl_files *f, sl_key key, char out[SL_NIXL_PATH
 
 bool sl_nixl_file_touch(const sl_nixl_files *f, sl_key key, uint32_t lease_ms)
 {
-    char path[SL_NIXL_PATH_BYTES];
+    place p;
     struct stat st;
-    sl_nixl_file_path(f, key, path);
-    if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->record_bytes)
+    if (!find_page(f, key, &p))
         return false;
+    bool there = look(&p, &st) && (uint64_t)st.st_size == f->record_bytes;
     uint64_t until = sl_wall_ns() + lease_ms * 1000000ull;
-    if (time_of(&st) < until) /* of several leases the latest end counts */
-        set_time(path, until);
-    return true;
+    if (there && time_of(&st) < until) /* of several leases the latest end counts */
+        set_time(&p, until);
+    leave(&p);
+    return there;
 }
 
 void sl_nixl_file_release(const sl_nixl_files *f, sl_key key)
 {
-    char path[SL_NIXL_PATH_BYTES];
+    place p;
     struct stat st;
     uint64_t now = sl_wall_ns();
-    sl_nixl_file_path(f, key, path);
-    if (lstat(path, &st) == 0 && S_ISREG(st.st_mode) && time_of(&st) > now)
-        set_time(path, now);
+    if (!find_page(f, key, &p))
+        return;
+    if (look(&p, &st) && time_of(&st) > now)
+        set_time(&p, now);
+    leave(&p);
 }
 
-/* Opens with O_DIRECT where the file system has it. */
-static int open_file(sl_nixl_files *f, const char *path, int flags)
+/* Opens with O_DIRECT where the file system has it, which a file of its own shows. */
+static int open_file(sl_nixl_files *f, const place *p, int flags)
 {
-    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | (f->direct ? O_DIRECT : 0), 0600);
-    if (fd < 0 && errno == EINVAL && f->direct) {
+    int fd = openat(p->fd, p->name, flags | O_CLOEXEC | O_NOFOLLOW | (f->direct ? O_DIRECT : 0), 0600);
+    if (fd >= 0 || errno != EINVAL || !f->direct)
+        return fd;
+    if (flags & O_CREAT) {
         f->direct = false;
-        unlink(path); /* it may have been created */
-        fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+        unlinkat(p->fd, p->name, 0); /* it may have been created */
     }
-    return fd;
+    return openat(p->fd, p->name, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
 sl_status sl_nixl_file_read(sl_nixl_files *f, sl_key key, int *fd)
 {
-    char path[SL_NIXL_PATH_BYTES];
+    place p;
     struct stat st;
-    sl_nixl_file_path(f, key, path);
-    const int flags =
-        O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK; /* a pipe under this name must not hold the thread */
-    int opened = open(path, flags | (f->direct ? O_DIRECT : 0));
-    if (opened < 0 && errno == EINVAL)
-        opened = open(path, flags);
+    int opened = -1;
+    if (find_page(f, key, &p)) {
+        opened =
+            open_file(f, &p, O_RDONLY | O_NONBLOCK); /* a pipe under this name must not hold the thread */
+        leave(&p);
+    }
     if (opened < 0)
-        return errno == ENOENT || errno == ENOTDIR ? SL_ERR_NOT_FOUND : SL_ERR_IO;
+        return errno == ENOENT || errno == ENOTDIR ? SL_ERR_NOT_FOUND
+               : errno == ELOOP                    ? SL_ERR_CORRUPT
+                                                   : SL_ERR_IO;
     if (fstat(opened, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->record_bytes) {
         close(opened);
         return SL_ERR_CORRUPT;
@@ -99,56 +157,51 @@ sl_status sl_nixl_file_read(sl_nixl_files *f, sl_key key, int *fd)
     return SL_OK;
 }
 
-static sl_status make_directories(const char *file)
+sl_status sl_nixl_file_create(sl_nixl_files *f, sl_key key, char temporary[SL_NIXL_NAME_BYTES], int *fd)
 {
-    char path[SL_NIXL_PATH_BYTES];
-    snprintf(path, sizeof path, "%s", file);
-    for (int up = 0; up < 2; up++) { /* DIRECTORY/STEM/xx: the stem first */
-        char *end = path + strlen(file);
-        for (int slashes = up ? 1 : 2; slashes; slashes--)
-            while (*--end != '/')
-                ;
-        snprintf(path, sizeof path, "%.*s", (int)(end - path), file);
-        if (mkdir(path, 0700) != 0 && errno != EEXIST)
-            return SL_ERR_IO;
-        snprintf(path, sizeof path, "%s", file);
-    }
-    return SL_OK;
-}
-
-sl_status sl_nixl_file_create(sl_nixl_files *f, sl_key key, char temporary[SL_NIXL_PATH_BYTES], int *fd)
-{
-    char path[SL_NIXL_PATH_BYTES];
-    sl_nixl_file_path(f, key, path);
-    int n = snprintf(temporary, SL_NIXL_PATH_BYTES, "%.*s.tmp-%d-%llx-%llu", SL_NIXL_PATH_BYTES - 64, path,
-                     (int)getpid(), (unsigned long long)(uintptr_t)f, (unsigned long long)f->number++);
-    if (n >= SL_NIXL_PATH_BYTES) {
-        errno = ENAMETOOLONG;
+    char name[33];
+    place p;
+    sl_page_name_key(key, name);
+    snprintf(temporary, SL_NIXL_NAME_BYTES, "%s.tmp-%d-%llx-%llu", name, (int)getpid(),
+             (unsigned long long)(uintptr_t)f, (unsigned long long)f->number++);
+    if (!find(f, f->stem, temporary, true, &p))
         return SL_ERR_IO;
-    }
-    *fd = open_file(f, temporary, O_WRONLY | O_CREAT | O_EXCL);
-    if (*fd < 0 && errno == ENOENT && make_directories(path) == SL_OK)
-        *fd = open_file(f, temporary, O_WRONLY | O_CREAT | O_EXCL);
+    *fd = open_file(f, &p, O_WRONLY | O_CREAT | O_EXCL);
+    leave(&p);
     return *fd >= 0 ? SL_OK : SL_ERR_IO;
 }
 
 void sl_nixl_file_give_up(sl_nixl_files *f, const char *temporary)
 {
-    if (temporary[0])
-        unlink(temporary);
+    place p;
+    if (temporary[0] && find(f, f->stem, temporary, false, &p)) {
+        unlinkat(p.fd, p.name, 0);
+        leave(&p);
+    }
     f->pending -= f->record_bytes;
+}
+
+/* NIXL's POSIX plug-in does not report every failed or short write: the length has to be seen. */
+static bool commit(const sl_nixl_files *f, sl_key key, const char *temporary, int fd)
+{
+    char name[33];
+    place p;
+    struct stat st;
+    sl_page_name_key(key, name);
+    if (fstat(fd, &st) != 0 || (uint64_t)st.st_size != f->record_bytes) {
+        errno = ENOSPC;
+        return false;
+    }
+    if (!find(f, f->stem, temporary, false, &p))
+        return false;
+    bool done = renameat(p.fd, p.name, p.fd, name) == 0;
+    leave(&p);
+    return done;
 }
 
 sl_status sl_nixl_file_commit(sl_nixl_files *f, sl_key key, const char *temporary, int fd)
 {
-    char path[SL_NIXL_PATH_BYTES];
-    struct stat st;
-    sl_nixl_file_path(f, key, path);
-    /* NIXL's POSIX plug-in does not report every failed or short write: the length has to be seen. */
-    bool whole = fstat(fd, &st) == 0 && (uint64_t)st.st_size == f->record_bytes;
-    if (!whole)
-        errno = ENOSPC;
-    if (!whole || rename(temporary, path) != 0) {
+    if (!commit(f, key, temporary, fd)) {
         int reason = errno;
         sl_nixl_file_give_up(f, temporary);
         errno = reason;
@@ -161,19 +214,37 @@ sl_status sl_nixl_file_commit(sl_nixl_files *f, sl_key key, const char *temporar
 
 bool sl_nixl_file_remove(sl_nixl_files *f, sl_key key)
 {
-    char path[SL_NIXL_PATH_BYTES];
-    sl_nixl_file_path(f, key, path);
-    bool removed = unlink(path) == 0;
+    place p;
+    if (!find_page(f, key, &p))
+        return false;
+    bool removed = unlinkat(p.fd, p.name, 0) == 0;
+    leave(&p);
     if (removed)
         f->used -= f->used < f->record_bytes ? f->used : f->record_bytes;
     return removed;
+}
+
+bool sl_nixl_file_damage(const sl_nixl_files *f, sl_key key, uint64_t at)
+{
+    place p;
+    uint8_t byte;
+    if (!find_page(f, key, &p))
+        return false;
+    int fd = openat(p.fd, p.name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    bool done = fd >= 0 && pread(fd, &byte, 1, (off_t)at) == 1;
+    byte = done ? byte ^ 0x40 : 0;
+    done = done && pwrite(fd, &byte, 1, (off_t)at) == 1;
+    if (fd >= 0)
+        close(fd);
+    leave(&p);
+    return done;
 }
 
 /* ---- the size limit ---- */
 
 typedef struct found {
     uint64_t time, bytes;
-    char *path;
+    char *stem, name[33];
 } found;
 
 typedef struct listing {
@@ -182,7 +253,7 @@ typedef struct listing {
     uint64_t bytes;
 } listing;
 
-static bool keep(listing *l, const char *path, const struct stat *st)
+static bool keep(listing *l, const char *stem, const char *name, const struct stat *st)
 {
     if (l->n == l->cap) {
         size_t cap = l->cap ? 2 * l->cap : 256;
@@ -192,10 +263,11 @@ static bool keep(listing *l, const char *path, const struct stat *st)
         l->v = v;
         l->cap = cap;
     }
-    char *copy = strdup(path);
-    if (!copy)
+    found at = {.time = time_of(st), .bytes = (uint64_t)st->st_size, .stem = strdup(stem)};
+    if (!at.stem)
         return false;
-    l->v[l->n++] = (found){time_of(st), (uint64_t)st->st_size, copy};
+    memcpy(at.name, name, sizeof at.name - 1); /* 32 digits */
+    l->v[l->n++] = at;
     return true;
 }
 
@@ -205,32 +277,41 @@ static bool is_page_name(const char *name)
     return strspn(name, "0123456789abcdef") == 32 && (!name[32] || strncmp(name + 32, ".tmp-", 5) == 0);
 }
 
-/* Files of DIRECTORY/STEM/xx, of all stems, because the limit is that of the directory. */
-static void list_files(listing *l, const char *path, int depth)
+static void list_file(listing *l, int dir, const char *stem, const char *name)
 {
-    DIR *d = opendir(path);
-    struct dirent *e;
-    while (d && (e = readdir(d))) {
-        char child[SL_NIXL_PATH_BYTES];
-        struct stat st;
-        if (e->d_name[0] == '.' ||
-            snprintf(child, sizeof child, "%s/%s", path, e->d_name) >= (int)sizeof child ||
-            lstat(child, &st) != 0)
-            continue;
-        if (S_ISDIR(st.st_mode) && depth < 2)
-            list_files(l, child, depth + 1);
-        if (!S_ISREG(st.st_mode) || depth != 2 || !is_page_name(e->d_name))
-            continue;
-        if (strstr(e->d_name, ".tmp-")) {
-            if (time_of(&st) + STALE_S * 1000000000ull < sl_wall_ns())
-                unlink(child);
-            continue;
-        }
+    struct stat st;
+    if (!is_page_name(name) || fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+        return;
+    if (!name[32]) {
         l->bytes += (uint64_t)st.st_size;
-        keep(l, child, &st);
+        keep(l, stem, name, &st);
+    } else if (time_of(&st) + STALE_S * 1000000000ull < sl_wall_ns()) {
+        unlinkat(dir, name, 0);
+    }
+}
+
+/* Files of DIRECTORY/STEM/xx, of all stems, because the limit is that of the directory. Takes fd; stem: of depths 1 and 2. */
+static void list_files(listing *l, int fd, const char *stem, int depth)
+{
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    struct dirent *e;
+    if (!d && fd >= 0)
+        close(fd);
+    while (d && (e = readdir(d))) {
+        if (e->d_name[0] == '.')
+            continue;
+        if (depth == 2)
+            list_file(l, dirfd(d), stem, e->d_name);
+        else
+            list_files(l, enter(dirfd(d), e->d_name, false, O_RDONLY), depth ? stem : e->d_name, depth + 1);
     }
     if (d)
         closedir(d);
+}
+
+static void list_all(const sl_nixl_files *f, listing *l)
+{
+    list_files(l, open(f->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC), "", 0);
 }
 
 static int by_time(const void *a, const void *b)
@@ -242,22 +323,27 @@ static int by_time(const void *a, const void *b)
 static void free_listing(listing *l)
 {
     for (size_t i = 0; i < l->n; i++)
-        free(l->v[i].path);
+        free(l->v[i].stem);
     free(l->v);
 }
 
 static void evict(sl_nixl_files *f, uint64_t most, uint64_t *evicted)
 {
     listing l = {0};
+    place p;
     uint64_t now = sl_wall_ns();
-    list_files(&l, f->directory, 0);
+    list_all(f, &l);
     if (l.n)
         qsort(l.v, l.n, sizeof *l.v, by_time);
-    for (size_t i = 0; i < l.n && l.bytes > most && l.v[i].time <= now; i++)
-        if (unlink(l.v[i].path) == 0) {
+    for (size_t i = 0; i < l.n && l.bytes > most && l.v[i].time <= now; i++) {
+        if (!find(f, l.v[i].stem, l.v[i].name, false, &p))
+            continue;
+        if (unlinkat(p.fd, p.name, 0) == 0) {
             l.bytes -= l.v[i].bytes;
             (*evicted)++;
         }
+        leave(&p);
+    }
     f->used = l.bytes;
     free_listing(&l);
 }
@@ -308,7 +394,7 @@ sl_status sl_nixl_files_open(sl_nixl_files *f, const sl_tier_opts *o, const char
         return sl_fail(err, SL_ERR_IO, "kvstore.nixl.path: %.300s: %s", f->directory, strerror(errno));
     sl_page_name_stem(prefix, o, '-', f->stem);
     f->stem[strlen(f->stem) - 1] = '\0'; /* its last separator */
-    list_files(&l, f->directory, 0);
+    list_all(f, &l);
     f->used = l.bytes;
     free_listing(&l);
     return SL_OK;

@@ -16,6 +16,7 @@ enum {
     SL_NIXL_FORGOTTEN = 4096, /* objects that are not offered any more, though they cannot be deleted */
     SL_NIXL_ALIGN = 4096,     /* of staging buffers and of records in files, so that O_DIRECT is possible */
     SL_NIXL_PATH_BYTES = 1024,
+    SL_NIXL_NAME_BYTES = 128,   /* of a file in its directory, also of a temporary one */
     SL_NIXL_RELEASES = 1 << 16, /* leases that wait for their end; others end by time */
 };
 
@@ -41,7 +42,7 @@ typedef struct sl_nixl_op {
     int fd;     /* files; else -1 */
     uint64_t start_ns;
     uint8_t *buffer;
-    char temporary[SL_NIXL_PATH_BYTES]; /* files: the name until the record is complete */
+    char temporary[SL_NIXL_NAME_BYTES]; /* files: the name until the record is complete */
     nixl_regions *regions;
     bool registered;
     nixl_segments *local, *remote;
@@ -102,18 +103,21 @@ typedef struct sl_nixl_tier {
 
 /* nixl_files.c; any thread. */
 sl_status sl_nixl_files_open(sl_nixl_files *f, const sl_tier_opts *o, const char *prefix, sl_err *err);
+/* Where its file is, for people and tests: this program opens no file by such a path. */
 void sl_nixl_file_path(const sl_nixl_files *f, sl_key key, char out[SL_NIXL_PATH_BYTES]);
 /* Whether the page is there with its whole length; marks it as used now, or, with a lease, until its end. */
 bool sl_nixl_file_touch(const sl_nixl_files *f, sl_key key, uint32_t lease_ms);
 /* Ends its lease. */
 void sl_nixl_file_release(const sl_nixl_files *f, sl_key key);
-/* SL_ERR_NOT_FOUND, SL_ERR_CORRUPT: of another length; SL_ERR_IO with errno. */
+/* SL_ERR_NOT_FOUND, SL_ERR_CORRUPT: a link, no file, or of another length; SL_ERR_IO with errno. */
 sl_status sl_nixl_file_read(sl_nixl_files *f, sl_key key, int *fd);
 /* A file with a temporary name. SL_ERR_IO with errno. */
-sl_status sl_nixl_file_create(sl_nixl_files *f, sl_key key, char temporary[SL_NIXL_PATH_BYTES], int *fd);
+sl_status sl_nixl_file_create(sl_nixl_files *f, sl_key key, char temporary[SL_NIXL_NAME_BYTES], int *fd);
 /* Gives it its name, if it is complete; else it is removed. Ends what make_room began. */
 sl_status sl_nixl_file_commit(sl_nixl_files *f, sl_key key, const char *temporary, int fd);
 bool sl_nixl_file_remove(sl_nixl_files *f, sl_key key);
+/* Changes the byte at this offset, for tests of what finds it. */
+bool sl_nixl_file_damage(const sl_nixl_files *f, sl_key key, uint64_t at);
 /* Removes files that were not used for the longest time until one more record fits, which then has room until it is committed or
  * given up. False: everything is leased. */
 bool sl_nixl_files_make_room(sl_nixl_files *f, uint64_t *evicted);

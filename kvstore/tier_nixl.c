@@ -108,15 +108,7 @@ static void n_stats(sl_tier *base, sl_tier_stats *out)
 static bool n_damage(sl_tier *base, sl_key key)
 {
     const sl_nixl_tier *t = (const sl_nixl_tier *)base;
-    char path[SL_NIXL_PATH_BYTES];
-    long at = (long)(SL_PAGE_RECORD_BYTES + t->o.page_bytes / 2);
-    sl_nixl_file_path(&t->files, key, path);
-    FILE *f = t->objects ? NULL : fopen(path, "r+be");
-    int byte = f && fseek(f, at, SEEK_SET) == 0 ? fgetc(f) : EOF;
-    bool done = byte != EOF && fseek(f, at, SEEK_SET) == 0 && fputc(byte ^ 0x40, f) != EOF;
-    if (f)
-        done = fclose(f) == 0 && done;
-    return done;
+    return !t->objects && sl_nixl_file_damage(&t->files, key, SL_PAGE_RECORD_BYTES + t->o.page_bytes / 2);
 }
 
 /* ---- open and close ---- */

@@ -203,6 +203,45 @@ START_TEST(bad_directories)
 }
 END_TEST
 
+/* A link where the directory of a worker should be leads to another one that would do: neither read, nor made, nor written to. A link above
+ * it is the operator's. */
+START_TEST(the_directory_of_a_worker_is_no_link)
+{
+    char top[600], own[700], other[700], made[800];
+    struct stat st;
+    sl_tier_values v;
+    sl_err err = {0};
+    sl_tier_opts o = options(4);
+    snprintf(top, sizeof top, "%s/top", directory);
+    snprintf(own, sizeof own, "%s/decode-0", top);
+    snprintf(other, sizeof other, "%s/other", directory);
+    snprintf(made, sizeof made, "%s/pages.sluice", other);
+    ck_assert_int_eq(mkdir(top, 0700), 0);
+    sl_options_default(sl_tier_disk_ops.options, v.bytes);
+    ck_assert_int_eq(sl_options_set(sl_tier_disk_ops.options, v.bytes, "path", top, &err), SL_OK);
+    o.options = &v;
+    o.directory = NULL;
+    o.instance = "decode-0";
+    o.required = true;
+    ck_assert_int_eq(symlink("../other", own), 0);
+    refused(&o, SL_ERR_REFUSED, own, "links are not followed"); /* dangling */
+    ck_assert_int_eq(lstat(other, &st), -1);
+    ck_assert_int_eq(mkdir(other, 0700), 0);
+    refused(&o, SL_ERR_REFUSED, own, "kvstore.disk.path");
+    ck_assert_int_eq(lstat(made, &st), -1);
+    ck_assert_int_eq(unlink(own), 0);
+    ck_assert_int_eq(rename(top, other), 0);
+    ck_assert_int_eq(symlink("other", top), 0);
+    ck_assert_msg(sl_tier_open(&sl_tier_disk_ops, &o, &tier, &err) == SL_OK, "%s", err.text);
+    sl_tier_close(tier);
+    snprintf(made, sizeof made, "%s/pages.sluice", own);
+    ck_assert_int_eq(unlink(made), 0);
+    ck_assert_int_eq(rmdir(own), 0);
+    ck_assert_int_eq(unlink(top), 0);
+    ck_assert_int_eq(rmdir(other), 0);
+}
+END_TEST
+
 START_TEST(a_directory_without_write_permission)
 {
     int status;
@@ -258,6 +297,7 @@ int main(void)
     tcase_add_loop_test(t, what_cannot_be_read_is_set_aside, 0, SL_COUNT(unreadable));
     tcase_add_test(t, a_file_that_was_cut_off_is_used);
     tcase_add_test(t, bad_directories);
+    tcase_add_test(t, the_directory_of_a_worker_is_no_link);
     tcase_add_test(t, a_directory_without_write_permission);
     tcase_add_test(t, a_full_disk_refuses_the_start);
     suite_add_tcase(s, t);

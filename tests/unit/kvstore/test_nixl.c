@@ -260,6 +260,64 @@ START_TEST(links_and_pipes_are_no_pages)
 }
 END_TEST
 
+enum { ELSEWHERE_S = 1000000 };
+
+static void cut_path(char *path, int levels)
+{
+    for (int i = 0; i < levels; i++)
+        *strrchr(path, '/') = '\0';
+}
+
+/* A link at each level of a page's path leads to a tree of right pages that are not the tier's: directory of the model, of two digits, and
+ * the page. Nothing there is read, marked as used, leased, changed, removed to make room, or added to, and no directory is made there. */
+START_TEST(links_are_not_followed_at_any_level)
+{
+    char there[SL_NIXL_PATH_BYTES], link[SL_NIXL_PATH_BYTES], away[SL_NIXL_PATH_BYTES],
+        inside[SL_NIXL_PATH_BYTES + 64];
+    struct stat st;
+    int up = _i % 3; /* 0: the page is the link, 1: its directory, 2: that of the model */
+    bool dangling = _i >= 3;
+    open_tier(2);
+    ck_assert_int_eq(run(SL_TIER_SET, 0, 1, 0), 1);
+    snprintf(there, sizeof there, "%s", path_of(0));
+    snprintf(link, sizeof link, "%s", there);
+    cut_path(link, up);
+    snprintf(away, sizeof away, "%s.away", tier_directory()); /* where no list of the directory comes */
+    ck_assert_int_eq(rename(link, away), 0);
+    snprintf(inside, sizeof inside, "%s%s", away, there + strlen(link)); /* the page in its new place */
+    ck_assert_int_eq(utimensat(AT_FDCWD, inside, (struct timespec[2]){{ELSEWHERE_S, 0}, {ELSEWHERE_S, 0}}, 0),
+                     0);
+    char *target = realpath(away, NULL);
+    if (dangling)
+        nixl_rig_remove(away);
+    ck_assert_int_eq(symlink(target, link), 0);
+    free(target);
+    ck_assert_int_eq(stat(there, &st), dangling ? -1 : 0); /* a path leads there */
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 0, 1, 60000), 0);
+    ck_assert_int_eq(run(SL_TIER_GET, 0, 1, 0), 0);
+    sl_tier_release(tier, keys, 1);
+    ck_assert(!sl_tier_nixl_ops.damage(tier, keys[0]));
+    ck_assert_int_eq(run(SL_TIER_SET, 0, 1, 0),
+                     up == 0); /* in the place of a link, but not where one leads */
+    if (up)
+        ck_assert_int_eq(run(SL_TIER_REMOVE, 0, 1, 0), 0);
+    run(SL_TIER_SET, 1, 6, 0); /* more than there is room for: the oldest page would be the one over there */
+    sl_tier_close(tier);
+    open_tier(2); /* lists the directory */
+    ck_assert_int_eq(stat(inside, &st), dangling ? -1 : 0);
+    if (!dangling) {
+        ck_assert_int_eq(st.st_mtim.tv_sec, ELSEWHERE_S);
+        ck_assert_int_eq(st.st_size, RECORD);
+        cut_path(inside, 1);
+        ck_assert_int_eq(stat(inside, &st), 0);
+        ck_assert(!up || st.st_nlink == 2); /* no directory was made next to the page */
+        nixl_rig_remove(away);
+    }
+    ck_assert_int_eq(lstat(away, &st), -1);
+    end_test();
+}
+END_TEST
+
 START_TEST(refused_at_open)
 {
     sl_err err = {0};
@@ -540,6 +598,7 @@ int main(void)
     tcase_add_test(t, files_of_others_stay);
     tcase_add_test(t, what_is_not_whole_is_not_offered);
     tcase_add_test(t, links_and_pipes_are_no_pages);
+    tcase_add_loop_test(t, links_are_not_followed_at_any_level, 0, 6);
     tcase_add_test(t, refused_at_open);
     tcase_add_test(t, the_owner_makes_no_calls_of_the_file_system);
     tcase_add_test(t, transfers_that_never_end_do_not_hold_close);
