@@ -159,7 +159,9 @@ static sl_status add_path(const sl_cli_eval_flags *f, const char *path, sl_cli_e
 
 static sl_status add_item(const sl_cli_eval_flags *f, const char *item, sl_cli_eval_lists *out, sl_err *err)
 {
-    return strpbrk(item, "./") ? add_path(f, item, out, err) : add_made(item, out, err);
+    struct stat s;
+    const bool folder = !sl_eval_task_find(item) && stat(item, &s) == 0 && S_ISDIR(s.st_mode);
+    return folder || strpbrk(item, "./") ? add_path(f, item, out, err) : add_made(item, out, err);
 }
 
 static sl_status read_tasks(const sl_cli_eval_flags *f, sl_cli_eval_lists *out, sl_err *err)

@@ -121,7 +121,36 @@ static sl_status add_object(sl_eval_file *f, const sl_eval_file_opts *o, const j
     return SL_OK;
 }
 
+/* ---- files of other kinds ---- */
+
+/* Files that users have on disk under a name of questions, and that no line of could be explained. */
+static sl_status check_kind(const char *text, size_t n, const char *path, sl_err *err)
+{
+    static const struct kind {
+        const char *begin, *what;
+    } kinds[] = {{"\x1f\x8b", "compressed with gzip: unpack it first"},
+                 {"\x28\xb5\x2f\xfd", "compressed with zstd: unpack it first"},
+                 {"BZh", "compressed with bzip2: unpack it first"},
+                 {"PK\x03\x04", "a zip archive: unpack it first"},
+                 {"PAR1", "a Parquet file: write its rows as lines of JSON first"},
+                 {"version https://git-lfs", "a pointer of Git LFS: fetch the file itself"},
+                 {"\xff\xfe", "UTF-16: it must be UTF-8"},
+                 {"\xfe\xff", "UTF-16: it must be UTF-8"}};
+    for (size_t i = 0; i < SL_COUNT(kinds); i++)
+        if (n >= strlen(kinds[i].begin) && memcmp(text, kinds[i].begin, strlen(kinds[i].begin)) == 0)
+            return sl_fail(err, SL_ERR_INVALID, "%s is %s", path, kinds[i].what);
+    return SL_OK;
+}
+
 /* ---- lines ---- */
+
+/* jansson's reasons are for programmers where they name a flag. */
+static const char *reason(const json_error_t *why)
+{
+    return strstr(why->text, "JSON_ALLOW_NUL")
+               ? "a text has the character \\u0000, which is not possible here"
+               : why->text;
+}
 
 typedef struct reader {
     const char *path;
@@ -136,7 +165,7 @@ static sl_status parse_line(reader *r, const char *text, size_t n, int32_t line,
     json_t *object = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     if (!object)
         return sl_fail(err, SL_ERR_INVALID, "%s:%d: not JSON at column %d: %s", r->path, line, why.column,
-                       why.text);
+                       reason(&why));
     sl_status st = add_object(r->out, r->o, r->prompts, object, line, err);
     json_decref(object);
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, "%s:%d", r->path, line);
@@ -166,7 +195,7 @@ static sl_status parse_array(reader *r, const char *text, size_t n, sl_err *err)
     sl_status st = SL_OK;
     if (!all)
         return sl_fail(err, SL_ERR_INVALID, "%s:%d: not JSON at column %d: %s", r->path, why.line, why.column,
-                       why.text);
+                       reason(&why));
     json_array_foreach(all, i, object)
     {
         if (st == SL_OK && (st = add_object(r->out, r->o, r->prompts, object, (int32_t)i + 1, err)) != SL_OK)
@@ -201,6 +230,8 @@ sl_status sl_eval_file_parse(const char *text, size_t n, const char *path, const
     size_t first = begin;
     while (first < n && isspace((unsigned char)text[first]))
         first++;
+    if (st == SL_OK)
+        st = check_kind(text, n, path, err);
     if (st == SL_OK)
         st = first < n && text[first] == '[' ? parse_array(&r, text + begin, n - begin, err)
                                              : parse_lines(&r, text + begin, n - begin, err);

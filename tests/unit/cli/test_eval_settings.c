@@ -1,6 +1,8 @@
 /* The lists and settings of `sluice eval`: what the flags become, and what is refused with which reason. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/config_choices.h"
 #include "cli/eval_lists.h"
@@ -33,6 +35,34 @@ START_TEST(lists)
     ck_assert_int_eq(l.n_sources, 6);
     ck_assert_int_eq(l.n_budgets, 2); /* of the usual ones, 256 and 512 hold the whole length */
     sl_cli_eval_lists_free(&l);
+}
+END_TEST
+
+/* A folder is one with a slash in its name or without; a task's own name stays the task. */
+START_TEST(folders)
+{
+    static const char line[] = "{\"index\":0,\"input\":\"q\",\"outputs\":[\"a\"]}\n";
+    char dir[] = "/tmp/sl-eval-XXXXXX", here[4096];
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    ck_assert_ptr_nonnull(getcwd(here, sizeof here));
+    ck_assert_int_eq(chdir(dir), 0);
+    ck_assert(mkdir("ruler", 0700) == 0 && mkdir("ruler/vt", 0700) == 0 && mkdir("chain", 0700) == 0);
+    FILE *to = fopen("ruler/vt/validation.jsonl", "w");
+    ck_assert(to && fputs(line, to) >= 0 && fclose(to) == 0);
+    const char *const names[] = {"ruler", "./ruler", "ruler/", "chain"}, *const sources[] = {"vt", "vt", "vt",
+                                                                                             "chain"};
+    for (size_t i = 0; i < SL_COUNT(names); i++) {
+        sl_cli_eval_flags f = {.tasks = list(names[i], NULL)};
+        sl_cli_eval_lists l;
+        sl_err err = {""};
+        ck_assert_msg(sl_cli_eval_lists_read(&f, &l, &err) == SL_OK, "%s: %s", names[i], err.text);
+        ck_assert_int_eq(l.n_sources, 1);
+        ck_assert_str_eq(l.source[0].name, sources[i]);
+        sl_cli_eval_lists_free(&l);
+    }
+    ck_assert(unlink("ruler/vt/validation.jsonl") == 0 && rmdir("ruler/vt") == 0 && rmdir("ruler") == 0 &&
+              rmdir("chain") == 0);
+    ck_assert(chdir(here) == 0 && rmdir(dir) == 0);
 }
 END_TEST
 
@@ -195,6 +225,7 @@ int main(void)
     Suite *s = suite_create("eval settings");
     TCase *t = tcase_create("settings");
     tcase_add_test(t, lists);
+    tcase_add_test(t, folders);
     tcase_add_test(t, refused_lists);
     tcase_add_test(t, budgets_become_keys);
     tcase_add_test(t, every_budget_has_its_bounds);

@@ -230,6 +230,28 @@ START_TEST(refused_lines)
     refused("{\"input\":[\"q\"],\"outputs\":[\"a\"]}", "field \"input\" is an array");
     refused("{\"prompt\":\"\\ud800\",\"answer\":\"1\"}", "not JSON");
     refused("{\"prompt\":\"\xff\",\"answer\":\"1\"}", "not JSON");
+    refused("{\"prompt\":\"a\\u0000\",\"answer\":\"1\"}", "a text has the character \\u0000");
+}
+END_TEST
+
+/* What lies on disks under such a name and is no text of lines: the message says what it is. */
+START_TEST(other_kinds_of_files)
+{
+    static const struct {
+        const char *bytes, *says;
+        size_t n;
+    } files[] = {
+        {"\x1f\x8b\x08\x00", "gzip", 4},  {"\x28\xb5\x2f\xfd\x24", "zstd", 5},
+        {"BZh91AY", "bzip2", 7},          {"PK\x03\x04\x14", "zip", 5},
+        {"PAR1\x15", "Parquet", 5},       {"version https://git-lfs.github.com/spec/v1\n", "Git LFS", 43},
+        {"\xff\xfe{\0\"\0", "UTF-16", 6}, {"\xfe\xff\0{", "UTF-16", 4}};
+    const sl_eval_file_opts none = {0};
+    for (size_t i = 0; i < SL_COUNT(files); i++) {
+        sl_eval_file f;
+        sl_err err = {""};
+        ck_assert_int_lt(sl_eval_file_parse(files[i].bytes, files[i].n, "d/f.jsonl", &none, &f, &err), SL_OK);
+        ck_assert_msg(strstr(err.text, files[i].says) && strstr(err.text, "d/f.jsonl"), "%s", err.text);
+    }
 }
 END_TEST
 
@@ -263,6 +285,7 @@ int main(void)
     tcase_add_test(t, longbench2);
     tcase_add_test(t, ruler);
     tcase_add_test(t, refused_lines);
+    tcase_add_test(t, other_kinds_of_files);
     tcase_add_test(t, cut_files);
     suite_add_tcase(s, t);
     return run_suite(s);
