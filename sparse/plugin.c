@@ -81,16 +81,50 @@ static sl_status check_functions(const sl_algo_desc *a, sl_err *err)
                          a->name);
 }
 
+/* Bytes of a field of each type; 0: a list, whose bytes depend on it. */
+static size_t field_bytes(sl_option_type t)
+{
+    static const size_t bytes[] = {[SL_OPTION_INT] = sizeof(int),
+                                   [SL_OPTION_SIZE] = sizeof(uint64_t),
+                                   [SL_OPTION_FLOAT] = sizeof(double),
+                                   [SL_OPTION_BOOL] = sizeof(bool),
+                                   [SL_OPTION_ENUM] = sizeof(int),
+                                   [SL_OPTION_CHOICE] = SL_OPTION_CHOICE_BYTES,
+                                   [SL_OPTION_TEXTS] = 0};
+    return bytes[t];
+}
+
+/* What a table of another program can have wrong: each of these would be read or written as something else. */
+static sl_status check_row(const sl_options *t, size_t i, sl_err *err)
+{
+    const sl_option *o = &t->rows[i];
+    if (!is_name(o->name) || !o->doc || !o->dflt)
+        return sl_fail(err, SL_ERR_INVALID, "option %zu has no name, no text or no default", i);
+    if (o->type < SL_OPTION_TEXT || o->type > SL_OPTION_TEXTS)
+        return sl_fail(err, SL_ERR_INVALID, "option %s: type %d does not exist", o->name, (int)o->type);
+    if (!o->size || o->offset > t->bytes || o->size > t->bytes - o->offset)
+        return sl_fail(err, SL_ERR_INVALID, "option %s is outside of the values, which have %zu bytes",
+                       o->name, t->bytes);
+    if (field_bytes(o->type) && field_bytes(o->type) != o->size)
+        return sl_fail(err, SL_ERR_INVALID, "option %s has %zu bytes, and its type %zu", o->name, o->size,
+                       field_bytes(o->type));
+    if ((o->type == SL_OPTION_ENUM || o->type == SL_OPTION_ENUMS) && !o->names && !o->list)
+        return sl_fail(err, SL_ERR_INVALID, "option %s is an enumeration without names", o->name);
+    for (size_t k = 0; k < i; k++)
+        if (strcmp(t->rows[k].name, o->name) == 0)
+            return sl_fail(err, SL_ERR_INVALID, "two options %s", o->name);
+    return SL_OK;
+}
+
 /* Every default must be accepted, since a configuration begins with all of them. */
-static sl_status check_defaults(const sl_options *t, sl_err *err)
+static sl_status check_rows(const sl_options *t, sl_err *err)
 {
     char values[SL_SELECT_BYTES] __attribute__((aligned(16))) = {0};
+    if (t->n && !t->rows)
+        return sl_fail(err, SL_ERR_INVALID, "%zu options without rows", t->n);
     for (size_t i = 0; i < t->n; i++) {
-        const sl_option *o = &t->rows[i];
-        if (!is_name(o->name) || !o->doc || !o->dflt || o->offset + o->size > t->bytes)
-            return sl_fail(err, SL_ERR_INVALID,
-                           "option %zu has no name, no text, no default, or is outside of the values", i);
-        SL_TRY(sl_option_set(values, o, o->dflt, err));
+        SL_TRY(check_row(t, i, err));
+        SL_TRY(sl_option_set(values, &t->rows[i], t->rows[i].dflt, err));
     }
     return SL_OK;
 }
@@ -99,7 +133,9 @@ static sl_status check_options(const sl_algo_desc *a, sl_err *err)
 {
     const sl_options *t = a->options;
     if (!t)
-        return SL_OK;
+        return !a->budget_key ? SL_OK
+                              : sl_fail(err, SL_ERR_INVALID, "algorithm %s has budget_key %s, but no options",
+                                        a->name, a->budget_key);
     if (!t->section || strcmp(t->section, "sparse_attention") != 0 || !t->seam ||
         strcmp(t->seam, "sparse_attention.algorithm") != 0 || !t->name || strcmp(t->name, a->name) != 0)
         return sl_fail(
@@ -110,7 +146,7 @@ static sl_status check_options(const sl_algo_desc *a, sl_err *err)
         return sl_fail(err, SL_ERR_TOO_LARGE,
                        "options of %s: %zu of %zu bytes, and there can be %d of %d bytes", a->name, t->n,
                        t->bytes, SL_PLUGIN_OPTIONS, SL_SELECT_BYTES);
-    sl_status st = check_defaults(t, err);
+    sl_status st = check_rows(t, err);
     if (st == SL_OK && a->budget_key && !sl_options_find(t, a->budget_key))
         st = sl_fail(err, SL_ERR_INVALID, "budget_key %s is no option", a->budget_key);
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, "options of %s", a->name);

@@ -90,6 +90,40 @@ def test_its_flags_and_a_budget_of_everything(dilated):
     assert strip(ids(*plugin, "--token-budget", "64"))[:3] == strip(ids("--algorithm", "dense"))[:3]
 
 
+def test_the_strategies_of_this_tree_as_plugins(tmp_path):
+    """What an object may call is enough for every kind of strategy: those of this tree, compiled as an object by the public headers, select
+    what those of the program do. Scores by ops with metadata in pages, clusters at the end of a prompt, two stages, pages for prompts."""
+    import sys
+    sys.path.insert(0, str(ROOT / "docs" / "examples"))
+    import read_lists
+    entries = {"quest": ":gqa_reduction=softmax:list_mass=0.7", "double_sparsity": ":channel_config_path=" + str(tmp_path / "c.json"), "cluster_kv": "", "rocket_kv": ":prompt_budget=128",
+               "xattention": ":list_mass=0.3", "pq_cache": ""}
+    sources = []
+    for name in entries:
+        text = (ROOT / "sparse" / "algorithms" / f"{name}.c").read_text(encoding="utf-8")
+        source = tmp_path / f"{name}.c"
+        source.write_text(f"#define sl_algo_{name} my_{name}\n" + text.replace(f'.name = "{name}"', f'.name = "my_{name}"') + f"\nextern const sl_algo_desc my_{name};\n", encoding="utf-8")
+        sources.append(source)
+    table = tmp_path / "table.c"
+    table.write_text('#include "sparse/plugin.h"\n' + "".join(f"extern const sl_algo_desc my_{n};\n" for n in entries)
+                     + "static const sl_algo_desc *const all[] = {" + "".join(f"&my_{n}, " for n in entries) + "NULL};\nSL_PLUGIN(all);\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-I", ROOT, "-o", tmp_path / "my.so", table, *sources], check=True)
+    (tmp_path / "text").write_text("The code of the lamp is 1234. The old frog stands under the table. " * 300)
+    assert run("calibrate", "--algorithm", "double_sparsity", "--model", MODEL, "--text", tmp_path / "text", "--output", tmp_path / "c.json").returncode == 0
+    p = run("eval", "--model", MODEL, "--set", f"sparse_attention.plugin={tmp_path / 'my.so'}", "--tasks", "chain", "--lengths", "400", "--samples", "1",
+            "--budgets", "64", "--no-bounds", "--algorithms", ",".join(f"{n}{o},my_{n}{o}" for n, o in entries.items()), "--csv", tmp_path / "rows.csv",
+            "--dump-lists", tmp_path / "lists")
+    assert p.returncode == 0, p.stderr
+    lists, rows = {}, {r["algorithm"]: r for r in csv.DictReader((tmp_path / "rows.csv").read_text().splitlines())}
+    for answer, found in read_lists.read(tmp_path / "lists"):
+        lists.setdefault(answer["algorithm"], []).extend((l.layer, l.list, l.position, tuple(l.ids)) for l in found)
+    for name, keys in entries.items():
+        ours, mine = rows[name + keys], rows["my_" + name + keys]
+        assert lists["my_" + name + keys] == lists[name + keys] != lists["dense"] or name == "xattention"
+        assert {k: v for k, v in ours.items() if k != "algorithm"} == {k: v for k, v in mine.items() if k != "algorithm"}, name
+    assert float(rows["xattention:list_mass=0.3"]["tiles"]) < 1
+
+
 BAD = {
     "an older table": (lambda t: t.replace("SL_PLUGIN(algorithms);", "const sl_plugin sluice_plugin = {0, SL_PLUGIN_SIZES_HERE, algorithms};"),
                        "version 0 of plug-ins"),
@@ -109,6 +143,17 @@ BAD = {
                                "has prompt_lists, which need prompt, reads_all and needs_kv_heads"),
     "another section": (lambda t: t.replace('.section = "sparse_attention"', '.section = "kvstore"'), "section must be sparse_attention"),
     "a bad default": (lambda t: t.replace('"50", 1, 100', '"0", 1, 100'), "options of dilated"),
+    "a key twice": (lambda t: t.replace("near_percent, SL_OPTION_INT", "token_budget, SL_OPTION_INT"), "two options token_budget"),
+    "a field of another type": (lambda t: t.replace("near_percent, SL_OPTION_INT", "near_percent, SL_OPTION_FLOAT"), "option near_percent has 4 bytes, and its type 8"),
+    "a field outside": (lambda t: t.replace(".bytes = sizeof(dilated_options)", ".bytes = 6"), "option near_percent is outside of the values"),
+    "a field far outside": (lambda t: t.replace("SL_OPTION(dilated_options, near_percent", "SL_OPTION(far, near_percent")
+                            .replace("static const sl_option rows[]", "typedef struct far { char a[100000]; int near_percent; } far;\nstatic const sl_option rows[]"),
+                            "option near_percent is outside of the values"),
+    "an enumeration of nothing": (lambda t: t.replace("near_percent, SL_OPTION_INT", "near_percent, SL_OPTION_ENUM"), "an enumeration without names"),
+    "a type that does not exist": (lambda t: t.replace("near_percent, SL_OPTION_INT", "near_percent, 77"), "type 77 does not exist"),
+    "options without rows": (lambda t: t.replace(".rows = rows", ".rows = sizeof rows ? NULL : rows"), "options without rows"),
+    "a budget without options": (lambda t: t.replace(".options = &table", ".options = sizeof table ? NULL : &table"), "budget_key token_budget, but no options"),
+    "a budget that is no option": (lambda t: t.replace('.budget_key = "token_budget"', '.budget_key = "topk"'), "budget_key topk is no option"),
     "a key with other bounds": (lambda t: t.replace('"1024", 1,', '"1024", 2,'), "option token_budget is"),
     "a key of the configuration": (lambda t: t.replace("token_budget", "min_tokens"), "option min_tokens: the configuration has a key"),
     "a function that does not exist": (lambda t: t.replace("(void)be;", "(void)be; extern void sl_no_such(void); sl_no_such();"), "sl_no_such"),
