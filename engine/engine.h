@@ -196,6 +196,9 @@ int64_t sl_engine_state_bytes(const sl_engine *e);
 sl_status sl_engine_seq_save(sl_engine *e, const sl_seq *s, sl_key key, const int32_t *pages, sl_err *err);
 /* SL_ERR_CORRUPT: the pages do not hold the undamaged snapshot of these tokens; nothing has changed. */
 sl_status sl_engine_seq_restore(sl_engine *e, sl_seq *s, sl_key key, const int32_t *pages, sl_err *err);
+/* Whether the states after the first `tokens` tokens are there: those of all its tokens, or with max_item_tokens > 1 those before
+ * one of the last tokens of its last step, also when some of these were taken back. A step can save them (sl_step_item.save). */
+bool sl_engine_seq_keeps(const sl_engine *e, const sl_seq *s, int32_t tokens);
 /* Frees the sequence's device memory. Host pages stay the caller's. */
 void sl_engine_seq_close(sl_engine *e, sl_seq *s);
 int32_t sl_engine_seq_len(const sl_seq *s);      /* tokens whose rows exist */
@@ -230,6 +233,13 @@ typedef struct sl_step_score {
     sl_sampled *out; /* [n] out; a fault is this item's alone. A token whose logit is -inf has logprob -inf */
 } sl_step_score;
 
+/* The states after the first `tokens` tokens of a sequence are copied to these pages before the step appends anything: the states of
+ * a snapshot, without its record, which sl_snapshot_seal() writes when the step was collected. Enqueued, not waited for. */
+typedef struct sl_step_save {
+    int32_t tokens; /* sl_engine_seq_keeps() */
+    const int32_t *pages;
+} sl_step_save;
+
 /* One sequence's part of a step: these tokens are appended at its end. A hierarchical sequence takes at most
  * max_item_tokens. The bits of every token are those of steps of one token. */
 typedef struct sl_step_item {
@@ -251,6 +261,7 @@ typedef struct sl_step_item {
      */
     int32_t n_samples;
     sl_step_score *score; /* NULL: none. With it no logits are wanted */
+    sl_step_save save;    /* pages NULL: none */
 } sl_step_item;
 
 /*

@@ -313,13 +313,13 @@ static sl_status check_snapshot(const sl_seq *s, const int32_t *pages, sl_err *e
     return SL_OK;
 }
 
-/* All states of the sequence, to the pages or from them. */
-static sl_status move_states(const sl_seq *s, const int32_t *pages, bool save, sl_err *err)
+/* All states of the sequence, to the pages or from them. version: 0, or bytes from the states to those of another place. */
+static sl_status move_states(const sl_seq *s, const int32_t *pages, bool save, int64_t version, sl_err *err)
 {
     sl_engine *e = s->e;
     int64_t at = SL_SNAPSHOT_HEADER;
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
-        uint8_t *state = e->states->layers[l].state ? state_of(s, l) : NULL;
+        uint8_t *state = e->states->layers[l].state ? state_of(s, l) + version : NULL;
         for (int64_t left = state_bytes(e, l); left > 0;) {
             uint8_t *run;
             int64_t n = sl_snapshot_run(e->arena, pages, at, &run);
@@ -328,7 +328,40 @@ static sl_status move_states(const sl_seq *s, const int32_t *pages, bool save, s
             at += n, state += n, left -= n;
         }
     }
-    return sl_be_sync(e->be, err);
+    return SL_OK;
+}
+
+bool sl_engine_seq_keeps(const sl_engine *e, const sl_seq *s, int32_t tokens)
+{
+    if (e->geo.state_bytes == 0 || s->state_len != s->len || tokens < 0 || tokens > s->len)
+        return false;
+    return tokens == s->len || s->kept_at - tokens <= s->kept;
+}
+
+sl_status sl_states_check_save(const sl_step_item *it, sl_err *err)
+{
+    const sl_seq *s = it->seq;
+    if (!it->save.pages)
+        return SL_OK;
+    SL_TRY(check_snapshot(s, it->save.pages, err));
+    if (!sl_engine_seq_keeps(s->e, s, it->save.tokens))
+        return sl_fail(err, SL_ERR_INVALID,
+                       "step: the states after %d tokens of a sequence of %d tokens are not kept",
+                       it->save.tokens, s->len);
+    return SL_OK;
+}
+
+sl_status sl_states_save(const sl_flight *f, sl_err *err)
+{
+    for (int32_t i = 0; i < f->n_items; i++) {
+        const sl_step_item *it = &f->items[i];
+        if (!it->save.pages)
+            continue;
+        const sl_seq *s = it->seq;
+        const int64_t back = it->save.tokens == s->len ? 0 : s->kept_at - it->save.tokens;
+        SL_TRY(move_states(s, it->save.pages, true, back * s->e->states->turns.stride, err));
+    }
+    return SL_OK;
 }
 
 sl_status sl_engine_seq_save(sl_engine *e, const sl_seq *s, sl_key key, const int32_t *pages, sl_err *err)
@@ -336,7 +369,8 @@ sl_status sl_engine_seq_save(sl_engine *e, const sl_seq *s, sl_key key, const in
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
     SL_TRY(check_snapshot(s, pages, err));
     SL_TRY(sl_states_check(s, err));
-    SL_TRY(move_states(s, pages, true, err));
+    SL_TRY(move_states(s, pages, true, 0, err));
+    SL_TRY(sl_be_sync(e->be, err));
     sl_snapshot_seal(e->arena, pages, s->len, key);
     return SL_OK;
 }
@@ -348,7 +382,8 @@ sl_status sl_engine_seq_restore(sl_engine *e, sl_seq *s, sl_key key, const int32
     SL_TRY(sl_snapshot_check(e->arena, pages, s->len, key, err));
     s->state_len = UNKNOWN;
     s->kept = 0;
-    SL_TRY(move_states(s, pages, false, err));
+    SL_TRY(move_states(s, pages, false, 0, err));
+    SL_TRY(sl_be_sync(e->be, err));
     s->state_len = s->len;
     return SL_OK;
 }

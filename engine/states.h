@@ -42,6 +42,9 @@ sl_status sl_states_load(sl_seq *s, int32_t first, int32_t end, sl_err *err);
 sl_status sl_states_begin(sl_seq *s, sl_err *err);
 /* Whether the states stand for the sequence's tokens. */
 sl_status sl_states_check(const sl_seq *s, sl_err *err);
+/* Whether the step of this item can save what it asks for; enqueues the copies of all items of the step. */
+sl_status sl_states_check_save(const sl_step_item *it, sl_err *err);
+sl_status sl_states_save(const sl_flight *f, sl_err *err);
 /* The turns of a step whose sizes and places are known, and which tokens each of them has. */
 void sl_states_place(sl_engine *e, const sl_flight *f);
 void sl_states_fill(const sl_engine *e, sl_flight *f);

@@ -12,6 +12,7 @@ static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *
     if (!it->seq || it->seq->e != e || !it->seq->open)
         return sl_fail(err, SL_ERR_INVALID, "step: a sequence is not open in this engine");
     SL_TRY(sl_states_check(it->seq, err));
+    SL_TRY(sl_states_check_save(it, err));
     if (it->n_tokens < 1)
         return sl_fail(err, SL_ERR_INVALID, "step: a sequence appends %d tokens", it->n_tokens);
     if (it->n_tokens > sl_engine_seq_capacity(it->seq) - it->seq->len)
@@ -255,6 +256,7 @@ sl_status sl_step_run(sl_engine *e, sl_flight *f, bool *fresh, sl_err *err)
     f->stamps[0] = sl_now_ns();
     SL_TRY(sl_choices_prepare(e, f, f->p.shape.tokens ? f->p.shape.per : 0, err));
     SL_TRY(stamp(e, f, 0, err));
+    SL_TRY(sl_states_save(f, err));
     SL_TRY(upload_step(e, f, err));
     sl_scoring_begin(e, f);
     sl_status st = enqueue(e, &f->p, fresh, err);

@@ -48,7 +48,7 @@ int32_t sl_snapshot_stop(int32_t snapshot, int32_t n_tokens, int32_t pos)
 {
     if (snapshot == 0)
         return n_tokens;
-    const int32_t every = 2 * snapshot * SL_KEY_PAGE_TOKENS;
+    const int32_t every = sl_snapshot_distance(snapshot) * SL_KEY_PAGE_TOKENS;
     const int32_t full = (n_tokens - 1) / SL_KEY_PAGE_TOKENS * SL_KEY_PAGE_TOKENS;
     const int32_t next = pos / every * every + every;
     return pos >= full ? n_tokens : next < full ? next : full;

@@ -66,6 +66,17 @@ static inline int64_t sl_snapshot_most_pages(int32_t snapshot, int64_t n_tokens)
 {
     return (n_tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS + 3 * (int64_t)snapshot;
 }
+/* Pages between two snapshots of one request that stay: they take half as much memory as the pages between them. */
+static inline int32_t sl_snapshot_distance(int32_t snapshot)
+{
+    return 2 * snapshot;
+}
+/* Pages between two snapshots that are made while a request decodes, of which the next one takes the place of most: what is copied is at
+ * most eight times what the step writes of rows. */
+static inline int32_t sl_snapshot_pace(int32_t snapshot)
+{
+    return (snapshot + 7) / 8;
+}
 /*
  * The next position, greater than pos, at which a prompt of n_tokens tokens gets a snapshot, so that a chunk ends there: at its end,
  * after its last full page that leaves a token to compute, and before that at distances at which snapshots take half as much

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvstore/snapshot.h"
+
 enum { TURN_BYTES = 32 << 20 /* bytes that a VERIFY reads before the other jobs get a turn */ };
 
 sl_check *sl_check_new(sl_check_what what, const int32_t *pages, int32_t n_pages, void *owner)
@@ -65,6 +67,8 @@ static void keep(sl_checker *c, sl_check *k)
 
 static void seal(sl_checker *c, const sl_check *k)
 {
+    if (k->snapshot_tokens)
+        sl_snapshot_seal(c->arena, k->pages, k->snapshot_tokens, k->snapshot_key);
     make_row_sums(c, k, k->n_pages);
     for (int32_t i = 0; c->seals && i < k->n_pages; i++)
         sl_seals_make(c->seals, k->pages[i]);

@@ -41,6 +41,10 @@ typedef struct sl_check {
     sl_wmsg *m;  /* the message that led to the job, or NULL; freed with the job */
 
     int32_t n_pages;
+    /* SEAL */
+    int32_t
+        snapshot_tokens; /* > 0: the pages are those of a snapshot after this many tokens (kvstore/snapshot.h), with this key, whose */
+    sl_key snapshot_key; /* states are there and whose record is not */
     /* KEEP */
     const sl_arena *arena;  /* of the pages; NULL: that of the store */
     const uint32_t *expect; /* [n_pages][layers], inside m */

@@ -42,6 +42,11 @@ static sl_status e_restore(void *impl, void *seq, sl_key key, const int32_t *pag
     return sl_engine_seq_restore(impl, seq, key, pages, err);
 }
 
+static bool e_keeps(const void *impl, const void *seq, int32_t tokens)
+{
+    return sl_engine_seq_keeps(impl, seq, tokens);
+}
+
 static void e_close(void *impl, void *seq)
 {
     sl_engine_seq_close(impl, seq);
@@ -180,6 +185,7 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .spill = e_spill,
                        .save = e_save,
                        .restore = e_restore,
+                       .keeps = e_keeps,
                        .close = e_close,
                        .len = e_len,
                        .seq_stats = e_seq_stats,

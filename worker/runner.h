@@ -26,6 +26,7 @@ typedef struct sl_runner {
     /* Of models with states (engine/engine.h); NULL: the runner has none. */
     sl_status (*save)(void *impl, const void *seq, sl_key key, const int32_t *pages, sl_err *err);
     sl_status (*restore)(void *impl, void *seq, sl_key key, const int32_t *pages, sl_err *err);
+    bool (*keeps)(const void *impl, const void *seq, int32_t tokens);
     void (*close)(void *impl, void *seq);
     int32_t (*len)(const void *seq);
     void (*seq_stats)(const void *impl, const void *seq, sl_layer_stats *out);

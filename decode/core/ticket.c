@@ -273,6 +273,15 @@ static bool on_stepped(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_e
     return true;
 }
 
+static bool on_saved(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
+                     sl_ticket_effects *out)
+{
+    (void)env;
+    (void)ev;
+    sl_ticket_add_check(out, t, SL_JOB_STATES, 0, 0);
+    return true;
+}
+
 static bool on_computed(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
                         sl_ticket_effects *out)
 {
@@ -364,6 +373,7 @@ static const struct {
     [SL_ON_PAGES_ASK] = {IN(LANDING), on_pages_ask},
     [SL_ON_STEP] = {IN(PROMPT) | IN(RUNNING), on_step},
     [SL_ON_STEPPED] = {IN(PROMPT) | IN(RUNNING) | IN(CONFIRMING) | IN(ENDING), on_stepped},
+    [SL_ON_SAVED] = {IN(RUNNING) | IN(CONFIRMING) | IN(ENDING), on_saved},
     [SL_ON_COMPUTED] = {IN(PROMPT), on_computed},
     [SL_ON_CHECKED] = {PAGED | IN(QUARANTINE) | IN(ENDING), on_checked},
     [SL_ON_JOINED] = {IN(PROMPT) | IN(WAITING), on_joined},

@@ -14,6 +14,7 @@
  * PAGES_ASK                     READ
  * STEP                                    busy                           busy
  * STEPPED                                 PROMPT                         RUNNING   CONFIRMING              free
+ * SAVED                                                                  STATES    STATES                  STATES
  * COMPUTED                                checks
  * CHECKED                       LANDING   PROMPT    WAITING *  WAITING   RUNNING   over !      QUARANTINE  free
  * JOINED                                  PROMPT               RUNNING
@@ -151,6 +152,7 @@ typedef enum {
     SL_ON_PAGES_ASK, /* pages: the writer asks for the checksums of matched pages */
     SL_ON_STEP,      /* a step computes its sequence */
     SL_ON_STEPPED,   /* stepped: that step has ended */
+    SL_ON_SAVED,     /* a step has copied its states into pages, of which STATES makes a snapshot */
     SL_ON_COMPUTED,  /* computed: the first token of a prompt, whose rows are complete */
     SL_ON_CHECKED,   /* checked: a job of the checker is back */
     SL_ON_JOINED,    /* its sequence is open, in the batch or to compute its prompt */
@@ -176,6 +178,7 @@ typedef enum {
     SL_JOB_CONFIRM, /* all full pages of one that has all its tokens, likewise */
     SL_JOB_READ,    /* returns the checksums that are kept */
     SL_JOB_SEAL,    /* computes the checksums of pages that were computed here, and keeps them */
+    SL_JOB_STATES,  /* makes a snapshot of its states complete, in pages that are not those of its tokens */
     SL_JOBS
 } sl_ticket_job;
 

@@ -183,7 +183,8 @@ bool sl_ticket_on_patrol(const sl_ticket_env *env, sl_ticket *t, const sl_ticket
     return true;
 }
 
-/* READ is answered without the checksums, and the patrol comes again; without the other jobs the ticket cannot go on. */
+/* READ is answered without the checksums, the patrol comes again, and there is one snapshot fewer; without the other jobs the ticket
+ * cannot go on. */
 bool sl_ticket_on_undone(const sl_ticket_env *env, sl_ticket *t, const sl_ticket_event *ev,
                          sl_ticket_effects *out)
 {
@@ -193,7 +194,8 @@ bool sl_ticket_on_undone(const sl_ticket_env *env, sl_ticket *t, const sl_ticket
     t->round.tokens = ev->undone == SL_JOB_PATROL ? 0 : t->round.tokens;
     if (t->state == SL_TICKET_ENDING)
         sl_ticket_free_if_unused(t, out);
-    else if (t->state != SL_TICKET_QUARANTINE && ev->undone != SL_JOB_READ && ev->undone != SL_JOB_PATROL)
+    else if (t->state != SL_TICKET_QUARANTINE && ev->undone != SL_JOB_READ && ev->undone != SL_JOB_PATROL &&
+             ev->undone != SL_JOB_STATES)
         sl_ticket_fail(env, t, SL_ERR_NO_MEMORY, "out of memory", ev->now_ns, out);
     return true;
 }

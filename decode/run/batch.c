@@ -55,6 +55,7 @@ static bool join(sl_run *r, sl_ticket *t)
     if (st == SL_OK) {
         x->seq_pages = sl_lease_n_pages(x->lease);
         sl_run_states_release(t);
+        sl_answers_begin(t);
         uint64_t now = sl_now_ns();
         sl_core_signal(&r->core, t, SL_ON_JOINED, now);
         tell_joined(r, t, now);
@@ -114,7 +115,7 @@ sl_step_sample *sl_run_sample(sl_run_flight *f, const sl_ticket *t, int32_t item
 static void put(sl_run *r, sl_run_flight *f, sl_ticket *t)
 {
     int32_t n = f->decoding, ahead = (int32_t)t->steps;
-    f->parts[n] = (sl_run_part){t->number, sl_run_tokens(t) - 1, sl_run_tokens(t)};
+    f->parts[n] = (sl_run_part){t->number, sl_run_tokens(t) - 1, sl_run_tokens(t), false};
     f->items[n] = (sl_step_item){.seq = sl_run_of(t)->seq,
                                  .tokens = &t->tokens[t->n_tokens - 1],
                                  .n_tokens = 1,
@@ -204,6 +205,7 @@ static sl_status begin(sl_run *r, bool *begun, sl_err *err)
     if (!n)
         return SL_OK;
     *begun = true;
+    sl_answers_put(r, f);
     f->st = sl_drafts_make(r, f, err);
     if (f->st != SL_OK)
         return drafts_failed(r, f, err);
@@ -299,6 +301,7 @@ static void tell_clients(sl_run *r, const sl_run_flight *f)
 {
     sl_core_hold(&r->core, true);
     sl_run_gather(r, true);
+    sl_answers_stepped(r, f);
     tell_stepped(r, f, true, SL_OK, NULL);
     sl_run_fetched(r);
     results(r, f);

@@ -85,7 +85,7 @@ static sl_ticket_job job_of(const sl_check *k)
     case SL_CHECK_SEAL:
         break;
     }
-    return SL_JOB_SEAL;
+    return k->snapshot_tokens ? SL_JOB_STATES : SL_JOB_SEAL;
 }
 
 void sl_run_checked(sl_run *r, sl_check *k)
@@ -101,6 +101,8 @@ void sl_run_checked(sl_run *r, sl_check *k)
         r->st.corrupt++;
         r->st.checksums += k->bad;
     }
+    if (ev.checked.job == SL_JOB_STATES)
+        sl_answers_checked(r, t);
     ev.checked.bad = k->bad;
     ev.checked.of = (size_t)k->n_pages * (size_t)r->geo->n_layers;
     if (k->what == SL_CHECK_VERIFY) {

@@ -28,7 +28,10 @@ static sl_status add_host(sl_run *r, const sl_ticket *t)
 {
     sl_lease *lease = sl_run_of(t)->lease;
     const int32_t have = sl_lease_n_pages(lease);
-    SL_TRY(sl_lease_grow(lease, 1));
+    sl_status st = sl_lease_grow(lease, 1);
+    while (st == SL_ERR_EXHAUSTED && sl_answers_give(r))
+        st = sl_lease_grow(lease, 1);
+    SL_TRY(st);
     sl_run_forget_sums(r, lease, have);
     return SL_OK;
 }

@@ -160,7 +160,7 @@ void sl_prompts_collect(sl_run *r, sl_run_flight *f)
         int32_t n = f->decoding + f->prompts;
         if (!p->take || t->state != SL_TICKET_PROMPT)
             continue;
-        f->parts[n] = (sl_run_part){t->number, p->pos, p->pos + p->take};
+        f->parts[n] = (sl_run_part){t->number, p->pos, p->pos + p->take, false};
         f->items[n] =
             (sl_step_item){.seq = sl_run_of(t)->seq,
                            .tokens = t->tokens + p->pos,

@@ -10,6 +10,8 @@
  *     laps.c       what the time between two steps is spent with
  *     prompts.c    prompts that are computed here, in the same steps (role both)
  *     residency.c  where the rows of a running request are
+ *     states.c     snapshots of states that a prompt has, of models that keep states; answers.c: those among generated tokens
+ *     drafts.c     drafts of the model's MTP layer
  *
  * Threads: the engine thread. Ownership: sl_run_destroy() frees all requests; what sl_run_worker points to outlives it.
  */

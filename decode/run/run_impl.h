@@ -23,12 +23,28 @@ typedef struct sl_run_states {
     bool kept_made; /* here; that of a writer is made when its pages are right */
 } sl_run_states;
 
+/* A snapshot among its generated tokens (answers.c). */
+typedef enum {
+    SL_ANSWER_NONE,    /* the place, if there is one, has nothing of use */
+    SL_ANSWER_COPIED,  /* a step in flight copies the states */
+    SL_ANSWER_CHECKED, /* the checker makes the record */
+    SL_ANSWER_MADE,
+} sl_answer_state;
+
+typedef struct sl_run_answer {
+    sl_lease *lease; /* NULL: it has no place */
+    sl_answer_state state;
+    int32_t pages;       /* of tokens, after which it is */
+    int32_t saved, kept; /* the newest one, and the newest one in the tree, likewise */
+} sl_run_answer;
+
 /* A ticket with what the worker has for it. */
 typedef struct sl_run_ticket {
     sl_ticket t;     /* first member */
     sl_wmsg *m;      /* RESERVE */
     sl_lease *lease; /* of its tokens */
     sl_run_states states;
+    sl_run_answer answer;
     void *seq; /* NULL: none is open */
     int32_t seq_pages;
     sl_layer_stats stats;      /* of the sequence that was closed last */
@@ -54,6 +70,7 @@ static inline sl_run_ticket *sl_run_of(const sl_ticket *t)
 typedef struct sl_run_part {
     uint64_t number;
     int32_t first, end; /* a prompt's tokens [first, end); of a running request, the last token */
+    bool saves;         /* the step copies the states before them */
 } sl_run_part;
 
 /* A step of the batch, from its beginning to its results. */
@@ -221,6 +238,23 @@ sl_status sl_run_states_save(sl_run *r, sl_ticket *t, int32_t n, sl_err *err);
 /* The sequence was opened, with the matched pages of a prompt; to decode. SL_ERR_CORRUPT. */
 sl_status sl_run_states_begin(sl_run *r, sl_ticket *t, sl_err *err);
 sl_status sl_run_states_resume(sl_run *r, sl_ticket *t, sl_err *err);
+
+/* answers.c. Without states they do nothing. */
+/* t joins the batch. */
+void sl_answers_begin(const sl_ticket *t);
+/* Items of the next step that save states first. */
+void sl_answers_put(sl_run *r, sl_run_flight *f);
+/* That step was collected, and its tickets were not told yet. */
+void sl_answers_stepped(sl_run *r, const sl_run_flight *f);
+/* The job that makes the record; NULL: out of memory, and there will be no snapshot. It is back. */
+sl_check *sl_answers_check(const sl_run *r, const sl_ticket *t);
+void sl_answers_checked(sl_run *r, const sl_ticket *t);
+/* The pages of the first `rows` tokens have entered the tree. t releases its pages. */
+void sl_answers_publish(sl_run *r, const sl_ticket *t, int32_t rows);
+void sl_answers_release(sl_run *r, const sl_ticket *t);
+/* Pages that could be given back, and gives back those of one request; false: there are none. */
+int32_t sl_answers_spare(const sl_run *r);
+bool sl_answers_give(sl_run *r);
 
 /* drafts.c */
 sl_status sl_drafts_open(sl_run *r, sl_err *err);

@@ -6,7 +6,7 @@
  *   kept     written by the writer, or made here when the prompt has come so far: enters the tree with the pages before it
  *   end      the same after all tokens: the sequence that decodes is restored from it, unless it is that of the prompt
  *
- * All of them end when the request joins the batch: from then on its states are on the device alone. A request that gives way, or
+ * All of them end when the request joins the batch; from then on there are those of answers.c. A request that gives way, or
  * whose worker dies, begins again after the last snapshot of its prefix, and what follows is computed again. A prefix without a
  * snapshot counts as not cached, in what is granted and in what a router is told.
  */

@@ -213,9 +213,11 @@ static bool check(void *ctx, sl_ticket *t, sl_ticket_job job, int32_t first, int
     static const sl_check_what what[SL_JOBS] = {
         [SL_JOB_COMPARE] = SL_CHECK_KEEP,  [SL_JOB_VERIFY] = SL_CHECK_VERIFY,
         [SL_JOB_PATROL] = SL_CHECK_VERIFY, [SL_JOB_CONFIRM] = SL_CHECK_VERIFY,
-        [SL_JOB_READ] = SL_CHECK_READ,     [SL_JOB_SEAL] = SL_CHECK_SEAL};
+        [SL_JOB_READ] = SL_CHECK_READ,     [SL_JOB_SEAL] = SL_CHECK_SEAL,
+        [SL_JOB_STATES] = SL_CHECK_SEAL};
     sl_run *r = ctx;
-    sl_check *k = sl_run_states_check(r, t, job, what[job], first, n);
+    sl_check *k =
+        job == SL_JOB_STATES ? sl_answers_check(r, t) : sl_run_states_check(r, t, job, what[job], first, n);
     if (!k && job == SL_JOB_READ)
         sl_run_answer_pages(r, r->m, NULL, 0);
     if (!k)
@@ -246,7 +248,7 @@ static int32_t missing(void *ctx, const sl_ticket *t)
 static int32_t available(void *ctx)
 {
     const sl_run *r = ctx;
-    return sl_store_available(r->role->store);
+    return sl_store_available(r->role->store) + sl_answers_spare(r);
 }
 
 static bool load(void *ctx, sl_ticket *t)
@@ -263,19 +265,26 @@ static void leave(void *ctx, sl_ticket *t)
     sl_pages_leave(r->pages, t->number);
 }
 
-static sl_status lease(void *ctx, sl_ticket *t, sl_grant *out)
+static sl_status lease_all(sl_run *r, sl_ticket *t, sl_lease **out)
 {
-    sl_run *r = ctx;
     const sl_msg_reserve *m = &sl_run_of(t)->m->msg.reserve;
-    sl_lease *l = NULL;
     int32_t n_match;
     SL_TRY(sl_run_states_lease(r, t, &n_match));
     sl_status st =
-        sl_store_lease_part(r->role->store, m->tenant, m->seed, t->tokens, t->n_tokens, n_match, &l);
-    if (st != SL_OK) {
+        sl_store_lease_part(r->role->store, m->tenant, m->seed, t->tokens, t->n_tokens, n_match, out);
+    if (st != SL_OK)
         sl_run_states_release(t);
-        return st;
-    }
+    return st;
+}
+
+static sl_status lease(void *ctx, sl_ticket *t, sl_grant *out)
+{
+    sl_run *r = ctx;
+    sl_lease *l = NULL;
+    sl_status st = lease_all(r, t, &l);
+    while (st == SL_ERR_EXHAUSTED && sl_answers_give(r))
+        st = lease_all(r, t, &l);
+    SL_TRY(st);
     sl_run_of(t)->lease = l;
     sl_run_forget_sums(r, l, sl_lease_matched(l));
     *out = (sl_grant){.n_pages = sl_lease_n_pages(l), .matched = sl_lease_matched(l)};
@@ -288,6 +297,7 @@ static void publish(void *ctx, sl_ticket *t, int32_t rows)
     sl_run *r = ctx;
     sl_lease_publish(sl_run_of(t)->lease, t->tokens, sl_runner_public(r->runner, t->n_prompt, rows));
     sl_run_states_publish(r, t, rows);
+    sl_answers_publish(r, t, rows);
 }
 
 static void accepted(void *ctx, const sl_ticket *t)
@@ -302,7 +312,7 @@ static void accepted(void *ctx, const sl_ticket *t)
 
 static void release(void *ctx, sl_ticket *t)
 {
-    (void)ctx;
+    sl_answers_release(ctx, t);
     sl_run_states_release(t);
     sl_lease_release(sl_run_of(t)->lease, true);
     sl_run_of(t)->lease = NULL;

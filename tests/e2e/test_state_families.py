@@ -73,6 +73,21 @@ def test_prefixes_end_at_snapshots(start, models, family, roles):
     c.idle()
 
 
+@pytest.mark.parametrize("family,roles", [("deepseek_v4", APART), ("glm5_next", APART), ("qwen4_exp", BOTH)])
+def test_answers_are_reused(start, models, family, roles):
+    """The next turn does not compute the answer again, up to the last end of a page at which the states were saved."""
+    model = models[family]
+    c = begin(start, model, roles[:3] if "prefill" in roles else roles[:2])
+    ids = prompt("answer", 50)
+    want = reference(model, ids, 250)
+    assert c.tokens(ids, 250) == want
+    turn = ids + want + prompt("next", 30)
+    answer = c.complete(turn, 20)
+    assert list(answer.output_ids) == reference(model, turn, 20)
+    assert answer.cached_tokens == 256
+    c.idle()
+
+
 @pytest.mark.parametrize("family,roles", [("deepseek_v4", BOTH), ("glm5_next", APART), ("glm5_next", BOTH), ("qwen4_exp", APART)])
 def test_a_worker_is_killed(start, models, family, roles):
     """In the middle of streams, which another worker continues after it has computed the states again."""
@@ -115,9 +130,10 @@ def test_a_restart_finds_snapshots_on_disk(start, models, disk, family, roles):
     turn = ids + want + prompt("next turn", 40)
     c = begin(start, model, roles, **keys)
     assert c.tokens(ids, 40) == want
-    real.until("pages on disk", lambda: (real.metric(c.metrics(len(roles) - 1), "sluice_tier_stored_pages_total") or 0) > 300 // PAGE)
+    real.until("pages and two snapshots on disk",
+               lambda: (real.metric(c.metrics(len(roles) - 1), "sluice_tier_stored_pages_total") or 0) >= 340 // PAGE + 2)
     c.close()
     c = begin(start, model, roles, **keys)
     answer = c.complete(turn, 20)
-    assert list(answer.output_ids) == reference(model, turn, 20) and answer.cached_tokens == 256
+    assert list(answer.output_ids) == reference(model, turn, 20) and answer.cached_tokens == 320  # in the answer
     c.idle()

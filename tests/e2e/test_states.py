@@ -71,6 +71,11 @@ def cached(n):
     return (n - 1) // PAGE * PAGE
 
 
+def answered(n):
+    """Tokens of a text of n after which the worker that has generated it has a snapshot, if it was long enough for one."""
+    return (n - 2) // PAGE * PAGE
+
+
 def begin(start, toy, roles, **settings):
     return start(roles=roles, program=PROGRAM, model__path=toy, **QUICK, **SELECT, **settings)
 
@@ -99,6 +104,21 @@ def test_prefixes_end_at_snapshots(start, toy, roles):
     last = len(roles) - 1
     assert snapshots(1, "made") > 0 and snapshots(last, "kept") > 0 and snapshots(last, "restored") > 0
     assert snapshots(1, "damaged") == snapshots(last, "damaged") == 0
+
+
+@pytest.mark.parametrize("roles", [("router", "prefill", "decode"), ("router", "both")], ids=["apart", "both"])
+def test_answers_are_reused(start, toy, roles):
+    """Three turns of a conversation, each after a long answer: what was generated is not computed again, up to the last end of a page."""
+    c = begin(start, toy, roles, config=config(roles))
+    text = prompt("conversation", 40)
+    for turn, n in enumerate((200, 150, 20)):
+        want = reference(toy, text, n)
+        answer = c.complete(text, n)
+        assert list(answer.output_ids) == want, turn
+        assert answer.cached_tokens == (answered(before) if turn else 0), turn
+        before = len(text) + n
+        text += want + prompt(f"turn{turn}", 25)
+    c.idle()
 
 
 @pytest.mark.parametrize("roles", [("router", "prefill", "decode", "decode"), ("router", "both", "both")], ids=["apart", "both"])
@@ -139,7 +159,7 @@ def test_a_restart_finds_snapshots_on_disk(start, toy, disk, role):
     port = real.free_ports(1)
     c = begin(start, toy, roles, config=config(roles), **keys, **{"events.zmq.endpoint": f"tcp://127.0.0.1:{port}"})
     assert c.tokens(ids, 150) == want
-    on_disk(c, 4 + 2)
+    on_disk(c, 7 + 2 * 2)
     with zmq.Context() as context:  # other programs are told of the pages of the text alone
         told = Subscriber(context, port, f"kv@{role}/0@toy")
         told.until("the pages of the text", lambda: len(told.blocks) == 7)
@@ -148,7 +168,7 @@ def test_a_restart_finds_snapshots_on_disk(start, toy, disk, role):
     for again, asked, right in ((1, turn, answer), (2, ids, want)):
         c = begin(start, toy, roles, config=config(roles), **keys)
         r = c.complete(asked, len(right))
-        assert list(r.output_ids) == right and r.cached_tokens == cached(300), again
+        assert list(r.output_ids) == right and r.cached_tokens == (answered(450) if again == 1 else cached(300)), again
         c.idle()
         c.close()
 

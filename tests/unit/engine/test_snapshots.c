@@ -5,6 +5,8 @@
  *   prefix     requests continue after the last snapshot that the prefix tree has, after a death with all tokens so far; what
  *              follows it is computed again, and a damaged snapshot is not used
  *   disk       snapshots are stored with the pages by a cascade, and a restarted worker loads them
+ *   steps      save states before they append, also those before a token that stood while later ones were taken back: the bytes
+ *              are those of a sequence that never had other tokens. What is not kept, and pages that do not exist, are refused
  *
  * About 1 s. What moves between workers is in test_state_shipment.c, because UCX and ThreadSanitizer do not get along with the
  * thread of a disk in one program.
@@ -353,6 +355,119 @@ START_TEST(snapshots_are_stored_with_pages)
 }
 END_TEST
 
+/* ---- steps that save ---- */
+
+enum { MOST_TOKENS = 4, FIRST = 100, SAVES = 40 };
+
+/* A step of n tokens after the `len` that the sequence has, of which the first `right` are those of the text; the others are taken back. */
+static void some_tokens(const worker *w, const fix_run *r, const toy_text *t, int32_t n, int32_t right,
+                        const sl_step_save *save)
+{
+    int32_t ids[MOST_TOKENS];
+    sl_err err = {0};
+    const int32_t len = sl_engine_seq_len(r->seq);
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = i < right ? t->ids[len + i] : (t->ids[len + i] + 1 + i) % TOY_VOCAB;
+    sl_step_item it = {.seq = r->seq, .tokens = ids, .n_tokens = n};
+    if (save)
+        it.save = *save;
+    must(sl_engine_step(w->f.engine, &it, 1, NULL, &err), &err);
+    must(sl_engine_seq_truncate(w->f.engine, r->seq, len + right, &err), &err);
+}
+
+/* Whether these pages have the bytes of a snapshot of a sequence that never had other tokens than the first n. */
+static void is_snapshot_of(worker *w, const toy_text *t, int32_t n, const int32_t *pages)
+{
+    fix_run r = {0}, room = {0};
+    sl_err err = {0};
+    const sl_geometry *g = sl_arena_geometry(w->f.arena);
+    const sl_key key = sl_snapshot_key(seed, t->ids, n);
+    fix_grow(&w->f, &room, SNAPSHOT * PAGE);
+    fix_seq_open(&w->f, &r, SL_RESIDENT, 0, n);
+    toy_feed(&w->f, &r, t, n, 50);
+    must(sl_engine_seq_save(w->f.engine, r.seq, key, room.pages, &err), &err);
+    sl_snapshot_seal(w->f.arena, pages, n, key);
+    for (int64_t at = 0, run = 0; at < SNAPSHOT * g->page_bytes; at += run) {
+        uint8_t *got, *want;
+        run = sl_snapshot_run(w->f.arena, pages, at, &got);
+        (void)sl_snapshot_run(w->f.arena, room.pages, at, &want);
+        ck_assert_msg(!memcmp(got, want, (size_t)run), "after %d tokens, bytes from %d on", n, (int)at);
+    }
+    fix_seq_close(&w->f, &r, false);
+    fix_seq_close(&w->f, &room, false);
+}
+
+START_TEST(steps_save_what_stood)
+{
+    worker w;
+    toy_text t;
+    fix_run r = {0};
+    int32_t pages[SNAPSHOT], versions = 0;
+    uint64_t dice = 7 + (uint64_t)_i;
+    fix_opts o = toy_opts();
+    o.layout = (sl_layout)_i, o.host_pages = 3 * PAGES;
+    o.item_tokens = MOST_TOKENS, o.hot_rows *= MOST_TOKENS, o.tail_rows = 2 * MOST_TOKENS;
+    fix_open(&w.f, &o);
+    toy_make_text(&t, FIRST, LENGTH, 77 + (uint64_t)_i);
+    fix_grow(&w.f, &r, LENGTH);
+    fix_run room = {0};
+    fix_grow(&w.f, &room, SNAPSHOT * PAGE);
+    memcpy(pages, room.pages, sizeof pages);
+    fix_seq_open(&w.f, &r, _i ? SL_HIERARCHICAL : SL_RESIDENT, 0, LENGTH);
+    toy_feed(&w.f, &r, &t, FIRST, _i ? 1 : 50);
+    for (int i = 0; i < SAVES; i++) {
+        const int32_t len = sl_engine_seq_len(r.seq);
+        dice = dice * 6364136223846793005ull + 1442695040888963407ull;
+        const int32_t n = 1 + (int32_t)(dice >> 40) % MOST_TOKENS, right = 1 + (int32_t)(dice >> 50) % n;
+        some_tokens(&w, &r, &t, n, right, NULL);
+        for (int32_t back = 0; back <= MOST_TOKENS + 1;
+             back++) /* the states before the step's first token are the first ones */
+            ck_assert_int_eq(sl_engine_seq_keeps(w.f.engine, r.seq, len + right - back), back <= right);
+        const sl_step_save save = {len + right - (int32_t)(dice >> 60) % (right + 1), pages};
+        versions += save.tokens < len + right;
+        some_tokens(&w, &r, &t, 1 + (int32_t)(dice >> 33) % MOST_TOKENS, 1, &save);
+        is_snapshot_of(&w, &t, save.tokens, pages);
+    }
+    ck_assert_int_gt(versions, SAVES / 4);
+    toy_feed(&w.f, &r, &t, LENGTH, 1);
+    fix_seq_close(&w.f, &r, false);
+    fix_close(&w.f);
+}
+END_TEST
+
+START_TEST(steps_refuse_what_is_not_kept)
+{
+    worker w;
+    toy_text t;
+    fix_run r = {0};
+    sl_err err = {0};
+    open_fix(&w.f, SL_LAYOUT_PAGE_FIRST);
+    toy_make_text(&t, 100, 120, 5);
+    fix_grow(&w.f, &r, 128);
+    fix_seq_open(&w.f, &r, SL_RESIDENT, 0, 128);
+    toy_feed(&w.f, &r, &t, 100, 50);
+    const struct {
+        int32_t tokens, page;
+        const char *says;
+    } wrong[] = {{99, 0, "the states after 99 tokens of a sequence of 100 tokens are not kept"},
+                 {101, 0, "the states after 101 tokens of a sequence of 100 tokens are not kept"},
+                 {-1, 0, "not kept"},
+                 {100, PAGES, "host page 24 is outside the arena of 24 pages"},
+                 {100, -1, "host page -1 is outside the arena"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const int32_t pages[SNAPSHOT] = {0, wrong[i].page};
+        sl_step_item it = {
+            .seq = r.seq, .tokens = t.ids + 100, .n_tokens = 1, .save = {wrong[i].tokens, pages}};
+        ck_assert_int_eq(sl_engine_step(w.f.engine, &it, 1, NULL, &err), SL_ERR_INVALID);
+        ck_assert_msg(strstr(err.text, wrong[i].says) != NULL, "%s", err.text);
+        ck_assert_int_eq(sl_engine_seq_len(r.seq), 100);
+    }
+    toy_feed(&w.f, &r, &t, 120, 1); /* nothing has changed */
+    fix_seq_close(&w.f, &r, false);
+    fix_close(&w.f);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("snapshots");
@@ -362,6 +477,8 @@ int main(void)
     tcase_add_loop_test(t, prefixes_end_at_snapshots, 0, 3);
     tcase_add_loop_test(t, damaged_snapshots_are_computed_again, 0, 3);
     tcase_add_loop_test(t, snapshots_are_stored_with_pages, 0, 3);
+    tcase_add_loop_test(t, steps_save_what_stood, 0, 3);
+    tcase_add_test(t, steps_refuse_what_is_not_kept);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -106,8 +106,7 @@ static sl_worker_role_opts role_opts(cworker *w)
                                  .arena = w->arena,
                                  .eos_ids = &o->eos,
                                  .n_eos = o->eos >= 0,
-                                 .prefix_cache = !o->no_prefix_cache &&
-                                                 !(o->no_prefill_cache && w->role == SL_ROLE_PREFILL),
+                                 .prefix_cache = !(o->no_prefill_cache && w->role == SL_ROLE_PREFILL),
                                  .verify_checksums = w->role == SL_ROLE_PREFILL || !o->no_verify,
                                  .verify = o->verify};
 }
@@ -130,6 +129,7 @@ static sl_status create(cworker *w, sl_err *err)
     sl_decode_opts d = {.role = role_opts(w),
                         .residency = SL_HIERARCHICAL,
                         .row_pages = o->row_pages,
+                        .draft_tokens = o->draft_tokens,
                         .max_batch = o->max_batch,
                         .max_waiting = o->max_waiting,
                         .shipping = o->decode_ships_by_staging ? &sl_shipping_staging : o->shipping,

@@ -108,7 +108,7 @@ typedef struct cluster_opts {
     sl_index_format index;
     int vocab, chunk_tokens, max_requests, max_batch, max_waiting, max_seqs, max_context;
     uint32_t prefill_layer_us, decode_layer_us, drain_ms, quarantine_ms, deadline_ms;
-    bool no_prefix_cache, no_verify;
+    bool no_verify;
     sl_cfg_verify verify; /* kvstore.verify; always by default */
     /* cluster_defaults: staging, or the one that SL_SHIP in the environment names. */
     const sl_shipping *shipping;
@@ -126,6 +126,7 @@ typedef struct cluster_opts {
     /* on_msg of the second router at first */
     bool (*second_refuses)(cluster *c, cworker *w, const sl_msg *m);
     int64_t row_pages;    /* adaptive: device row pages of a decode worker */
+    int32_t draft_tokens; /* as in sl_decode_opts */
     sl_geometry geometry; /* used when n_layers != 0, else made from the fields above */
     int32_t eos;
 } cluster_opts;

@@ -16,9 +16,9 @@
 enum { PAGE = SL_PAGE_TOKENS, WRITER = 5, TOKENS = 2 * PAGE + 3, CELL = 24, NOW = 1000 };
 
 static const char *const events[SL_ON_EVENTS] = {
-    "LOAD",     "GRANTED", "REFUSED", "COMMIT",  "PAGES_ASK", "STEP",    "STEPPED",
-    "COMPUTED", "CHECKED", "JOINED",  "TOKENS",  "PATROL",    "RETRACT", "DAMAGED",
-    "FAILED",   "UNDONE",  "ABORT",   "DRAINED", "FENCED",    "LOST",    "DEADLINE"};
+    "LOAD",     "GRANTED", "REFUSED", "COMMIT", "PAGES_ASK", "STEP",    "STEPPED", "SAVED",
+    "COMPUTED", "CHECKED", "JOINED",  "TOKENS", "PATROL",    "RETRACT", "DAMAGED", "FAILED",
+    "UNDONE",   "ABORT",   "DRAINED", "FENCED", "LOST",      "DEADLINE"};
 static const char *const states[SL_TICKET_STATES] = {"ASKED",      "LOADING", "LANDING", "PROMPT",
                                                      "CHECKING",   "WAITING", "RUNNING", "CONFIRMING",
                                                      "QUARANTINE", "ENDING",  "GONE"};
