@@ -194,7 +194,8 @@ typedef struct sl_algo_desc {
     bool reads_rows;
 
     /* The key of sparse_attention that bounds the tokens of a list, for tools that compare algorithms at equal budgets
-     * (`sluice eval`); a window is the rest of the budget after the sinks. NULL: there is none. */
+     * (`sluice eval`): one of its options, or recent_tokens, a window, which is the rest of the budget after the sinks. NULL: there is
+     * none. */
     const char *budget_key;
     /* Tokens of one unit of budget_key, with these options. NULL: one. */
     int32_t (*budget_unit)(const void *options);

@@ -129,13 +129,21 @@ static sl_status check_rows(const sl_options *t, sl_err *err)
     return SL_OK;
 }
 
+/* An option of its own, or the newest tokens, which every algorithm can read. */
+static sl_status check_budget(const sl_algo_desc *a, sl_err *err)
+{
+    const char *key = a->budget_key;
+    if (!key || strcmp(key, "recent_tokens") == 0 || (a->options && sl_options_find(a->options, key)))
+        return SL_OK;
+    return sl_fail(err, SL_ERR_INVALID,
+                   "algorithm %s: budget_key %s is none of its options, nor recent_tokens", a->name, key);
+}
+
 static sl_status check_options(const sl_algo_desc *a, sl_err *err)
 {
     const sl_options *t = a->options;
     if (!t)
-        return !a->budget_key ? SL_OK
-                              : sl_fail(err, SL_ERR_INVALID, "algorithm %s has budget_key %s, but no options",
-                                        a->name, a->budget_key);
+        return check_budget(a, err);
     if (!t->section || strcmp(t->section, "sparse_attention") != 0 || !t->seam ||
         strcmp(t->seam, "sparse_attention.algorithm") != 0 || !t->name || strcmp(t->name, a->name) != 0)
         return sl_fail(
@@ -147,8 +155,8 @@ static sl_status check_options(const sl_algo_desc *a, sl_err *err)
                        "options of %s: %zu of %zu bytes, and there can be %d of %d bytes", a->name, t->n,
                        t->bytes, SL_PLUGIN_OPTIONS, SL_SELECT_BYTES);
     sl_status st = check_rows(t, err);
-    if (st == SL_OK && a->budget_key && !sl_options_find(t, a->budget_key))
-        st = sl_fail(err, SL_ERR_INVALID, "budget_key %s is no option", a->budget_key);
+    if (st == SL_OK)
+        st = check_budget(a, err);
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, "options of %s", a->name);
 }
 

@@ -97,7 +97,7 @@ def test_the_strategies_of_this_tree_as_plugins(tmp_path):
     sys.path.insert(0, str(ROOT / "docs" / "examples"))
     import read_lists
     entries = {"quest": ":gqa_reduction=softmax:list_mass=0.7", "double_sparsity": ":channel_config_path=" + str(tmp_path / "c.json"), "cluster_kv": "", "rocket_kv": ":prompt_budget=128",
-               "xattention": ":list_mass=0.3", "pq_cache": ""}
+               "xattention": ":list_mass=0.3", "pq_cache": "", "streaming_llm": ""}
     sources = []
     for name in entries:
         text = (ROOT / "sparse" / "algorithms" / f"{name}.c").read_text(encoding="utf-8")
@@ -152,8 +152,8 @@ BAD = {
     "an enumeration of nothing": (lambda t: t.replace("near_percent, SL_OPTION_INT", "near_percent, SL_OPTION_ENUM"), "an enumeration without names"),
     "a type that does not exist": (lambda t: t.replace("near_percent, SL_OPTION_INT", "near_percent, 77"), "type 77 does not exist"),
     "options without rows": (lambda t: t.replace(".rows = rows", ".rows = sizeof rows ? NULL : rows"), "options without rows"),
-    "a budget without options": (lambda t: t.replace(".options = &table", ".options = sizeof table ? NULL : &table"), "budget_key token_budget, but no options"),
-    "a budget that is no option": (lambda t: t.replace('.budget_key = "token_budget"', '.budget_key = "topk"'), "budget_key topk is no option"),
+    "a budget without options": (lambda t: t.replace(".options = &table", ".options = sizeof table ? NULL : &table"), "budget_key token_budget is none of its options"),
+    "a budget that is no option": (lambda t: t.replace('.budget_key = "token_budget"', '.budget_key = "topk"'), "budget_key topk is none of its options"),
     "a key with other bounds": (lambda t: t.replace('"1024", 1,', '"1024", 2,'), "option token_budget is"),
     "a key of the configuration": (lambda t: t.replace("token_budget", "min_tokens"), "option min_tokens: the configuration has a key"),
     "a function that does not exist": (lambda t: t.replace("(void)be;", "(void)be; extern void sl_no_such(void); sl_no_such();"), "sl_no_such"),
