@@ -197,6 +197,7 @@ static sl_status make_coord(sl_engine *e, sl_err *err)
         .count_tiles = e->o.count_tiles,
         .run_tokens = e->item_tokens,
         .overlap = !e->o.sequential,
+        .in_turn = e->o.in_turn,
         .groups = e->o.groups,
         .poison = e->o.poison,
     };

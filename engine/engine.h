@@ -76,6 +76,7 @@ typedef struct sl_engine_opts {
      * 0: two groups from 32 sequences on, if the backend can; 1: one group.
      */
     int32_t groups;
+    bool in_turn; /* benchmarks: rows of layers that share a list are fetched when it is the layer's turn */
     bool sequential; /* attention waits for all rows of a layer; otherwise for each block of rows */
     sl_graph_use graphs;
     int32_t max_graphs; /* graphs kept at once, of which the least recently used is replaced; 0: 64 */

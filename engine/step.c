@@ -214,7 +214,10 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
         .rows_ctx = e,
     };
     e->layers_done = e->layers_run = 0;
-    SL_TRY(sl_model_forward(e->model, &f, err));
+    sl_status st = sl_model_forward(e->model, &f, err);
+    if (st != SL_OK)
+        sl_coord_step_settle(e->coord);
+    SL_TRY(st);
     return layers_enqueued(e, e->cfg->n_layers, err); /* the last ones may have no attention */
 }
 

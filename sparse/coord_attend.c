@@ -73,11 +73,11 @@ static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32
     return a;
 }
 
-/* Benchmarks: other lists in place of the selected ones. The newest block may be open, so it is not drawn from. */
+/* Benchmarks: other lists in place of the selected ones, which layers that share them read as well. The newest block may be open, so it is not drawn from. */
 static sl_status redraw(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t first,
                         int32_t n, int32_t *ids, sl_err *err)
 {
-    if (!c->o.draw || !c->z.by_keys)
+    if (!c->o.draw || !c->z.by_keys || !sl_coord_selects(c, call->layer))
         return SL_OK;
     sl_seq_tables seqs = sl_seq_tables_slice(call->seqs, first, n);
     const int32_t topk = c->o.cache.index_topk;
@@ -234,7 +234,8 @@ static sl_status attend_whole(sl_coord *c, const sl_attn_call *call, const sl_al
         SL_TRY(c->z.algo->update(c->algo, a, err));
     SL_TRY(sl_coord_select_kept(c, call, a, 0, call->seqs->n_tokens, err));
     sl_algo_call all = c->is_dense[call->layer] ? algo_call(c, call, c->o.max_context) : *a;
-    return attend_tokens(c, call, &all, kept, err);
+    SL_TRY(attend_tokens(c, call, &all, kept, err));
+    return kept ? sl_coord_fetch_ahead(c, call, a, 1, err) : SL_OK;
 }
 
 /* What a call leaves in the cache, without its attention. */
@@ -255,7 +256,9 @@ static sl_status attend(sl_coord *c, const sl_attn_call *call, sl_err *err)
     sl_algo_call a = algo_call(
         c, call, c->in_prompt ? c->o.max_context : sl_coord_layer_width(&c->z, &c->o.gates, call->layer));
     int32_t groups = sl_coord_groups_of(c, call, &a);
-    if (groups == 1) {
+    if (sl_coord_is_ahead(c, call->layer)) {
+        SL_TRY(sl_coord_attend_ahead(c, call, &a, err));
+    } else if (groups == 1) {
         SL_TRY(attend_whole(c, call, &a, kept, err));
     } else {
         if (c->z.algo->reads_rows)

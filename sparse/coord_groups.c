@@ -21,8 +21,8 @@ static int32_t group_begin(int32_t total, int32_t per, int32_t g, int32_t groups
     return (int32_t)((int64_t)total * g / groups);
 }
 
-static sl_selection group_of(const sl_coord *c, const sl_algo_call *a, int32_t total, int32_t g,
-                             int32_t groups)
+sl_selection sl_coord_group(const sl_coord *c, const sl_algo_call *a, int32_t total, int32_t g,
+                            int32_t groups)
 {
     int32_t first = group_begin(total, c->per, g, groups), end = group_begin(total, c->per, g + 1, groups);
     return (sl_selection){
@@ -64,7 +64,7 @@ static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_al
                               int32_t *begun, sl_err *err)
 {
     for (int32_t g = 0; g < groups; g++) {
-        sl_selection sel = group_of(c, a, call->seqs->n_tokens, g, groups);
+        sl_selection sel = sl_coord_group(c, a, call->seqs->n_tokens, g, groups);
         SL_TRY(sl_coord_select_kept(c, call, a, sel.first, sel.count, err));
         sl_swapin_group(c->swapin, g);
         *begun = g + 1; /* also if the fetch fails: the side stream must be waited for */
@@ -73,7 +73,27 @@ static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_al
         if (g == 0 && !c->z.algo->reads_rows)
             SL_TRY(sl_coord_capture_rows(c, call, err));
     }
-    return sl_coord_make_queries(call, err);
+    SL_TRY(sl_coord_make_queries(call, err));
+    return sl_coord_fetch_ahead(c, call, a, groups, err);
+}
+
+sl_status sl_coord_attend_fetched(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a,
+                                  int32_t groups, int32_t begun, sl_status before, sl_err *err)
+{
+    sl_status st = before;
+    for (int32_t g = 0; g < begun; g++) {
+        sl_selection sel = sl_coord_group(c, a, call->seqs->n_tokens, g, groups);
+        const int32_t number = sl_coord_group_number(c, call->layer, g);
+        sl_status wait = sl_swapin_wait(c->swapin, call->layer, number, st == SL_OK ? err : NULL);
+        st = st == SL_OK ? wait : st;
+        sl_swapin_group(c->swapin, number);
+        if (st == SL_OK)
+            st =
+                c->z.adaptor->attend(c->be, c->swapin, &c->layers[call->layer], call, &sel,
+                                     sl_coord_phys_of(c, call->layer) + sl_coord_lists_at(a, sel.first), err);
+    }
+    sl_swapin_group(c->swapin, -1);
+    return st;
 }
 
 sl_status sl_coord_attend_groups(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
@@ -81,14 +101,5 @@ sl_status sl_coord_attend_groups(sl_coord *c, const sl_attn_call *call, const sl
 {
     int32_t begun = 0;
     sl_status st = fetch_groups(c, call, a, groups, &begun, err);
-    for (int32_t g = 0; g < begun; g++) { /* every group is waited for, also after an error */
-        sl_selection sel = group_of(c, a, call->seqs->n_tokens, g, groups);
-        sl_status wait = sl_swapin_wait(c->swapin, call->layer, g, st == SL_OK ? err : NULL);
-        st = st == SL_OK ? wait : st;
-        if (st == SL_OK)
-            st = c->z.adaptor->attend(c->be, c->swapin, &c->layers[call->layer], call, &sel,
-                                      c->phys + sl_coord_lists_at(a, sel.first), err);
-    }
-    sl_swapin_group(c->swapin, -1);
-    return st;
+    return sl_coord_attend_fetched(c, call, a, groups, begun, st, err);
 }

@@ -206,6 +206,28 @@ static int64_t entries_of(const sl_coord_sizes *z, int32_t tokens)
     return (int64_t)z->lists * sl_blocks_for(tokens, z->block_log2);
 }
 
+bool sl_coord_shares(const sl_coord_opts *o, const sl_coord_sizes *z, int32_t layer)
+{
+    const sl_coord_layer *l = &o->layers[layer];
+    return z->algo->needs_indexer && z->algo->keeps_lists && !z->algo->layer_width && layer > 0 &&
+           !l->has_indexer && !l->absent && !l->resident && !sl_coord_is_dense(o, layer);
+}
+
+/* Layers that can be fetched ahead, and room for the lists of a decode step, which may be padded. */
+static void size_ahead(const sl_coord_opts *o, sl_coord_sizes *z)
+{
+    int32_t n = 0;
+    for (int32_t l = 0; o->hot_slots > 0 && !o->in_turn && l < o->n_layers; l++) {
+        n = sl_coord_shares(o, z, l) ? n + 1 : 0;
+        z->ahead = n > z->ahead ? n : z->ahead;
+    }
+    z->ahead = z->ahead < SL_COORD_AHEAD ? z->ahead : SL_COORD_AHEAD;
+    const int64_t tokens = 2ll * o->max_seqs * z->run,
+                  most = tokens < o->max_step_tokens ? tokens : o->max_step_tokens,
+                  room = most * entries_of(z, z->width);
+    z->ahead_room = z->ahead == 0 ? 0 : room < z->slice ? room : z->slice;
+}
+
 sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *err)
 {
     sl_coord_sizes z = {0};
@@ -253,6 +275,7 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
     int64_t one = entries_of(&z, z.longest), most = one * o->max_step_tokens, fit = workspace / 8;
     int64_t least = one * z.run; /* the tokens of a run are resolved together */
     z.slice = most < fit ? most : fit > least ? fit : least;
+    size_ahead(o, &z);
     *out = z;
     return SL_OK;
 }
@@ -298,7 +321,7 @@ sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes
         .spare = z->spare,
         .policy = o->policy,
         .poison = o->poison,
-        .groups = o->groups,
+        .groups = (o->groups > 0 ? o->groups : 1) * (1 + z->ahead),
         .lists = z->lists,
         .block_log2 = z->block_log2,
         .overlap_tokens = o->overlap && o->hot_slots > 0 && z->adaptor->awaits_blocks
@@ -317,6 +340,7 @@ sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot,
     sl_swapin_plan_bytes(&so, per_hot_slot, &swap_fixed);
     *algorithm = z.algo->device_bytes(&z.dims);
     *fixed = swap_fixed + (uint64_t)opts->max_seqs * 4 + (uint64_t)z.ids * 4 + (uint64_t)z.slice * 8 +
-             *algorithm + (z.any_dense ? sl_algo_dense.device_bytes(&z.dims) : 0);
+             (uint64_t)z.ahead * (uint64_t)z.ahead_room * 4 + *algorithm +
+             (z.any_dense ? sl_algo_dense.device_bytes(&z.dims) : 0);
     return SL_OK;
 }

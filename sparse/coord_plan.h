@@ -26,6 +26,8 @@ typedef struct sl_coord_sizes {
     int32_t need_hot;   /* least hot_rows: the longest union of a run's lists there, in tokens */
     int32_t spare;      /* blocks of the tail that tokens of a run that are taken back may have begun */
     int32_t longest;    /* longest list of any layer, in tokens */
+    int32_t ahead;      /* most layers whose rows can be fetched with the list of a layer before them */
+    int64_t ahead_room; /* int32 entries of the lists of one such layer */
     int64_t ids, slice; /* int32 entries of the kept lists, and of one slice's lists */
 } sl_coord_sizes;
 
@@ -34,6 +36,8 @@ sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes
 /* Longest list of the algorithm in one layer, in tokens. */
 int32_t sl_coord_layer_width(const sl_coord_sizes *z, const sl_gates *gates, int32_t layer);
 sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *err);
+/* Whether the layer reads the list of a layer before it, and fetches rows. */
+bool sl_coord_shares(const sl_coord_opts *o, const sl_coord_sizes *z, int32_t layer);
 /* Whether a layer attends to everything: a gate says so, or the algorithm selects in other layers alone. */
 bool sl_coord_is_dense(const sl_coord_opts *o, int32_t layer);
 

@@ -70,6 +70,7 @@ sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_r
 {
     SL_TRY(sl_tracker_step_begin(&c->tracker, runs, n_runs, c->o.max_step_tokens, err));
     c->last_ids = NULL, c->last_k = 0;
+    c->ahead.owner = c->ahead.last = -1;
     c->per = 1;
     sl_status st = see_prompts(c, err);
     if (st == SL_OK)

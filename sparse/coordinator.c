@@ -21,6 +21,7 @@ static void classify_layers(sl_coord *c)
     for (int32_t l = 0; l < c->o.n_layers; l++) {
         c->is_dense[l] = sl_coord_is_dense(&c->o, l);
         c->may_be_late[l] = c->layers[l].has_indexer;
+        c->shares[l] = sl_coord_shares(&c->o, &c->z, l);
         if (sl_coord_selects(c, l))
             owner = l;
         if (!c->is_dense[l] && !c->layers[l].absent && owner >= 0)
@@ -55,6 +56,8 @@ static sl_status create_parts(sl_coord *c, sl_err *err)
     SL_TRY(device_alloc(c, c->z.ids, &c->ids, err));
     SL_TRY(device_alloc(c, c->z.slice, &c->slice_ids, err));
     SL_TRY(device_alloc(c, c->z.slice, &c->phys, err));
+    SL_TRY(device_alloc(c, c->z.ahead * c->z.ahead_room, &c->ahead.phys, err));
+    c->ahead.owner = c->ahead.last = -1;
     SL_TRY(device_alloc(c, c->o.max_seqs, &c->no_slots, err));
     if (c->z.algo->action == SL_ACTION_KERNEL) {
         SL_TRY(device_alloc(c, 4, (int32_t **)(void *)&c->tiles, err));
@@ -70,8 +73,9 @@ static sl_status create_layers(sl_coord *c, const sl_coord_opts *opts, sl_err *e
     c->is_dense = calloc(n, sizeof *c->is_dense);
     c->is_wanted = calloc(n, sizeof *c->is_wanted);
     c->may_be_late = calloc(n, sizeof *c->may_be_late);
+    c->shares = calloc(n, sizeof *c->shares);
     c->runs = calloc((size_t)opts->max_seqs, sizeof *c->runs);
-    if (!c->layers || !c->is_dense || !c->is_wanted || !c->may_be_late || !c->runs ||
+    if (!c->layers || !c->is_dense || !c->is_wanted || !c->may_be_late || !c->shares || !c->runs ||
         sl_tracker_init(&c->tracker, opts->max_seqs, opts->max_context, c->z.run) != SL_OK)
         return sl_fail(err, SL_ERR_NO_MEMORY, "coordinator: out of memory");
     memcpy(c->layers, opts->layers, n * sizeof *c->layers);
@@ -126,6 +130,7 @@ void sl_coord_destroy(sl_coord *c)
         return;
     sl_be_free(c->be, SL_MEM_DEVICE, c->tiles);
     sl_be_free(c->be, SL_MEM_DEVICE, c->no_slots);
+    sl_be_free(c->be, SL_MEM_DEVICE, c->ahead.phys);
     sl_be_free(c->be, SL_MEM_DEVICE, c->phys);
     sl_be_free(c->be, SL_MEM_DEVICE, c->slice_ids);
     sl_be_free(c->be, SL_MEM_DEVICE, c->ids);
@@ -136,6 +141,7 @@ void sl_coord_destroy(sl_coord *c)
     sl_swapin_destroy(c->swapin);
     sl_tracker_fini(&c->tracker);
     free(c->runs);
+    free(c->shares);
     free(c->may_be_late);
     free(c->is_wanted);
     free(c->is_dense);

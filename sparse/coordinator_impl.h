@@ -7,6 +7,7 @@
  *   coord_step.c         a step begins and ends
  *   coord_attend.c       one layer of a step: capture, select, swap in, attend
  *   coord_groups.c       the same for a decode step that is cut into groups of tokens
+ *   coord_ahead.c        rows of layers that share a list, before their turn
  *
  * Not for other rooms.
  */
@@ -31,7 +32,8 @@ struct sl_coord {
     sl_coord_layer *layers;
     bool *is_dense;  /* [n_layers]: the layer attends to everything */
     bool *is_wanted; /* [n_layers]: its selection is read by the layer itself or by a layer that shares it */
-    bool *may_be_late;     /* [n_layers], sl_attend_seam.late of a step in groups: the layer has an indexer */
+    bool *may_be_late; /* [n_layers], sl_attend_seam.late of a step in groups: the layer has an indexer */
+    bool *shares;      /* [n_layers]: the layer reads the list of a layer before it, and has rows to fetch */
     sl_algo *algo, *dense; /* dense: for dense layers, NULL when there are none */
     sl_swapin *swapin;
     sl_tracker tracker;
@@ -43,9 +45,14 @@ struct sl_coord {
     bool no_hot; /* no sequence of the step is hierarchical, nor of steps that repeat this one as a graph */
     sl_coord_draw draw;
     int32_t *ids, *slice_ids, *phys; /* device */
-    int32_t index_plane;             /* of the model's index keys; -1: none */
-    int32_t *no_slots;               /* device [max_seqs] of -1: the hot slots of a resident layer */
-    const int32_t *last_ids;         /* of the last attend */
+    /* The rows of layers owner + 1 .. last were fetched with the list of `owner`, or are being fetched, in this number of groups. */
+    struct {
+        int32_t owner, last, groups;
+        int32_t *phys; /* device [z.ahead][z.ahead_room] */
+    } ahead;
+    int32_t index_plane;     /* of the model's index keys; -1: none */
+    int32_t *no_slots;       /* device [max_seqs] of -1: the hot slots of a resident layer */
+    const int32_t *last_ids; /* of the last attend */
     int32_t last_k;
     uint64_t *tiles; /* device [2], see sl_coord_tiles(); NULL: the kernel leaves out none */
     /* The same of lists of pages of prompts, in host memory; counted points to it or is NULL. */
@@ -57,6 +64,12 @@ struct sl_coord {
 static inline bool sl_coord_selects(const sl_coord *c, int32_t layer)
 {
     return !c->layers[layer].absent && (!c->z.algo->needs_indexer || c->layers[layer].has_indexer);
+}
+
+/* Whether the rows of the layer were fetched when an earlier layer of the step selected. */
+static inline bool sl_coord_is_ahead(const sl_coord *c, int32_t layer)
+{
+    return layer > c->ahead.owner && layer <= c->ahead.last;
 }
 
 /* Where the lists of token `first` begin in an array of lists. */
@@ -77,6 +90,9 @@ sl_status sl_coord_select_kept(sl_coord *c, const sl_attn_call *call, const sl_a
 
 /* ---- coord_groups.c ---- */
 
+/* The tokens of group g of a call of `total` tokens, with the lists that are kept. */
+sl_selection sl_coord_group(const sl_coord *c, const sl_algo_call *a, int32_t total, int32_t g,
+                            int32_t groups);
 /* How many groups of tokens the call is cut into; 1: it is computed as a whole. */
 int32_t sl_coord_groups_of(const sl_coord *c, const sl_attn_call *call, const sl_algo_call *a);
 /*
@@ -85,5 +101,20 @@ int32_t sl_coord_groups_of(const sl_coord *c, const sl_attn_call *call, const sl
  */
 sl_status sl_coord_attend_groups(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
                                  sl_err *err);
+/* Attention of groups whose rows are being fetched. The first `begun` ones are waited for, also when `before`, the result of what led
+ * here, is an error; it is returned. */
+sl_status sl_coord_attend_fetched(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a,
+                                  int32_t groups, int32_t begun, sl_status before, sl_err *err);
+
+/* ---- coord_ahead.c ---- */
+
+/* The number of a group for the swap-in manager, and where the physical lists of the layer are. */
+int32_t sl_coord_group_number(const sl_coord *c, int32_t layer, int32_t g);
+int32_t *sl_coord_phys_of(const sl_coord *c, int32_t layer);
+/* The lists of the call's layer are made: begins to fetch the rows of the layers that share them, if there are any. */
+sl_status sl_coord_fetch_ahead(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
+                               sl_err *err);
+/* All of a layer whose rows were fetched so, after its keys. */
+sl_status sl_coord_attend_ahead(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, sl_err *err);
 
 #endif

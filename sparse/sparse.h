@@ -89,7 +89,8 @@ typedef struct sl_coord_probe {
     void *ctx;
 } sl_coord_probe;
 
-enum { SL_COORD_GROUPS_MAX = 8 }; /* token groups per decode step */
+/* Token groups per decode step; layers that share the list of a layer before them and whose rows are fetched with that list, at once. */
+enum { SL_COORD_GROUPS_MAX = 8, SL_COORD_AHEAD = 3 };
 
 typedef struct sl_coord_opts {
     const sl_algo_desc *algorithm;
@@ -106,6 +107,7 @@ typedef struct sl_coord_opts {
     /* Most tokens of one hierarchical sequence in a step, and of one sequence in a step that is shaped; 0: 1. All layers
      * with hot rows need room for the union of this many lists, and in the tail for tokens that are taken back. */
     int32_t run_tokens;
+    bool in_turn; /* benchmarks: rows of layers that share a list are fetched when it is the layer's turn */
     bool overlap; /* attention of decode steps starts while rows are being copied, and waits block by block */
     int64_t workspace_bytes;   /* bound of the scores' memory; 0 = 64 MiB */
     const sl_coord_draw *draw; /* NULL, or copied */
@@ -190,6 +192,8 @@ void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t per, int32_t conte
 sl_attend_seam sl_coord_seam(sl_coord *c);
 /* An sl_attend_fn; ctx is the sl_coord. */
 sl_status sl_coord_attend(void *ctx, const sl_attn_call *call, sl_err *err);
+/* A pass of the step has ended early: rows that are still being fetched for its later layers are waited for, before anything else. */
+void sl_coord_step_settle(sl_coord *c);
 void sl_coord_step_end(sl_coord *c);
 void sl_coord_step_abort(sl_coord *c);
 /* A step that had ended with step_end, and was enqueued, has failed: its runs are taken back, those of a later step first. */

@@ -41,7 +41,8 @@ typedef enum {
     SL_BENCH_FREE_ROWS,
     SL_BENCH_FIRST_RESIDENT, /* hierarchical, but all rows of the first layers are on the device */
     SL_BENCH_CHECKED,        /* hierarchical, and every row that is fetched is compared with its checksum */
-    SL_BENCH_READ_ALL,       /* resident, and a query reads every row; the algorithm is `dense` */
+    SL_BENCH_IN_TURN, /* hierarchical, but rows of layers that share a list are fetched at the layer's turn */
+    SL_BENCH_READ_ALL, /* resident, and a query reads every row; the algorithm is `dense` */
 } sl_bench_mode;
 
 extern const char *const sl_bench_mode_names[];

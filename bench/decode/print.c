@@ -8,7 +8,7 @@
 #include "kernels/cache.h"
 
 const char *const sl_bench_mode_names[] = {"resident", "hierarchical", "free_rows", "first_resident",
-                                           "checked",  "dense",        NULL};
+                                           "checked",  "in_turn",      "dense",     NULL};
 static double gib(uint64_t bytes)
 {
     return (double)bytes / (1 << 30);

@@ -122,6 +122,7 @@ static sl_status open_engine(run *x, sl_err *err)
     SL_TRY(sl_plan_pools(&plan, resident ? SL_RESIDENT : SL_HIERARCHICAL, x->batch, x->context, &eo, err));
     if (!resident)
         eo.row_pages = 0; /* the device holds index keys, hot rows and the rows of resident layers only */
+    eo.in_turn = x->mode == SL_BENCH_IN_TURN;
     if (x->mode == SL_BENCH_FIRST_RESIDENT)
         eo.hot_rows_layer = x->b->hot_layer;
     if (x->mode == SL_BENCH_CHECKED) {

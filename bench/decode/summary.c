@@ -59,7 +59,9 @@ void sl_bench_decode_print_summary(FILE *out, const result *r, int32_t n)
             "", "of dense", "of dense", "free rows", "of step");
     for (int32_t i = 0; i < n; i++) {
         const result *x = &r[i], *base = base_of(r, n, x),
-                     *free_rows = x->mode == SL_BENCH_HIERARCHICAL ? free_of(r, n, x) : NULL;
+                     *free_rows = x->mode == SL_BENCH_HIERARCHICAL || x->mode == SL_BENCH_IN_TURN
+                                      ? free_of(r, n, x)
+                                      : NULL;
         fprintf(out, "  %-8s %7d %-16s %-14s %-8s %5d %10.3f %10.1f", sl_row_format_name(x->rows), x->context,
                 x->algorithm, sl_bench_mode_names[x->mode],
                 sl_bench_on_device(x->mode) ? "any" : sl_profile_names()[x->profile], x->batch, x->step_ms,

@@ -99,7 +99,7 @@ sl_status sl_dsa_step_output(struct sl_pass *p);
 sl_status sl_dsa_step_latents(struct sl_pass *p);
 sl_status sl_dsa_step_heads(struct sl_pass *p);
 /* sl_family.presets */
-extern const sl_model_preset sl_dsa_presets_v32[];
+extern const sl_model_preset sl_dsa_presets_v32[], sl_dsa_presets_glm[];
 /* sl_family.ask_attend */
 sl_status sl_dsa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err);
 /* The queries as attention wants them, in ql: q multiplied by the key half of kv_b, rotated. */

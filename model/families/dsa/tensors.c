@@ -137,5 +137,8 @@ const sl_family sl_family_deepseek_v32 = {.model_type = "deepseek_v32",
                                           .traits = &deepseek_v32,
                                           .presets = sl_dsa_presets_v32,
                                           DSA_CODE};
-const sl_family sl_family_glm_moe_dsa = {
-    .model_type = "glm_moe_dsa", .architecture = "GlmMoeDsaForCausalLM", .traits = &glm_moe_dsa, DSA_CODE};
+const sl_family sl_family_glm_moe_dsa = {.model_type = "glm_moe_dsa",
+                                         .architecture = "GlmMoeDsaForCausalLM",
+                                         .traits = &glm_moe_dsa,
+                                         .presets = sl_dsa_presets_glm,
+                                         DSA_CODE};

@@ -69,6 +69,21 @@ START_TEST(the_cache_is_latent)
 }
 END_TEST
 
+/* Of GLM-5.2's layers 57 read the list of a layer before them, three of them in a row. */
+START_TEST(layers_share_lists)
+{
+    sl_model_config cfg;
+    int32_t own = 0;
+    ck_assert_int_eq(sl_synthetic_config("glm_5_2", 0, &cfg, &err), SL_OK);
+    ck_assert_int_eq(cfg.n_layers, 78);
+    for (int32_t l = 0; l < cfg.n_layers; l++) {
+        ck_assert(cfg.layer_has_indexer[l] == (l < 3 || l % 4 == 2));
+        own += cfg.layer_has_indexer[l];
+    }
+    ck_assert_int_eq(own, 21);
+}
+END_TEST
+
 /* With more ranks, a rank has fewer routed experts; everything else has the same size. */
 START_TEST(a_rank_holds_its_part)
 {
@@ -243,6 +258,7 @@ int main(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, same_seed_same_bits);
     tcase_add_test(t, the_cache_is_latent);
+    tcase_add_test(t, layers_share_lists);
     tcase_add_test(t, a_rank_holds_its_part);
     tcase_add_test(t, magnitudes);
     tcase_add_test(t, refusals);
