@@ -404,6 +404,43 @@ START_TEST(every_algorithm_is_here)
 }
 END_TEST
 
+/*
+ * Wrong tokens overwrite the oldest rows of the tail. All tokens of a step are wrong and taken back, at every place of a short text,
+ * of which every row and entry is still selected; the one token of the next step must not read what lies there now.
+ */
+START_TEST(rows_that_wrong_tokens_replaced)
+{
+    enum { SHORT = 80, BEGIN = 5 };
+    sl_err err = {0};
+    fix_run r = {0};
+    fix_text t = {0};
+    open_kind(&kinds[_i]);
+    if (selects_prompts())
+        goto done;
+    fix_prompt(&f, &t, BEGIN + 1, 77);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, SHORT);
+    fix_feed(&f, &r, &t, BEGIN, BEGIN);
+    fix_greedy(&f, &r, &t, SHORT);
+    fix_seq_close(&f, &r, false);
+    fix_seq_open(&f, &r, SL_HIERARCHICAL, 0, SHORT);
+    for (int32_t at = 0; at < SHORT - MOST; at++) {
+        int32_t wrong[MOST];
+        for (int32_t k = 0; k < MOST; k++)
+            wrong[k] = (t.ids[at + k] + 1 + k) % f.cfg->vocab_size;
+        sl_step_item it = {.seq = r.seq, .tokens = wrong, .n_tokens = MOST};
+        must(sl_engine_step(f.engine, &it, 1, NULL, &err), &err);
+        must(sl_engine_seq_truncate(f.engine, r.seq, at, &err), &err);
+        it = (sl_step_item){.seq = r.seq, .tokens = t.ids + at, .n_tokens = 1, .want_logits = 1};
+        must(sl_engine_step(f.engine, &it, 1, NULL, &err), &err);
+        if (at >= BEGIN && !sl_key_eq(t.logits[at], fix_hash(&f, it.logits)))
+            ck_abort_msg("other logits after token %d", at);
+    }
+    fix_seq_close(&f, &r, false);
+done:
+    fix_close(&f);
+}
+END_TEST
+
 /* One item of n tokens, with logits of `want`. */
 static sl_status step_of(fix_run *r, int32_t n, int32_t want, sl_err *err)
 {
@@ -469,6 +506,7 @@ int main(void)
     tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, steps_of_several_tokens_that_are_taken_back, 0, SL_COUNT(kinds));
     tcase_add_test(c, every_algorithm_is_here);
+    tcase_add_loop_test(c, rows_that_wrong_tokens_replaced, 0, SL_COUNT(kinds));
     tcase_add_test(c, what_is_refused);
     suite_add_tcase(s, c);
     return run_suite(s);
