@@ -249,22 +249,16 @@ static const sl_path gqa_paths[] = {
     [SL_GQA_DECODE] =
         {"decode", false, 0,
          "bf16 activations, bf16 or fp8 rows, head dimension 64, 128 or 256; a token per list or sequence"},
-    [SL_GQA_PROMPT] = {"prompt", false, 0,
-                       "the same with bf16 rows; several tokens of a sequence, all of its rows"},
-    [SL_GQA_TILES] = {"tiles", false, 0, "the same with fp8 rows, and lists with a skip factor"},
+    [SL_GQA_PROMPT] = {"prompt", false, 0, "the same; several tokens of a sequence, all of its rows"},
     [SL_GQA_PLAIN] = {"plain", true, 1, "everything else"},
 };
 
 sl_gqa_path sl_path_gqa_attn(const sl_gpu *g, const sl_gqa_attn_params *p)
 {
-    const bool many = p->seqs && p->tokens > p->seqs->n_seqs;
-
     if (!g->wgmma || p->act != SL_BF16 || p->format == SL_ROW_GQA_F32 ||
         (p->dim != 64 && p->dim != 128 && p->dim != 256) || p->heads / p->kv_heads > SL_GQA_MOST_GROUP)
         return SL_GQA_PLAIN;
-    if (many)
-        return p->format == SL_ROW_GQA_BF16 ? SL_GQA_PROMPT : SL_GQA_TILES;
-    return p->skip_factor > 0 ? SL_GQA_TILES : SL_GQA_DECODE;
+    return p->seqs && p->tokens > p->seqs->n_seqs ? SL_GQA_PROMPT : SL_GQA_DECODE;
 }
 
 static const sl_path scores_paths[] = {

@@ -54,7 +54,7 @@ typedef enum { SL_ABSORB_LIBRARY, SL_ABSORB_PLAIN } sl_absorb_path;
 typedef enum { SL_NORM_WIDE, SL_NORM_PLAIN } sl_norm_path;
 typedef enum { SL_MOE_FEW, SL_MOE_GROUPED, SL_MOE_GROUPED_BF16, SL_MOE_HALF, SL_MOE_PLAIN } sl_moe_path;
 typedef enum { SL_ATTN_TENSOR, SL_ATTN_PLAIN } sl_attn_path;
-typedef enum { SL_GQA_DECODE, SL_GQA_PROMPT, SL_GQA_TILES, SL_GQA_PLAIN } sl_gqa_path;
+typedef enum { SL_GQA_DECODE, SL_GQA_PROMPT, SL_GQA_PLAIN } sl_gqa_path;
 typedef enum { SL_SCORES_TENSOR, SL_SCORES_PLAIN } sl_scores_path;
 typedef enum { SL_QUERY_LANES, SL_QUERY_PLAIN } sl_query_path;
 typedef enum { SL_ROUTE_256, SL_ROUTE_PLAIN } sl_route_path;

@@ -337,7 +337,7 @@ static void make_pages(cf_run *r, const batch *b, sl_gqa_attn_params *p)
 
 /*
  * Every token attends to everything before it: by the tables of the sequences, and by lists of all blocks: the bits must
- * agree. Each sequence's first token of the case is padding if the last number is 1. T, heads, KV heads, dim, format,
+ * agree, and with skip_factor the tiles that were counted. Each sequence's first token of the case is padding if the last number is 1. T, heads, KV heads, dim, format,
  * act, division of rows, tokens of a sequence, length, per mille of the length that skip_factor is, padding
  */
 static void causal(cf_run *r, const int64_t *a)
@@ -352,6 +352,7 @@ static void causal(cf_run *r, const int64_t *a)
                             .scale = 0.3f};
     size_t out = (size_t)(a[1] * a[3]) * sl_dtype_size(p.act);
     uint8_t *got[2] = {cf_temp(r, (size_t)r->n * out), cf_temp(r, (size_t)r->n * out)};
+    uint64_t tiles[2][2] = {{0}};
 
     p.rows.heads = a[6] & BY_HEAD ? p.kv_heads : 0;
     p.rows.block_log2 = (int32_t)a[6] % BY_HEAD;
@@ -369,7 +370,7 @@ static void causal(cf_run *r, const int64_t *a)
     p.out = cf_mem(r, NULL, (size_t)r->n * out);
     if (a[9]) {
         p.skip_factor = (float)(a[8] * a[9]) / 1000, p.skip_from = 70;
-        p.tiles = cf_mem(r, (uint64_t[2]){0}, 2 * sizeof *p.tiles);
+        p.tiles = cf_mem(r, tiles[0], sizeof tiles[0]);
     }
     cf_op(r, SL_OP_GQA_ATTN, &p);
     cf_get(r, got[0], p.out, (size_t)r->n * out);
@@ -377,6 +378,10 @@ static void causal(cf_run *r, const int64_t *a)
     cf_work(r, 0, 4.0 * (double)a[0] * (double)(a[1] * a[3]) * ((double)a[8] - (double)a[7] / 2), SL_BF16, 0);
     if (r->perf)
         return;
+    if (a[9]) {
+        cf_get(r, tiles[0], p.tiles, sizeof tiles[0]);
+        p.tiles = cf_mem(r, tiles[1], sizeof tiles[1]);
+    }
     list_all(r, &b, &p);
     p.seqs = NULL;
     p.out = cf_mem(r, NULL, (size_t)r->n * out);
@@ -384,6 +389,11 @@ static void causal(cf_run *r, const int64_t *a)
     cf_get(r, got[1], p.out, (size_t)r->n * out);
     if (r->st == SL_OK && r->be && memcmp(got[0], got[1], (size_t)r->n * out) != 0)
         cf_fail(r, "with lists the result has other bits");
+    if (a[9])
+        cf_get(r, tiles[1], p.tiles, sizeof tiles[1]);
+    if (r->st == SL_OK && memcmp(tiles[0], tiles[1], sizeof tiles[0]) != 0)
+        cf_fail(r, "%d of %d tiles are left out, with lists %d of %d", (int)tiles[0][1], (int)tiles[0][0],
+                (int)tiles[1][1], (int)tiles[1][0]);
 }
 
 #define G4 SL_ROW_GQA_F32
@@ -458,6 +468,14 @@ static const cf_case cases[] = {
     {SL_OP_GQA_ATTN, "T=70 h=4 kv=1 d=128 bf16 causal blocks by head skip", causal, {70, 4, 1, 128, G2, B, BY_HEAD + 4, 70, 1400, 600, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
     {SL_OP_GQA_ATTN, "T=40 h=8 kv=1 d=256 bf16 causal blocks by head skip", causal, {40, 8, 1, 256, G2, B, BY_HEAD + 4, 40, 1200, 700, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
     {SL_OP_GQA_ATTN, "T=60 h=5 kv=1 d=256 bf16 causal blocks skip", causal, {60, 5, 1, 256, G2, B, 5, 60, 1200, 500, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=18 h=16 kv=1 d=64 fp8 causal blocks by head skip", causal, {18, 16, 1, 64, G1, B, BY_HEAD + 4, 9, 300, 900, 0}, CF_SPLIT | CF_FEW},
+    {SL_OP_GQA_ATTN, "T=3 h=5 kv=1 d=64 fp8 causal skip, one token each", causal, {3, 5, 1, 64, G1, B, 0, 1, 700, 500, 1}, CF_SPLIT | CF_FEW},
+    {SL_OP_GQA_ATTN, "T=3 h=12 kv=1 d=128 bf16 causal blocks by head skip, one token each", causal, {3, 12, 1, 128, G2, B, BY_HEAD + 4, 1, 1000, 600, 0}, CF_SPLIT | CF_FEW},
+    {SL_OP_GQA_ATTN, "T=210 h=2 kv=1 d=128 fp8 causal", causal, {210, 2, 1, 128, G1, B, 0, 70, 600, 0, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=70 h=6 kv=1 d=128 fp8 causal blocks by head skip", causal, {70, 6, 1, 128, G1, B, BY_HEAD + 4, 70, 1400, 600, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=74 h=14 kv=2 d=64 fp8 causal skip", causal, {74, 14, 2, 64, G1, B, 0, 37, 1300, 300, 1}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=40 h=8 kv=1 d=256 fp8 causal blocks by head skip", causal, {40, 8, 1, 256, G1, B, BY_HEAD + 4, 40, 1200, 700, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=40 h=16 kv=1 d=256 fp8 causal", causal, {40, 16, 1, 256, G1, B, 0, 20, 700, 0, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
     {SL_OP_GQA_ATTN, "T=40 h=16 kv=1 d=256 bf16 causal", causal, {40, 16, 1, 256, G2, B, 0, 20, 700, 0, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
 };
 /* clang-format on */

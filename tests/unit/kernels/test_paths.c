@@ -132,6 +132,29 @@ START_TEST(addresses)
 }
 END_TEST
 
+/* Attention by head: the number of tokens decides between two kernels of the same arithmetic, and nothing else. */
+START_TEST(attention_by_head)
+{
+    const sl_gpu h200 = sl_gpu_of(90, 132, 227 << 10), none = sl_gpu_of(80, 108, 164 << 10);
+    static const int dims[] = {64, 96, 128, 256, 512};
+    static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
+
+    for (size_t i = 0; i < SL_COUNT(dims) * SL_COUNT(formats) * 2 * 3; i++) {
+        const sl_seq_tables three = {.n_seqs = 3};
+        sl_gqa_attn_params a = {.heads = 32, .kv_heads = 8, .act = SL_BF16, .tokens = 3};
+        a.dim = dims[i % SL_COUNT(dims)], a.format = formats[i / SL_COUNT(dims) % SL_COUNT(formats)];
+        a.skip_factor = i / 15 % 2 ? 100 : 0;
+        a.seqs = i / 30 ? &three : NULL, a.tokens = i / 30 == 2 ? 4 : 3;
+        const bool own = a.format != SL_ROW_GQA_F32 && a.dim != 96 && a.dim != 512;
+
+        ck_assert_int_eq(sl_path_gqa_attn(&h200, &a), !own          ? SL_GQA_PLAIN
+                                                      : i / 30 == 2 ? SL_GQA_PROMPT
+                                                                    : SL_GQA_DECODE);
+        ck_assert_int_eq(sl_path_gqa_attn(&none, &a), SL_GQA_PLAIN);
+    }
+}
+END_TEST
+
 /* What paths need of addresses is refused by name instead. */
 START_TEST(alignment)
 {
@@ -381,6 +404,7 @@ int main(void)
     tcase_add_loop_test(tc, linear_order, 0, SL_COUNT(capabilities));
     tcase_add_test(tc, moe_order);
     tcase_add_test(tc, addresses);
+    tcase_add_test(tc, attention_by_head);
     tcase_add_test(tc, alignment);
     tcase_add_test(tc, mixed_experts);
     tcase_add_test(tc, half_experts);

@@ -13,8 +13,7 @@ static sl_status run_gqa_attn(sl_backend *be, const void *params, sl_err *err)
     case SL_GQA_DECODE:
         return sl_cuda_gqa_decode(sl_cuda_of(be), p, err);
     case SL_GQA_PROMPT:
-    case SL_GQA_TILES:
-        return sl_cuda_gqa_tensor(sl_cuda_of(be), p, err);
+        return sl_cuda_gqa_prompt(sl_cuda_of(be), p, err);
     default:
         return sl_cuda_gqa_plain(sl_cuda_of(be), p, err);
     }

@@ -141,8 +141,8 @@ __device__ static inline float gqa_skip_below(const gqa_work &w, int64_t t)
 
 /* gqa_attn_plain.cu: every format, head dimension up to 512, float32 throughout. */
 sl_status sl_cuda_gqa_plain(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *err);
-/* gqa_attn_tensor.cu: prompts, and lists with a skip factor. */
-sl_status sl_cuda_gqa_tensor(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *err);
+/* gqa_prompt.cu: several tokens of a sequence. */
+sl_status sl_cuda_gqa_prompt(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *err);
 /* gqa_decode.cu: one query token of every list or sequence. */
 sl_status sl_cuda_gqa_decode(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *err);
 

@@ -1,27 +1,26 @@
 /*
  * Decode attention over keys and values: one query token of every list, or of every sequence whose tokens are all read;
- * bf16 activations, bf16 or fp8 rows, head dimensions 64, 128 and 256.
+ * bf16 activations, bf16 or fp8 rows, head dimensions 64, 128 and 256; also with the rule of skip_factor.
  *
- * The arithmetic is that of gqa_attn_tensor.cu, so a token has the same bits here and there: a list is cut into segments
- * of 512 tokens at fixed places, each of which is summed by itself in steps, and segments are merged in their order. A
+ * The arithmetic is that of gqa_segments.cuh, so a token has the same bits here and in gqa_prompt.cu. A
  * unit of work is a whole list, whose segments are merged in registers; or, of few or long lists, one segment, and a
  * second kernel merges them. Both give the same bits, and no thread block waits for another one.
  *
  * Limit: tokens x 2 x dim x bytes / 4.58 TB/s. With a latency of 1 us this needs 35 KB in flight in each multiprocessor;
  * the ring holds 192 KB. A step of 128 tokens of dimension 128 is 64 KiB, 1.9 us of a multiprocessor's share. The
- * warpgroup products of gqa_attn_tensor.cu have 64 rows for 4 heads, and took 1.84 us without any copy, whereas its
+ * warpgroup products have 64 rows for 4 heads, and took 1.84 us without any copy, whereas the
  * copies alone took 1.05 times the limit: it was not the copies that made it 1.3 times the limit. Measured on an H200
  * (`cold --only gqa_attn`, 32 query and 8 KV heads of 128, bf16): 1.16 and 1.13 times for 64 and 128 lists of 2,048
  * tokens, 1.09 times for 16 requests of 65,536 tokens.
  *
  *     gqa_decode_fetch.cuh      the side that fills the ring
- *     gqa_decode_multiply.cuh   the side that multiplies
+ *     gqa_decode_multiply.cuh   the side that multiplies; its products: gqa_decode_products.cuh
  */
 #include "kernels/scratch.h"
 #include "kernels/cuda/sm90/attn/gqa_decode_fetch.cuh"
 #include "kernels/cuda/sm90/attn/gqa_decode_multiply.cuh"
 
-template <int DIM, int MODE>
+template <int DIM, int MODE, bool SKIP>
 __global__ static void __launch_bounds__(dec_size<DIM, MODE>::THREADS, 1)
     decode_kernel(const __grid_constant__ dec_work w, const __grid_constant__ CUtensorMap map)
 {
@@ -43,7 +42,7 @@ __global__ static void __launch_bounds__(dec_size<DIM, MODE>::THREADS, 1)
     sl_after_previous();
     sl_let_next_start();
     if (threadIdx.x < DEC_MULTIPLIERS)
-        dec_multiply<DIM, MODE>(w, smem, x);
+        dec_multiply<DIM, MODE, SKIP>(w, smem, x);
     else if (MODE == DEC_BOXES)
         dec_fetch_boxes<DIM>(w, &map, smem, x);
     else
@@ -135,9 +134,11 @@ static sl_status launch(sl_cuda *cu, const dec_work *w, const CUtensorMap *map, 
 {
     const int smem = dec_size<DIM, MODE>::INFO + (int)sizeof(dec_shared<DIM>);
     int64_t units = (int64_t)w->g.p.tokens * w->g.p.kv_heads * w->parts;
+    void (*kernel)(dec_work, CUtensorMap) =
+        w->g.p.skip_factor > 0 ? decode_kernel<DIM, MODE, true> : decode_kernel<DIM, MODE, false>;
 
     return SL_LAUNCH(
-        cu, (decode_kernel<DIM, MODE>),
+        cu, kernel,
         (sl_launch{dim3((int)min(units, (int64_t)cu->sms)), (int)(dec_size<DIM, MODE>::THREADS), smem, true}),
         err, *w, *map);
 }
@@ -178,7 +179,10 @@ static dec_mode mode_of(const gqa_work *w, dec_boxes *b, int64_t *pitch)
 sl_status sl_cuda_gqa_decode(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *err)
 {
     const int64_t list = (int64_t)p->k << p->rows.block_log2;
-    dec_work w = {gqa_work_of(cu, p), NULL, sl_gqa_parts(cu->sms, p->tokens, p->kv_heads, list), {}};
+    dec_work w = {gqa_work_of(cu, p),
+                  NULL,
+                  p->skip_factor > 0 ? 1 : sl_gqa_parts(cu->sms, p->tokens, p->kv_heads, list),
+                  {}};
     CUtensorMap map = {};
     int64_t pitch = 0;
     dec_mode mode = mode_of(&w.g, &w.b, &pitch);

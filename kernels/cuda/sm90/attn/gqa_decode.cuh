@@ -3,11 +3,11 @@
  * shared memory, its units of work, and what its two sides share.
  *
  * A unit is the list of one KV head of one token, or one segment of SEGMENT tokens of that list. Its sums do not depend on
- * any other unit, and they are those of gqa_attn_tensor.cu, which computes the same lists for other calls.
+ * any other unit. With the rule of skip_factor a unit is a whole list, because the rule needs the maximum of all earlier tokens.
  */
 #ifndef SL_KERNELS_CUDA_SM90_ATTN_GQA_DECODE_CUH
 #define SL_KERNELS_CUDA_SM90_ATTN_GQA_DECODE_CUH
-#include "kernels/cuda/sm90/attn/gqa_attn_tensor.cuh"
+#include "kernels/cuda/sm90/attn/gqa_segments.cuh"
 #include "kernels/cuda/maps.h"
 
 #define DEC_STAGES 6 /* at most */
@@ -22,7 +22,7 @@ typedef enum {
 enum { DEC_WARPS = 8, DEC_MULTIPLIERS = 32 * DEC_WARPS }; /* that multiply */
 
 template <int DIM, int MODE> struct dec_size {
-    static constexpr int STEP = gqa_size<DIM, 1>::STEP;
+    static constexpr int STEP = gqa_step<DIM>::TOKENS;
     static constexpr int SIDE = STEP * DIM * (MODE == DEC_BYTES ? 1 : 2); /* bytes of the keys of a step */
     static constexpr int FIT = 206 * 1024 / (2 * SIDE);
     static constexpr int STAGES = FIT < DEC_STAGES ? FIT : DEC_STAGES;
@@ -30,12 +30,12 @@ template <int DIM, int MODE> struct dec_size {
     static constexpr int THREADS = DEC_MULTIPLIERS + (MODE == DEC_BOXES ? 32 : 128);
     /* Arrivals that complete keys and values: that of the thread that starts the boxes; or of every fetching thread,
      * and with keys of the one that stores rows and last. */
-    static constexpr int KEYS = MODE == DEC_BOXES ? 1 : KEY_ARRIVALS;
-    static constexpr int VALUES = MODE == DEC_BOXES ? 1 : VALUE_ARRIVALS;
+    static constexpr int KEYS = MODE == DEC_BOXES ? 1 : 128 + 1;
+    static constexpr int VALUES = MODE == DEC_BOXES ? 1 : 128;
 };
 
 template <int DIM> struct dec_shared {
-    static constexpr int STEP = gqa_size<DIM, 1>::STEP;
+    static constexpr int STEP = gqa_step<DIM>::TOKENS;
     uint64_t full_k[DEC_STAGES], full_v[DEC_STAGES], empty_k[DEC_STAGES], empty_v[DEC_STAGES];
     int32_t rows[DEC_STAGES], last[DEC_STAGES]; /* tokens of the step; whether it is the unit's last one */
     /* By query head, 16 of them. Rows are longer than what they hold, so that no two of eight rows share a bank. */

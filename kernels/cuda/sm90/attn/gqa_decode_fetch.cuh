@@ -5,7 +5,6 @@
  */
 #ifndef SL_KERNELS_CUDA_SM90_ATTN_GQA_DECODE_FETCH_CUH
 #define SL_KERNELS_CUDA_SM90_ATTN_GQA_DECODE_FETCH_CUH
-#include "kernels/cuda/sm90/attn/gqa_attn_fetch.cuh"
 #include "kernels/cuda/sm90/attn/gqa_decode.cuh"
 #include "kernels/cuda/ptx.cuh"
 
@@ -112,6 +111,25 @@ __device__ static inline void dec_fetch_boxes(const dec_work &w, const CUtensorM
     }
 }
 
+/* Copies one side (0: keys, 1: values) of this warp's tokens of a step to the tiles at `to`. */
+template <int DIM, int STEP>
+__device__ static inline void dec_copy(const gqa_work &w, int64_t place, uint32_t to, int side)
+{
+    const int chunks = DIM / 8, per = 32 / chunks,
+              mine = STEP / 4; /* chunks of a token; tokens at a time; of a warp */
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, c = lane % chunks;
+    const uint8_t *base = w.p.rows.base + side * (int64_t)w.slots * DIM * 2 + c * 16;
+
+#pragma unroll
+    for (int j = 0; j < mine; j += per) {
+        int r = j + lane / chunks;
+        int64_t at = __shfl_sync(0xffffffffu, place, r);
+
+        sl_copy16(to + c / 8 * (STEP * 128) + sl_swizzle(warp * mine + r, c % 8), base + (at < 0 ? 0 : at),
+                  at >= 0);
+    }
+}
+
 /* Byte of chunk c (16 bytes) of token r of one side of a step of fp8 rows. No two of eight adjacent tokens share a bank. */
 template <int DIM, int STEP> __device__ static inline uint32_t dec_byte(int r, int c)
 {
@@ -177,7 +195,7 @@ __device__ static inline void dec_fetch_rows(const dec_work &w, uint8_t *smem, d
         for (int at = a.first; at < a.end || at == a.first; at += step, it++) {
             int s = it % size::STAGES, round = it / size::STAGES;
             const float *scale;
-            gqa_place place = {dec_find<MODE>(w.g, a, at + token, entry, &scale), {0, 0}};
+            int64_t place = dec_find<MODE>(w.g, a, at + token, entry, &scale);
 
             /* needed in the next round: its latency passes while this step is copied */
             entry = at + step + token < a.end ? gqa_entry(w.g, a.l, at + step + token) : -1;
@@ -193,9 +211,9 @@ __device__ static inline void dec_fetch_rows(const dec_work &w, uint8_t *smem, d
                     sl_mbar_arrive(full);
                 }
                 if (MODE == DEC_BYTES)
-                    dec_copy_bytes<DIM, step>(w.g, place.at, scale, to, x->scale[s][side], side);
+                    dec_copy_bytes<DIM, step>(w.g, place, scale, to, x->scale[s][side], side);
                 else
-                    gqa_copy<DIM, step>(w.g, place, to, side);
+                    dec_copy<DIM, step>(w.g, place, to, side);
                 sl_mbar_arrive_copies(full);
             }
         }

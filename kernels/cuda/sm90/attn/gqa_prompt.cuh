@@ -1,10 +1,13 @@
 /*
- * Inside gqa_prompt*.cu: attention of prompts, that is, dense causal attention of many adjacent tokens over bf16 rows.
+ * Inside gqa_prompt*.cu: attention of prompts, that is, dense causal attention of several adjacent tokens over bf16 or fp8
+ * rows.
  *
- * The arithmetic is that of gqa_attn_tensor.cu, step by step, and so are the bits: a token gets the same output here, from
- * a list of all blocks, and when it is generated. Five things differ. One warp brings keys and one brings values, by
- * tensor copies, a page of 64 tokens at a time, from any division of rows (gqa_prompt.cu). The merged segments wait in
- * shared memory (in device memory with dimension 256). The two multiplying warpgroups take turns at the tensor cores, so
+ * The arithmetic is that of gqa_segments.cuh: a token gets the same output here, from a list of all blocks, and when it is
+ * generated. What a row of queries gets does not depend on the other 63 rows that a warpgroup multiplies with it: these are the
+ * query heads of one KV head, of as many adjacent tokens as fit. Two warpgroups share keys and values. One warp brings keys and
+ * one brings values, by tensor copies, a page of 64 tokens at a time, from any division of rows (gqa_prompt.cu); of fp8 rows a
+ * warpgroup does that and makes bf16 of them (gqa_prompt_bytes.cuh). The merged segments wait in shared memory (in device memory
+ * with dimension 256). The warpgroups take turns at the tensor cores, so
  * that one computes weights while the other one multiplies. The first product of a segment does not add to the sum, in
  * place of zeros that are written to the registers: with those the compiler copied all sums once or twice in every step.
  * The products with the values run while the first half of the next weights is computed, see gqa_prompt_added(). Under the
@@ -20,11 +23,14 @@
 #define SL_KERNELS_CUDA_SM90_ATTN_GQA_PROMPT_CUH
 #include <cuda.h>
 
-#include "kernels/cuda/sm90/attn/gqa_attn_multiply.cuh"
+#include "kernels/cuda/sm90/attn/gqa_segments.cuh"
+
+#define ROWS 64      /* of queries, that a warpgroup multiplies */
+#define MAX_STAGES 4 /* of the ring */
 
 /* What follows from the head dimension. */
 template <int DIM> struct gqa_prompt_size {
-    static constexpr int STEP = gqa_size<DIM, 2>::STEP;
+    static constexpr int STEP = gqa_step<DIM>::TOKENS;
     static constexpr int SIDE = STEP * DIM * 2; /* bytes of the keys of a step in shared memory */
     static constexpr int QUERIES = 2 * ROWS * DIM * 2;
     /* Merged segments of both warpgroups, in shared memory where they fit. */
@@ -44,10 +50,47 @@ struct gqa_prompt_shared {
     uint4 group[2][ROWS];               /* the votes of the group of a row */
 };
 
+struct gqa_prompt_work {
+    gqa_work g;
+    const int32_t *tiles; /* the number n of tiles, then their first tokens and the number of all tokens */
+    float
+        *partial; /* merged segments of dimension 256, each thread's part where that thread finds it again */
+    int32_t per;  /* tokens whose queries fill a warpgroup's rows */
+};
+
+/* A unit of work: one KV head of `count` adjacent tokens of a sequence from t on. */
+struct gqa_unit {
+    int64_t t;
+    int count, kv_head;
+};
+
+__device__ static inline int gqa_units(const gqa_prompt_work &w)
+{
+    return w.tiles[0] * w.g.p.kv_heads;
+}
+
+/* The units with the longest lists come first: those are the last tokens of a sequence. */
+__device__ static inline gqa_unit gqa_unit_at(const gqa_prompt_work &w, int i)
+{
+    const int32_t *first = w.tiles + (w.tiles[0] - i / w.g.p.kv_heads);
+
+    return {first[0], first[1] - first[0], i % w.g.p.kv_heads};
+}
+
+/* Tokens before the unit's own ones that its list does not have, by one warp: what its tokens see ends that much earlier. */
+__device__ static inline int gqa_gone(const gqa_prompt_work &w, const gqa_unit &u)
+{
+    int64_t last = u.t + u.count - 1;
+
+    if (!w.g.p.prompt.of || w.g.p.prompt.of[last] < 0 || w.g.s.token_seq[last] < 0)
+        return 0;
+    return w.g.s.token_pos[last] + 1 - gqa_list_of(w.g, last, u.kv_head).n;
+}
+
 /* gqa_prompt_64.cu, gqa_prompt_128.cu, gqa_prompt_256.cu: the kernel for one head dimension. */
-sl_status sl_cuda_gqa_prompt_64(sl_cuda *cu, const gqa_tensor_work *w, const CUtensorMap *map, sl_err *err);
-sl_status sl_cuda_gqa_prompt_128(sl_cuda *cu, const gqa_tensor_work *w, const CUtensorMap *map, sl_err *err);
-sl_status sl_cuda_gqa_prompt_256(sl_cuda *cu, const gqa_tensor_work *w, const CUtensorMap *map, sl_err *err);
+sl_status sl_cuda_gqa_prompt_64(sl_cuda *cu, const gqa_prompt_work *w, const CUtensorMap *map, sl_err *err);
+sl_status sl_cuda_gqa_prompt_128(sl_cuda *cu, const gqa_prompt_work *w, const CUtensorMap *map, sl_err *err);
+sl_status sl_cuda_gqa_prompt_256(sl_cuda *cu, const gqa_prompt_work *w, const CUtensorMap *map, sl_err *err);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* ---- the warp that brings keys and values ---- */
@@ -62,7 +105,7 @@ template <int DIM> struct gqa_box {
 
 /* The box of this lane in the step from token `at` on; ids: the pages of 32 consecutive numbers, one in each lane. */
 template <int DIM>
-__device__ static inline gqa_box<DIM> gqa_box_of(const gqa_tensor_work &w, int at, int end, int ids)
+__device__ static inline gqa_box<DIM> gqa_box_of(const gqa_prompt_work &w, int at, int end, int ids)
 {
     typedef gqa_box<DIM> box;
     int lane = threadIdx.x & 31, left = max(end - at, 0), pages = min((left + 63) / 64, box::PAGES);
@@ -111,7 +154,7 @@ template <int DIM> __device__ static inline void gqa_clear_after(uint32_t to, in
 
 /* Brings one side (0: keys, 1: values) of all steps. Each side has a warp: values are given back later than keys. */
 template <int DIM>
-__device__ static inline void gqa_prompt_bring(const gqa_tensor_work &w, const CUtensorMap *map,
+__device__ static inline void gqa_prompt_bring(const gqa_prompt_work &w, const CUtensorMap *map,
                                                uint32_t smem, gqa_prompt_shared *x, int side)
 {
     typedef gqa_prompt_size<DIM> size;

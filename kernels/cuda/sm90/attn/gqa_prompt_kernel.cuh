@@ -4,7 +4,8 @@
  */
 #ifndef SL_KERNELS_CUDA_SM90_ATTN_GQA_PROMPT_KERNEL_CUH
 #define SL_KERNELS_CUDA_SM90_ATTN_GQA_PROMPT_KERNEL_CUH
-#include "kernels/cuda/sm90/attn/gqa_prompt_weights.cuh"
+#include "kernels/cuda/sm90/attn/gqa_prompt_bytes.cuh"
+#include "kernels/cuda/sm90/attn/gqa_prompt_multiply.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* What a warpgroup has while it computes a unit. */
@@ -277,7 +278,7 @@ template <int DIM, bool SKIP> __device__ static inline void gqa_prompt_walk(gqa_
 }
 
 template <int DIM, bool SKIP>
-__device__ static inline void gqa_prompt_multiply(const gqa_tensor_work &w, uint8_t *smem,
+__device__ static inline void gqa_prompt_multiply(const gqa_prompt_work &w, uint8_t *smem,
                                                   gqa_prompt_shared *x, int wg)
 {
     typedef gqa_prompt_size<DIM> size;
@@ -315,14 +316,14 @@ __device__ static inline void gqa_prompt_multiply(const gqa_tensor_work &w, uint
         y.any = __any_sync(0xffffffffu, y.st[0].head >= 0 || y.st[1].head >= 0);
         y.at = 0;
         gqa_prompt_walk<DIM, SKIP>(y, end);
-        gqa_store<DIM>(w, u, y.o, y.st);
+        gqa_store<DIM>(w, y.o, y.st);
     }
 }
 #endif
 
-template <int DIM, bool SKIP>
+template <int DIM, bool SKIP, bool FP8>
 __global__ static void __launch_bounds__(PROMPT_THREADS, 1)
-    prompt_kernel(const __grid_constant__ gqa_tensor_work w, const __grid_constant__ CUtensorMap map)
+    prompt_kernel(const __grid_constant__ gqa_prompt_work w, const __grid_constant__ CUtensorMap map)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t smem[];
@@ -331,8 +332,8 @@ __global__ static void __launch_bounds__(PROMPT_THREADS, 1)
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < MAX_STAGES; i++) {
-            sl_mbar_init(&x->full_k[i], 1);
-            sl_mbar_init(&x->full_v[i], 1);
+            sl_mbar_init(&x->full_k[i], FP8 ? 128 : 1);
+            sl_mbar_init(&x->full_v[i], FP8 ? 128 : 1);
             sl_mbar_init(&x->empty_k[i], 8);
             sl_mbar_init(&x->empty_v[i], 8);
         }
@@ -340,27 +341,38 @@ __global__ static void __launch_bounds__(PROMPT_THREADS, 1)
         sl_mbar_init_fence();
     }
     __syncthreads();
-    if (wg == 2) {
+    if (wg == 2 && FP8) {
+        sl_registers_give<BYTES_BRING_REGS>();
+        gqa_prompt_convert<DIM>(w, sl_smem_addr(smem), x);
+    } else if (wg == 2) {
         sl_registers_give<PROMPT_BRING_REGS>();
         int side = __shfl_sync(0xffffffffu, threadIdx.x >> 5 & 3, 0);
         if (side < 2)
             gqa_prompt_bring<DIM>(w, &map, sl_smem_addr(smem), x, side);
     } else {
-        sl_registers_take<PROMPT_MULTIPLY_REGS>();
+        sl_registers_take<FP8 ? BYTES_MULTIPLY_REGS : PROMPT_MULTIPLY_REGS>();
         gqa_prompt_multiply<DIM, SKIP>(w, smem, x, wg);
     }
 #endif
 }
 
-template <int DIM>
-static sl_status gqa_prompt_launch(sl_cuda *cu, const gqa_tensor_work *w, const CUtensorMap *map, sl_err *err)
+template <int DIM, bool FP8>
+static sl_status gqa_prompt_launch_rows(sl_cuda *cu, const gqa_prompt_work *w, const CUtensorMap *map,
+                                        sl_err *err)
 {
     const int smem = gqa_prompt_size<DIM>::INFO + (int)sizeof(gqa_prompt_shared);
-    void (*kernel)(gqa_tensor_work, CUtensorMap) =
-        w->g.p.skip_factor > 0 ? prompt_kernel<DIM, true> : prompt_kernel<DIM, false>;
+    void (*kernel)(gqa_prompt_work, CUtensorMap) =
+        w->g.p.skip_factor > 0 ? prompt_kernel<DIM, true, FP8> : prompt_kernel<DIM, false, FP8>;
 
     static_assert(smem <= 227 * 1024, "shared memory of a block");
     return SL_LAUNCH(cu, kernel, (sl_launch{dim3(cu->sms), PROMPT_THREADS, smem}), err, *w, *map);
+}
+
+template <int DIM>
+static sl_status gqa_prompt_launch(sl_cuda *cu, const gqa_prompt_work *w, const CUtensorMap *map, sl_err *err)
+{
+    return w->g.p.format == SL_ROW_GQA_FP8 ? gqa_prompt_launch_rows<DIM, true>(cu, w, map, err)
+                                           : gqa_prompt_launch_rows<DIM, false>(cu, w, map, err);
 }
 
 #endif

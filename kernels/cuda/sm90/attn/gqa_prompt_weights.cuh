@@ -1,12 +1,87 @@
 /*
- * Inside gqa_prompt*.cu: how the scores of a step become weights under the rule of skip_factor. The rows of a warpgroup
- * vote on its tiles; what every row leaves out costs no exponential and no product with the values.
+ * Inside gqa_prompt*.cu: the queries of a unit, and how the scores of a step become weights: what a row does not see, the
+ * rule of skip_factor, the running maximum and the sum of a segment. The rows of a warpgroup vote on its tiles; what every
+ * row leaves out costs no exponential and no product with the values.
  */
 #ifndef SL_KERNELS_CUDA_SM90_ATTN_GQA_PROMPT_WEIGHTS_CUH
 #define SL_KERNELS_CUDA_SM90_ATTN_GQA_PROMPT_WEIGHTS_CUH
 #include "kernels/cuda/sm90/attn/gqa_prompt.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/* One of the two rows of a thread, in a unit. */
+struct gqa_row_state {
+    int64_t head;      /* of all tokens' heads; -1: the row is empty */
+    int limit;         /* tokens of the list that it sees */
+    float below, seen; /* the rule of skip_factor, in powers of 2: the difference, the maximum so far */
+    float m, l, all_m, all_l; /* maximum and this thread's share of the sum; of the merged segments */
+    unsigned int tiles, out;  /* counts of the first head of a group */
+};
+
+/* The queries of a unit as tiles; empty rows are zero. */
+template <int DIM>
+__device__ static inline void gqa_load_queries(const gqa_prompt_work &w, const gqa_unit &u, uint8_t *tile,
+                                               int wg)
+{
+    for (int i = threadIdx.x & 127; i < ROWS * DIM / 8; i += 128) {
+        int r = i / (DIM / 8), c = i % (DIM / 8), token = wg * w.per + r / w.g.group;
+        uint4 v = make_uint4(0, 0, 0, 0);
+
+        if (r < w.per * w.g.group && token < u.count) {
+            const float4 *q =
+                (const float4 *)(w.g.p.q +
+                                 ((u.t + token) * w.g.p.heads + u.kv_head * w.g.group + r % w.g.group) * DIM +
+                                 8 * c);
+            float4 a = q[0], b = q[1];
+
+            v = make_uint4(gqa_pack(a.x, a.y), gqa_pack(a.z, a.w), gqa_pack(b.x, b.y), gqa_pack(b.z, b.w));
+        }
+        *(uint4 *)(tile + c / 8 * SL_TILE + sl_swizzle(r, c % 8)) = v;
+    }
+    sl_fence_async();
+}
+
+__device__ static inline gqa_row_state gqa_start_row(const gqa_prompt_work &w, const gqa_unit &u, int gone,
+                                                     int wg, int r)
+{
+    int token = wg * w.per + r / w.g.group;
+    gqa_row_state x = {-1, 0, -INFINITY, -INFINITY, -INFINITY, 0, -INFINITY, 0, 0, 0};
+
+    if (r >= w.per * w.g.group || token >= u.count)
+        return x;
+    x.head = (u.t + token) * w.g.p.heads + u.kv_head * w.g.group + r % w.g.group;
+    if (w.g.s.token_seq[u.t + token] >= 0)
+        x.limit =
+            (int)min((int64_t)w.g.s.token_pos[u.t + token] + 1, (int64_t)w.g.p.k << w.g.p.rows.block_log2) -
+            gone;
+    x.below = gqa_skip_below(w.g, u.t + token) * LOG2E;
+    return x;
+}
+
+/* The largest of N scores of row r (0 or 1) of this thread and the three others that hold the row, from s[first] on. */
+template <int N, int ALL> __device__ static inline float gqa_largest(const float (&s)[ALL], int first, int r)
+{
+    float best = -INFINITY;
+
+#pragma unroll
+    for (int j = 0; j < N / 4; j++)
+        best = fmaxf(best, fmaxf(s[first + j * 4 + r * 2], s[first + j * 4 + r * 2 + 1]));
+    best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+    return fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+}
+
+/* Scores of tokens that a row does not see become -INFINITY. */
+template <int ALL> __device__ static inline void gqa_mask(float (&s)[ALL], const int (&left)[2])
+{
+    int c = (threadIdx.x & 3) * 2;
+
+#pragma unroll
+    for (int i = 0; i < ALL; i++)
+        if (i / 4 * 8 + c + i % 2 >= left[i / 2 % 2])
+            s[i] = -INFINITY;
+}
+
+/* ---- the rule of skip_factor ---- */
+
 #define ALL_ROWS                                                                                             \
     0x33333333u /* the votes of all rows on the first tile; those on the second are 2 bits higher */
 
@@ -109,8 +184,9 @@ template <int TILES> __device__ static inline void gqa_tops(const float (&best)[
 }
 
 /*
- * gqa_soften() without the tiles in `out`, where the largest scores of the step are known. A weight of 0 changes no sum, so
- * the bits are the same. After the first tile it calls mid() with sums that need all weights until then.
+ * Adds the scores of a step, whose largest ones are `top`, to maximum and sum, and makes them weights; fix: the factor for the
+ * output so far. Nothing is done for the tiles in `out`: a weight of 0 changes no sum. After the first tile it calls mid() with
+ * sums that need all weights until then.
  */
 template <int ALL, class MID>
 __device__ static inline void gqa_soften_some(float (&s)[ALL], gqa_row_state (&x)[2], const float (&top)[2],
