@@ -4,6 +4,7 @@
  */
 #include "kernels/formats.h"
 
+#include "base/status.h"
 #include "kernels/cpu/vec.h"
 
 /* M8: the eight values (8 + m) * u of one exponent, with sign s. HALF: the 128 values of one sign. */
@@ -100,28 +101,19 @@ void sl_quant_e4m3(const float *x, int32_t n, float s, uint8_t *out)
 
 /* ---- sizes ---- */
 
+static const uint8_t half_bytes[] = {
+    [SL_F32] = 8, [SL_BF16] = 4, [SL_F16] = 4, [SL_F8_E4M3] = 2,
+    [SL_I32] = 8, [SL_I8] = 2,   [SL_I4] = 1,  [SL_F4_E2M1] = 1,
+};
+
 size_t sl_dtype_size(sl_dtype d)
 {
-    switch (d) {
-    case SL_F32:
-    case SL_I32:
-        return 4;
-    case SL_BF16:
-    case SL_F16:
-        return 2;
-    case SL_F8_E4M3:
-    case SL_I8:
-        return 1;
-    case SL_I4:
-    case SL_F4_E2M1:
-        return 0;
-    }
-    return 0;
+    return (size_t)d < SL_COUNT(half_bytes) ? half_bytes[d] / 2 : 0;
 }
 
 int64_t sl_dtype_bytes(sl_dtype d, int64_t n)
 {
-    return d == SL_I4 || d == SL_F4_E2M1 ? n / 2 : n * (int64_t)sl_dtype_size(d);
+    return (size_t)d < SL_COUNT(half_bytes) ? n * half_bytes[d] / 2 : 0;
 }
 
 size_t sl_scale_size(sl_scale_type t)
@@ -282,7 +274,7 @@ void sl_weight_load_row(const sl_weight *w, int64_t r, sl_dtype round_act, float
         }
         return;
     }
-    if (w->dtype != SL_F8_E4M3)
+    if (sl_weight_plain(w))
         return;
     const float *scale = w->scale + r / SL_FP8_GROUP * sl_fp8_groups(w->in);
 

@@ -115,6 +115,12 @@ void sl_index_key_decode(sl_index_format format, int32_t dim, const uint8_t *blo
 void sl_load_f32(sl_dtype dtype, const void *src, int64_t first, int64_t n, float *out);
 void sl_store_f32(sl_dtype dtype, const float *src, int64_t n, void *dst, int64_t first);
 
+/* Whether the values of w are what is stored: there are no multipliers. */
+static inline bool sl_weight_plain(const sl_weight *w)
+{
+    return w->scale_type == SL_SCALE_BLOCKS && w->dtype != SL_F8_E4M3;
+}
+
 /* The values of row r of w as float32; round_act: those of a weight with multipliers are rounded to this dtype. */
 void sl_weight_load_row(const sl_weight *w, int64_t r, sl_dtype round_act, float *out);
 

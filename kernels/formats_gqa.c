@@ -50,30 +50,56 @@ void sl_gqa_row_encode(sl_row_format f, int32_t slots, int32_t dim, int32_t firs
     }
 }
 
-static void decode_side(sl_row_format f, int32_t slots, int32_t dim, int side, const uint8_t *row,
-                        int32_t slot, float *out)
+sl_gqa_slots sl_gqa_slots_of(sl_row_format f, int32_t slots, int32_t dim, bool values, int32_t first,
+                             int32_t step)
 {
     const sl_row_codec *c = codec_of(f);
 
-    sl_row_load(c, row + head_at(c, slots, dim, side, slot), row + scale_at(c, slots, dim, side, slot), dim,
-                dim, out);
+    return (sl_gqa_slots){.codec = c,
+                          .at = head_at(c, slots, dim, values, first),
+                          .scale_at = scale_at(c, slots, dim, values, first),
+                          .dim = dim,
+                          .step = step};
 }
 
-void sl_gqa_row_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
-                       float *k, float *v)
+void sl_gqa_slots_decode(const sl_gqa_slots *s, const uint8_t *row, int32_t count, float *out)
 {
-    decode_side(f, slots, dim, 0, row, slot, k);
-    decode_side(f, slots, dim, 1, row, slot, v);
+    const uint8_t *at = row + s->at, *scales = row + s->scale_at;
+    const int32_t dim = s->dim;
+
+    if (s->step == 1) { /* neighbours are one array */
+        sl_row_load(s->codec, at, scales, count * dim, dim, out);
+        return;
+    }
+    const int64_t bytes = sl_dtype_bytes(s->codec->values, (int64_t)s->step * dim);
+
+    for (int32_t i = 0; i < count; i++, at += bytes, scales += 4 * (int64_t)s->step)
+        sl_row_load(s->codec, at, scales, dim, dim, out + (int64_t)i * dim);
+}
+
+static void decode_side(sl_row_format f, int32_t slots, int32_t dim, bool values, const uint8_t *row,
+                        int32_t slot, float *out)
+{
+    const sl_gqa_slots s = sl_gqa_slots_of(f, slots, dim, values, slot, 1);
+
+    sl_gqa_slots_decode(&s, row, 1, out);
 }
 
 void sl_gqa_key_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
                        float *k)
 {
-    decode_side(f, slots, dim, 0, row, slot, k);
+    decode_side(f, slots, dim, false, row, slot, k);
 }
 
 void sl_gqa_value_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
                          float *v)
 {
-    decode_side(f, slots, dim, 1, row, slot, v);
+    decode_side(f, slots, dim, true, row, slot, v);
+}
+
+void sl_gqa_row_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
+                       float *k, float *v)
+{
+    sl_gqa_key_decode(f, slots, dim, row, slot, k);
+    sl_gqa_value_decode(f, slots, dim, row, slot, v);
 }

@@ -38,8 +38,12 @@ static void store_plain(sl_dtype type, const float *x, int32_t n, uint8_t *at)
 
 static void load_plain(sl_dtype type, const uint8_t *at, int32_t n, float *x)
 {
-    if (type == SL_F32 || (uintptr_t)at % 2 == 0) {
-        sl_load_f32(type, at, 0, n, x);
+    if (type == SL_F32) {
+        memcpy(x, at, 4 * (size_t)n);
+        return;
+    }
+    if ((uintptr_t)at % 2 == 0) {
+        sl_vec_load_bf16((const void *)at, n, x);
         return;
     }
     for (int32_t i = 0; i < n; i++) {

@@ -30,4 +30,17 @@ void sl_row_store(const sl_row_codec *c, const float *x, int32_t n, int32_t grou
 void sl_row_load(const sl_row_codec *c, const uint8_t *at, const uint8_t *scales, int32_t n, int32_t group,
                  float *x);
 
+/* Of a row by head (kernels/gqa.h): where the keys or the values of some slots are in every row, looked up once for many rows: slot first, and those that follow
+ * it at a distance of step slots. */
+typedef struct sl_gqa_slots {
+    const sl_row_codec *codec;
+    int64_t at, scale_at; /* of slot first */
+    int32_t dim, step;
+} sl_gqa_slots;
+
+sl_gqa_slots sl_gqa_slots_of(sl_row_format f, int32_t slots, int32_t dim, bool values, int32_t first,
+                             int32_t step);
+/* Decodes `count` of these slots of a row to out[count][dim]. */
+void sl_gqa_slots_decode(const sl_gqa_slots *s, const uint8_t *row, int32_t count, float *out);
+
 #endif

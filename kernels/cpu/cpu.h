@@ -72,8 +72,8 @@ void sl_quant_acts(float *x, int32_t n, float *scale);
 void sl_rope(float *x, int32_t n, const float *cs, bool interleaved, sl_dtype act);
 /* In place: butterflies, stride 1 first, then * scale. n is a power of two. */
 void sl_hadamard(float *x, int32_t n);
-/* The gated activation in float32. */
-float sl_glu_mul(float g, float u, const sl_glu *glu);
+/* The gated activation of n values in float32, in place of g. */
+void sl_glu_mul(const sl_glu *glu, float *g, const float *u, int64_t n);
 
 /* The ops, each in a file of this folder. */
 #define X(op, name, items, field, text) extern const sl_op_impl sl_cpu_##name;

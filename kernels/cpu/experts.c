@@ -8,7 +8,8 @@
 
 /* Everything lives in the caller's work memory; see carve(). */
 typedef struct bufs {
-    float *x, *g, *u, *h, *d; /* of one expert, at most `rows` rows: input, gate, up, product, result */
+    float *x, *g, *u,
+        *d; /* of one expert, at most `rows` rows: input, gate and then the activation, up, result */
     float *scale;
     int32_t *slots;  /* [rows * top_k] choices sorted by expert, then row */
     int32_t *starts; /* [experts + 1] */
@@ -24,8 +25,7 @@ static size_t carve(const sl_cpu_experts *p, void *work, bufs *b)
     b->d = b->x + n * p->hidden;
     b->g = b->d + n * p->hidden;
     b->u = b->g + n * p->inter;
-    b->h = b->u + n * p->inter;
-    b->scale = b->h + n * p->inter;
+    b->scale = b->u + n * p->inter;
     b->slots = (int32_t *)(void *)(b->scale + n * sl_fp8_groups(widest));
     b->starts = b->slots + n * p->top_k;
     return (size_t)((uint8_t *)(b->starts + p->experts + 1) - (uint8_t *)work);
@@ -37,7 +37,7 @@ size_t sl_cpu_experts_bytes(const sl_cpu_experts *p)
     int32_t widest = p->hidden > p->inter ? p->hidden : p->inter;
 
     return sizeof(float) *
-           (size_t)(n * (2 * (int64_t)p->hidden + 3 * (int64_t)p->inter + sl_fp8_groups(widest) + p->top_k) +
+           (size_t)(n * (2 * (int64_t)p->hidden + 2 * (int64_t)p->inter + sl_fp8_groups(widest) + p->top_k) +
                     p->experts + 1);
 }
 
@@ -66,6 +66,13 @@ static bool sort_by_expert(const sl_cpu_experts *p, bufs *b)
     return true;
 }
 
+static void round_all(float *x, int64_t n, sl_dtype act)
+{
+    if (act == SL_BF16)
+        for (int64_t i = 0; i < n; i++)
+            x[i] = sl_round_bf16(x[i]);
+}
+
 static void product(sl_cpu *c, const bufs *b, const sl_weight *w, float *x, int32_t n, bool fp8, float *out,
                     sl_dtype act)
 {
@@ -75,9 +82,7 @@ static void product(sl_cpu *c, const bufs *b, const sl_weight *w, float *x, int3
     if (fp8)
         m.scale_x = b->scale;
     sl_matmul_run(c, &m);
-    if (act == SL_BF16)
-        for (int64_t i = 0; i < (int64_t)n * w->out; i++)
-            out[i] = sl_round_bf16(out[i]);
+    round_all(out, (int64_t)n * w->out, act);
 }
 
 /* gate or up: both read the same input, quantised only if that weight takes it so. */
@@ -101,11 +106,11 @@ static void one_expert(sl_cpu *c, const sl_cpu_experts *p, const bufs *b, int32_
 
     project(c, p, b, &p->gate[e], slots, n, b->g);
     project(c, p, b, &p->up[e], slots, n, b->u);
-    for (int64_t i = 0; i < (int64_t)n * p->inter; i++)
-        b->h[i] = sl_round_act(sl_glu_mul(b->g[i], b->u[i], &p->glu), p->act);
+    sl_glu_mul(&p->glu, b->g, b->u, (int64_t)n * p->inter);
+    round_all(b->g, (int64_t)n * p->inter, p->act);
     for (int32_t i = 0; fp8 && i < n; i++)
-        sl_quant_acts(b->h + (int64_t)i * p->inter, p->inter, b->scale + (int64_t)i * groups);
-    product(c, b, &p->down[e], b->h, n, fp8, b->d, p->act);
+        sl_quant_acts(b->g + (int64_t)i * p->inter, p->inter, b->scale + (int64_t)i * groups);
+    product(c, b, &p->down[e], b->g, n, fp8, b->d, p->act);
     for (int32_t i = 0; i < n; i++)
         p->take(p->ctx, slots[i], b->d + (int64_t)i * p->hidden);
 }

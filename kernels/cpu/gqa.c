@@ -11,6 +11,7 @@
 #include "kernels/cpu/place.h"
 #include "kernels/cpu/softmax.h"
 #include "kernels/formats.h"
+#include "kernels/row_codec.h"
 
 #define BLOCK 64 /* tokens that are decoded at a time */
 
@@ -213,16 +214,13 @@ static int32_t position(const sl_gqa_attn_params *p, int64_t t)
     return p->seqs ? p->seqs->token_pos[t] : p->pos[t];
 }
 
-/* What is decoded of a row. */
-typedef void (*decode_fn)(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
-                          float *out);
-
 /* Decodes the keys or the values of the next rows of a token's list for one KV head: as many as hold BLOCK tokens, from
  * entry *at on. Returns the number of tokens, and moves *at. */
-static int32_t load_rows(attn_ctx *c, int64_t t, int32_t kv_head, int32_t *at, decode_fn decode, float *out)
+static int32_t load_rows(attn_ctx *c, int64_t t, int32_t kv_head, int32_t *at, bool values, float *out)
 {
     const sl_gqa_attn_params *p = c->p;
     const int32_t dim = p->dim, first = c->heads > 1 ? kv_head : 0;
+    const sl_gqa_slots of_head = sl_gqa_slots_of(p->format, c->slots, dim, values, first, c->heads);
     const int64_t list = t * c->lists + (c->lists > 1 ? kv_head : 0);
     int64_t number = 0, block = 0;
     int32_t n = 0;
@@ -238,8 +236,9 @@ static int32_t load_rows(attn_ctx *c, int64_t t, int32_t kv_head, int32_t *at, d
 
             seen = left < seen ? (int32_t)left : seen;
         }
-        for (int32_t i = 0; i < seen; i++, n++)
-            decode(p->format, c->slots, dim, row, i * c->heads + first, out + (int64_t)n * dim);
+        if (seen > 0)
+            sl_gqa_slots_decode(&of_head, row, seen, out + (int64_t)n * dim);
+        n += seen > 0 ? seen : 0;
     }
     return n;
 }
@@ -283,7 +282,7 @@ static void attend(attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *
     for (int32_t at = 0, n = BLOCK; n == BLOCK;) {
         int32_t from = at;
 
-        n = load_rows(c, t, kv_head, &at, sl_gqa_key_decode, s->k);
+        n = load_rows(c, t, kv_head, &at, false, s->k);
         if (n == 0)
             break;
         sl_dot_job j = {.w = s->k,
@@ -302,7 +301,7 @@ static void attend(attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *
             skipped++;
             continue;
         }
-        load_rows(c, t, kv_head, &from, sl_gqa_value_decode, s->v);
+        load_rows(c, t, kv_head, &from, true, s->v);
         for (int32_t h = 0; h < g; h++)
             sl_softmax_block(p->scale, n, s->scores + h * BLOCK, s->v, dim, dim, &s->max[h], &s->sum[h],
                              s->o + (int64_t)h * dim);

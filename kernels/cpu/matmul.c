@@ -101,7 +101,7 @@ static void panel(const sl_matmul *m, int64_t r0, int32_t rows, float *scratch)
     j.n = w->in;
     if (w->dtype == SL_F32)
         j.w = (const float *)w->data + r0 * w->in;
-    else if (m->scale_x)
+    else if (m->scale_x || sl_weight_plain(w))
         sl_load_f32(w->dtype, w->data, r0 * w->in, (int64_t)rows * w->in, conv);
     else
         for (int32_t r = 0; r < rows; r++)

@@ -67,13 +67,18 @@ static void make_scores(const sl_moe_route_params *p, const float *logits, float
 {
     float top = logits[0], sum = 0;
 
-    for (int32_t e = 0; e < p->experts; e++) {
-        top = fmaxf(top, logits[e]);
-        score[e] = p->score == SL_ROUTE_SQRT_SOFTPLUS ? sqrtf(softplus(logits[e]))
-                                                      : 1.0f / (1.0f + expf(-logits[e]));
-    }
-    if (p->score != SL_ROUTE_SOFTMAX)
+    if (p->score == SL_ROUTE_SQRT_SOFTPLUS) {
+        for (int32_t e = 0; e < p->experts; e++)
+            score[e] = sqrtf(softplus(logits[e]));
         return;
+    }
+    if (p->score != SL_ROUTE_SOFTMAX) {
+        for (int32_t e = 0; e < p->experts; e++)
+            score[e] = 1.0f / (1.0f + expf(-logits[e]));
+        return;
+    }
+    for (int32_t e = 0; e < p->experts; e++)
+        top = fmaxf(top, logits[e]);
     for (int32_t e = 0; e < p->experts; e++)
         sum += score[e] = expf(logits[e] - top);
     for (int32_t e = 0; e < p->experts; e++)

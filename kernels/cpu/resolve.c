@@ -378,17 +378,45 @@ static void resolve_token(const job *j, int64_t t, miss *missing, int64_t *misse
 
 /* ---- miss list ---- */
 
-/* Stable merge sort by src; returns where the result is (a or b). */
+enum { DIGIT = 11, FEW = 32 };
+
+static void sort_few(miss *a, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++) {
+        miss m = a[i];
+        int64_t at = i;
+
+        for (; at > 0 && a[at - 1].src > m.src; at--)
+            a[at] = a[at - 1];
+        a[at] = m;
+    }
+}
+
+static int digit(const miss *m, int shift)
+{
+    return (int)(m->src >> shift & ((1 << DIGIT) - 1));
+}
+
+/* Stable sort by src, which is never negative, digit by digit; returns where the result is (a or b). */
 static miss *sort_misses(miss *a, miss *b, int64_t n)
 {
-    for (int64_t width = 1; width < n; width *= 2) {
-        for (int64_t lo = 0; lo < n; lo += 2 * width) {
-            int64_t mid = lo + width < n ? lo + width : n, hi = lo + 2 * width < n ? lo + 2 * width : n,
-                    i = lo, j = mid;
+    int64_t all = 0;
 
-            for (int64_t o = lo; o < hi; o++)
-                b[o] = i < mid && (j >= hi || a[i].src <= a[j].src) ? a[i++] : a[j++];
-        }
+    if (n <= FEW) {
+        sort_few(a, n);
+        return a;
+    }
+    for (int64_t i = 0; i < n; i++)
+        all |= a[i].src;
+    for (int shift = 0; shift < 63 && all >> shift; shift += DIGIT) {
+        int64_t begins[(1 << DIGIT) + 1] = {0};
+
+        for (int64_t i = 0; i < n; i++)
+            begins[digit(&a[i], shift) + 1]++;
+        for (int d = 0; d < 1 << DIGIT; d++)
+            begins[d + 1] += begins[d];
+        for (int64_t i = 0; i < n; i++)
+            b[begins[digit(&a[i], shift)]++] = a[i];
         miss *swap = a;
 
         a = b;

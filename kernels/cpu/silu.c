@@ -5,14 +5,28 @@
 
 #include "kernels/formats.h"
 
-float sl_glu_mul(float g, float u, const sl_glu *glu)
+/* The variants: comparisons that leave NaN as it is. */
+static void variant(const sl_glu *glu, float *g, const float *up, int64_t n)
 {
-    if (glu->limit > 0) { /* comparisons that leave NaN as it is */
-        g = g > glu->limit ? glu->limit : g;
-        u = u > glu->limit ? glu->limit : u < -glu->limit ? -glu->limit : u;
+    for (int64_t i = 0; i < n; i++) {
+        float u = up[i];
+
+        if (glu->limit > 0) {
+            g[i] = g[i] > glu->limit ? glu->limit : g[i];
+            u = u > glu->limit ? glu->limit : u < -glu->limit ? -glu->limit : u;
+        }
+        float steep = glu->alpha > 0 ? glu->alpha * g[i] : g[i];
+        g[i] = g[i] / (1.0f + expf(-steep)) * (glu->offset != 0 ? u + glu->offset : u);
     }
-    float steep = glu->alpha > 0 ? glu->alpha * g : g;
-    return g / (1.0f + expf(-steep)) * (glu->offset != 0 ? u + glu->offset : u);
+}
+
+void sl_glu_mul(const sl_glu *glu, float *g, const float *u, int64_t n)
+{
+    if (glu->limit > 0 || glu->alpha > 0 || glu->offset != 0)
+        variant(glu, g, u, n);
+    else /* of most models: not a comparison for each value */
+        for (int64_t i = 0; i < n; i++)
+            g[i] = g[i] / (1.0f + expf(-g[i])) * u[i];
 }
 
 typedef struct ctx {
@@ -29,8 +43,7 @@ static void tokens(void *arg, int64_t first, int64_t count, int worker)
     for (int64_t t = first; t < first + count; t++) {
         sl_load_f32(p->act, p->gate, t * p->ld_in, p->dim, g);
         sl_load_f32(p->act, p->up, t * p->ld_in, p->dim, u);
-        for (int32_t i = 0; i < p->dim; i++)
-            g[i] = sl_glu_mul(g[i], u[i], &p->glu);
+        sl_glu_mul(&p->glu, g, u, p->dim);
         sl_store_f32(p->act, g, p->dim, p->out, t * p->ld_out);
     }
 }

@@ -533,6 +533,7 @@ static const cf_case cases[] = {
      resolve,
      {2, 3000, 1100, 1200, 3, 12, CLOCK, 1, 0, 2, 0},
      0},
+    {SL_OP_RESOLVE, "S=4 k=900 hot=1000 tail=64 lru", resolve, {4, 6000, 900, 1000, 64, 3, LRU, 2, 0}, 0},
     {SL_OP_RESOLVE, "S=2 k=5000 resident", resolve, {2, 6000, 5000, 1, 1, 2, LRU, 0, 0}, 0},
     {SL_OP_RESOLVE, "S=20 k=2048 no miss", resolve_perf, {20, 65536, 2048, 6144, 64, 0, CLOCK}, CF_PERF_ONLY},
     {SL_OP_RESOLVE, "S=8 k=2048 third new", resolve_perf, {8, 65536, 2048, 6144, 64, 3, CLOCK}, CF_PERF_ONLY},

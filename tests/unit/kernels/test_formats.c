@@ -164,6 +164,26 @@ START_TEST(fp8_row_layout)
 }
 END_TEST
 
+/* Some slots of a row at once, neighbours or every step-th one, are what they are one by one (all: keys, then values), and
+ * nothing after them is written. */
+static void check_slots(sl_row_format f, int32_t slots, int32_t dim, int seed, const uint8_t *row,
+                        const float *all)
+{
+    static float out[8 * 128 + 1];
+
+    for (int side = 0; side < 2; side++) {
+        const int32_t step = 1 + (seed + side) % 3, first = seed / 3 % slots,
+                      most = (slots - first + step - 1) / step, count = 1 + seed / 7 % most;
+        const sl_gqa_slots s = sl_gqa_slots_of(f, slots, dim, side, first, step);
+
+        out[count * dim] = 12345;
+        sl_gqa_slots_decode(&s, row, count, out);
+        for (int32_t i = 0; i < count; i++)
+            ck_assert_mem_eq(out + i * dim, all + (side * slots + first + i * step) * dim, 4 * (size_t)dim);
+        ck_assert(out[count * dim] == 12345);
+    }
+}
+
 /* Every format of rows, at any address: its plane of a cache has its bytes, what is stored comes back within the format's error, and
  * nothing beyond the row is written. */
 START_TEST(rows_of_every_format)
@@ -202,6 +222,8 @@ START_TEST(rows_of_every_format)
             sl_gqa_row_decode(f, a, b, row, slot, back + slot * b, back + n / 2 + slot * b);
         if (!c->by_head)
             sl_row_decode(f, a, b, row, back);
+        else
+            check_slots(f, a, b, i, row, back);
         for (int j = 0; j < n; j++) {
             const sl_dtype type = j >= exact && !c->by_head ? c->rope : c->values;
             const float want = type == SL_F32 ? v[j] : sl_round_bf16(v[j]);
