@@ -22,7 +22,7 @@ static void put_f32(FILE *to, float v)
 
 void sl_eval_dump_begin(FILE *to)
 {
-    fputs("sluice-lists 1\n", to);
+    fputs("sluice-lists 2\n", to);
 }
 
 void sl_eval_dump_answer(FILE *to, const char *task, int32_t document, const char *algorithm, int32_t budget,
@@ -43,7 +43,7 @@ void sl_eval_dump_one(FILE *to, const sl_eval_dump_list *l)
     const int32_t head[] = {l->layer, l->list, l->position, l->unit_tokens, l->n};
     uint64_t bits;
     memcpy(&bits, &l->mass, sizeof bits);
-    put_u64(to, sizeof head + 8 + 8 * (uint64_t)l->n, 4);
+    put_u64(to, sizeof head + 8 + 12 * (uint64_t)l->n, 4);
     put_u64(to, LIST, 4);
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         put_u64(to, (uint32_t)head[i], 4);
@@ -52,4 +52,6 @@ void sl_eval_dump_one(FILE *to, const sl_eval_dump_list *l)
         put_u64(to, (uint32_t)l->ids[i], 4);
     for (int32_t i = 0; i < l->n; i++)
         put_f32(to, l->shares[i]);
+    for (int32_t i = 0; i < l->n; i++)
+        put_f32(to, l->scores[i]);
 }

@@ -16,9 +16,9 @@ struct sl_eval_meter {
     float *scores;  /* [heads][max_context] */
     bool *selected; /* [max_context] */
     sl_eval_reads sums;
-    FILE *dump;             /* NULL: lists are not written */
-    double *shares;         /* [max_context] of the query heads of a list */
-    float *selected_shares; /* [max_context] */
+    FILE *dump;                               /* NULL: lists are not written */
+    double *shares;                           /* [max_context] of the query heads of a list */
+    float *selected_shares, *selected_scores; /* [max_context] */
 };
 
 /* scores[head][position], of the query heads that share KV head kv_head. */
@@ -93,6 +93,17 @@ static uint64_t meta_bytes(const sl_eval_meter *m, const sl_attn_call *call, int
     return bytes;
 }
 
+/* The score by which unit `id` of a list was selected by the query at position n - 1; NaN: there is none. */
+static float score_of(const sl_coord_seen *s, int32_t list, int32_t id, int32_t n)
+{
+    const sl_algo_scores *c = s->scores;
+    const int64_t begin = (int64_t)id << s->block_log2, end = (int64_t)(id + 1) << s->block_log2;
+    if (!c || !c->at || n - 1 < c->from_pos || s->first < c->first || s->first >= c->first + c->count ||
+        id >= c->ld || begin < c->sinks || end > n - c->recent)
+        return NAN;
+    return c->at[((int64_t)(s->first - c->first) * s->lists + list) * c->ld + id];
+}
+
 /* Writes a list with the shares that `heads` query heads have added up, which begin anew. */
 static void dump_list(sl_eval_meter *m, const sl_coord_seen *s, int32_t list, int32_t heads, int32_t n)
 {
@@ -104,9 +115,10 @@ static void dump_list(sl_eval_meter *m, const sl_coord_seen *s, int32_t list, in
         for (int32_t j = ids[l.n] << s->block_log2; j < n && j >> s->block_log2 == ids[l.n]; j++)
             sum += m->shares[j];
         m->selected_shares[l.n] = (float)(sum / heads);
+        m->selected_scores[l.n] = score_of(s, list, ids[l.n], n);
         l.mass += sum / heads;
     }
-    l.shares = m->selected_shares;
+    l.shares = m->selected_shares, l.scores = m->selected_scores;
     sl_eval_dump_one(m->dump, &l);
     memset(m->shares, 0, (size_t)n * sizeof *m->shares);
 }
@@ -160,6 +172,7 @@ void sl_eval_meter_destroy(sl_eval_meter *m)
     free(m->selected);
     free(m->shares);
     free(m->selected_shares);
+    free(m->selected_scores);
     free(m);
 }
 
@@ -167,8 +180,9 @@ bool sl_eval_meter_dump(sl_eval_meter *m, FILE *to)
 {
     m->shares = calloc((size_t)m->max_context, sizeof *m->shares);
     m->selected_shares = malloc((size_t)m->max_context * sizeof *m->selected_shares);
+    m->selected_scores = malloc((size_t)m->max_context * sizeof *m->selected_scores);
     m->dump = to;
-    return m->shares && m->selected_shares;
+    return m->shares && m->selected_shares && m->selected_scores;
 }
 
 sl_coord_probe sl_eval_meter_probe(sl_eval_meter *m)

@@ -130,6 +130,14 @@ typedef struct sl_algo_run {
     bool hot;         /* hierarchical: only some of its rows are on the device, all are in the host pages */
 } sl_algo_run;
 
+/* The scores by which retrieve selected, for measurements: [count][lists][ld], of the units of tokens first .. first + count - 1 of the
+ * step, device memory that stays until the next call. Queries before from_pos read everything, the first `sinks` and the newest `recent` tokens
+ * are read in any case: these units have none. */
+typedef struct sl_algo_scores {
+    const float *at; /* NULL: it does not select by scores of the units of its lists */
+    int32_t first, count, ld, from_pos, sinks, recent;
+} sl_algo_scores;
+
 /* One attention of one layer, as the coordinator sees it. */
 typedef struct sl_algo_call {
     const sl_attn_call *attn;    /* queries, raw keys, tables, dimensions */
@@ -149,6 +157,8 @@ typedef struct sl_algo_call {
     /* Of prompt_lists: [2] in host memory, to which it adds the tiles of 64 tokens of its tokens and KV heads, and those that
      * are left out; it may wait for the device. NULL: they are not counted. */
     uint64_t *tiles;
+    sl_algo_scores
+        *scores; /* where retrieve may say by which scores it selected, or NULL: nothing reads them */
 } sl_algo_call;
 
 /* The tables of tokens first .. first+count-1 alone; the arrays stay where they are. */

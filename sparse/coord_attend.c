@@ -47,7 +47,7 @@ sl_status sl_coord_make_queries(const sl_attn_call *call, sl_err *err)
  * the same in every step: attention may divide lists by it, and then a token's bits must not depend on the lengths
  * of other sequences.
  */
-static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32_t width)
+static sl_algo_call algo_call(sl_coord *c, const sl_attn_call *call, int32_t width)
 {
     bool whole = c->in_prompt || c->is_dense[call->layer]; /* some lists are as long as the context */
     int32_t all = whole || !c->z.algo->constant_k ? c->tracker.max_pos + 1 : width;
@@ -65,6 +65,8 @@ static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32
         .k = sl_blocks_for(most, c->z.block_log2),
         .tiles = c->counted,
     };
+    c->scores = (sl_algo_scores){0};
+    a.scores = c->o.probe.seen ? &c->scores : NULL;
     const sl_gates *g = &c->o.gates;
     a.dense_below = g->min_tokens < most ? g->min_tokens : most;
     /* Otherwise the step is so short that everything is selected. */
@@ -114,6 +116,7 @@ static void show(const sl_coord *c, const sl_attn_call *call, const sl_algo_call
                              .lists = a->lists,
                              .k = sel->k,
                              .block_log2 = a->block_log2,
+                             .scores = &c->scores,
                              .dense = c->is_dense[call->layer]};
     c->o.probe.seen(c->o.probe.ctx, &s);
 }

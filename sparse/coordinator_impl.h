@@ -44,6 +44,7 @@ struct sl_coord {
     bool in_prompt, all_prompt;
     bool no_hot; /* no sequence of the step is hierarchical, nor of steps that repeat this one as a graph */
     sl_coord_draw draw;
+    sl_algo_scores scores;           /* of a probe: what the call's lists were selected by */
     int32_t *ids, *slice_ids, *phys; /* device */
     /* The rows of layers owner + 1 .. last were fetched with the list of `owner`, or are being fetched, in this number of groups. */
     struct {

@@ -79,7 +79,9 @@ typedef struct sl_coord_seen {
     const int32_t
         *ids; /* [count][lists][k], logical, ascending, -1 padded: blocks of 1 << block_log2 tokens */
     int32_t first, count, lists, k, block_log2;
-    bool dense; /* the layer attends to everything, whatever the algorithm is */
+    const sl_algo_scores
+        *scores; /* by which ids were selected, `at` NULL: not by such scores; NULL: the same */
+    bool dense;  /* the layer attends to everything, whatever the algorithm is */
 } sl_coord_seen;
 
 /* Measurements of what a selection misses: `seen` is called after every attention, on the coordinator's thread. Only for

@@ -4,7 +4,7 @@
     from read_lists import read
     for answer, lists in read("lists.bin"):
         # answer: {"task": ..., "document": ..., "algorithm": ..., "budget": ..., "length": ...}
-        for l in lists:      # in the order of the steps: layer, list, position, unit_tokens, mass, ids, shares
+        for l in lists:      # in the order of the steps: layer, list, position, unit_tokens, mass, ids, shares, scores (NaN: none)
             print(answer["algorithm"], l.layer, l.position, l.mass, l.ids[:5])
 
 As a program it prints, for each algorithm and budget, the mean mass of its lists by layer.
@@ -15,8 +15,8 @@ import json
 import struct
 import sys
 
-MAGIC = b"sluice-lists 1\n"
-List = collections.namedtuple("List", "layer list position unit_tokens mass ids shares")
+MAGIC = b"sluice-lists 2\n"
+List = collections.namedtuple("List", "layer list position unit_tokens mass ids shares scores")
 
 
 def numbers(kind, data):
@@ -28,20 +28,22 @@ def numbers(kind, data):
 
 
 def parse_list(data):
+    if len(data) < 28:
+        raise ValueError("a list of %d bytes" % len(data))
     layer, number, position, unit, n = struct.unpack_from("<5i", data)
     (mass,) = struct.unpack_from("<d", data, 20)
-    if len(data) != 28 + 8 * n:
+    if len(data) != 28 + 12 * n:
         raise ValueError("a list of %d units has %d bytes" % (n, len(data)))
-    return List(layer, number, position, unit, mass, numbers("i", data[28:28 + 4 * n]), numbers("f", data[28 + 4 * n:]))
+    return List(layer, number, position, unit, mass, numbers("i", data[28:28 + 4 * n]), numbers("f", data[28 + 4 * n:28 + 8 * n]), numbers("f", data[28 + 8 * n:]))
 
 
 def records(file):
     if file.read(len(MAGIC)) != MAGIC:
         raise ValueError("not a file of lists, or of another version")
     while head := file.read(8):
-        size, kind = struct.unpack("<2I", head)
+        size, kind = struct.unpack("<2I", head.ljust(8, b"\0"))
         data = file.read(size)
-        if len(data) < size:
+        if len(head) < 8 or len(data) < size:
             return  # the run was killed in the middle of a record
         yield kind, data
 
@@ -73,4 +75,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ValueError, OSError) as e:
+        sys.exit("%s: %s" % (sys.argv[1], e))

@@ -65,6 +65,14 @@ sl_status sl_by_scores_retrieve(const sl_by_scores *s, const sl_best *best, sl_a
         SL_TRY(best->score(a, call, &slice, err));
         SL_TRY(take_best(s, best, call, &slice, k, ids + (int64_t)done * call->lists * call->k, err));
     }
+    if (call->scores)
+        *call->scores = (sl_algo_scores){.at = s->scores,
+                                         .first = slice.first,
+                                         .count = slice.count,
+                                         .ld = slice.ld,
+                                         .from_pos = slice.from_pos,
+                                         .sinks = best->sinks,
+                                         .recent = best->recent};
     return SL_OK;
 }
 

@@ -145,6 +145,14 @@ static sl_status dsa_retrieve(sl_algo *a, const sl_algo_call *call, int32_t firs
     for (int32_t done = 0; done < count;) {
         int32_t n = count - done < slice ? count - done : (int32_t)slice;
         SL_TRY(score_and_select(d, call, first + done, n, ld, ids + (int64_t)done * call->k, err));
+        if (call->scores)
+            *call->scores = (sl_algo_scores){.at = d->scores,
+                                             .first = first + done,
+                                             .count = n,
+                                             .ld = ld,
+                                             .from_pos = call->dense_below,
+                                             .sinks = call->sinks,
+                                             .recent = call->recent};
         done += n;
     }
     return SL_OK;

@@ -239,24 +239,42 @@ def test_the_table_of_a_model_from_a_directory(tmp_path):
 
 
 def test_dumped_lists_are_those_of_the_strategy(tmp_path):
-    """The reader of the docs sees every list: its length is the budget, dense has everything, and the masses are those of the table."""
+    """The reader of the docs sees every list: its length is the budget, dense has everything, the masses are those of the table, and scores are those
+    by which units were selected: what a longer list has besides has lower ones. A file that is cut anywhere is read as far as it goes."""
     sys.path.insert(0, str(ROOT / "docs" / "examples"))
     import read_lists
-    subprocess.run([SLUICE, "eval", "--model", MODEL, "--tasks", "needle", "--lengths", "256", "--samples", "1", "--budgets", "32", "--algorithms",
-                    "quest", "--csv", tmp_path / "rows.csv", "--dump-lists", tmp_path / "lists"], check=True, capture_output=True, timeout=300)
-    rows = {r["algorithm"]: r for r in csv.DictReader((tmp_path / "rows.csv").read_text().splitlines())}
+    subprocess.run([SLUICE, "eval", "--model", MODEL, "--tasks", "needle", "--lengths", "256", "--samples", "1", "--budgets", "48,96", "--algorithms",
+                    "quest,pq_cache", "--csv", tmp_path / "rows.csv", "--dump-lists", tmp_path / "lists"], check=True, capture_output=True, timeout=300)
+    rows = {(r["algorithm"], int(r["budget"] or 0)): r for r in csv.DictReader((tmp_path / "rows.csv").read_text().splitlines())}
     seen = dict()
     for answer, lists in read_lists.read(tmp_path / "lists"):
         assert answer["task"] == "needle" and answer["document"] == 0 and answer["length"] == 256
-        seen[answer["algorithm"]] = lists
-    assert set(seen) == {"dense", "quest", "exact_topk", "random"}
-    for name, lists in seen.items():
-        assert abs(sum(l.mass for l in lists) / len(lists) - float(rows[name]["mass"])) < 1e-4
+        seen[answer["algorithm"], answer["budget"]] = lists
+    assert set(seen) == {("dense", 0)} | {(a, n) for a in ("quest", "pq_cache", "exact_topk", "random") for n in (48, 96)}
+    for (name, budget), lists in seen.items():
+        assert abs(sum(l.mass for l in lists) / len(lists) - float(rows[name, budget]["mass"])) < 1e-4
         for l in lists:
             assert list(l.ids) == sorted(set(l.ids)) and abs(sum(l.shares) - l.mass) < 1e-4
-            assert len(l.ids) * l.unit_tokens == (l.position + 1 if name == "dense" else 32)
-    assert {(l.layer, l.list) for l in seen["quest"]} == {(layer, head) for layer in range(6) for head in range(2)}
-    assert {l.unit_tokens for l in seen["quest"]} == {16}
+            assert len(l.ids) * l.unit_tokens == (budget or l.position + 1)
+            scored = [i for i, s in zip(l.ids, l.scores) if s == s]
+            n = l.position // l.unit_tokens
+            assert scored == {"quest": [i for i in l.ids if 0 < i < n], "pq_cache": [i for i in l.ids if 32 <= i <= n - (budget - 32) // 2]}.get(name, [])
+    assert {(l.layer, l.list) for l in seen["quest", 48]} == {(layer, head) for layer in range(6) for head in range(2)}
+    assert {l.unit_tokens for l in seen["quest", 48]} == {16}
+    for short, long in list(zip(seen["quest", 48], seen["quest", 96]))[:2]:  # the first step's first layer has the same queries with every budget
+        best, others = ({i: s for i, s in zip(l.ids, l.scores) if s == s} for l in (short, long))
+        assert len(best) == 1 and all(others[i] == s for i, s in best.items())
+        assert max(s for i, s in others.items() if i not in short.ids) <= min(best.values())
+    for l in seen["pq_cache", 96]:  # softmax, summed over the four query heads of a list
+        assert 0 < sum(s for s in l.scores if s == s) <= 4.001
+    whole = (tmp_path / "lists").read_bytes()
+    for n in (*range(15, 400), len(whole) - 1):
+        (tmp_path / "cut").write_bytes(whole[:n])
+        assert sum(len(lists) for _, lists in read_lists.read(tmp_path / "cut")) <= sum(map(len, seen.values())) - (n == len(whole) - 1)
+    for bad in (b"", whole[:14], b"sluice-lists 1\n" + whole[15:]):
+        (tmp_path / "cut").write_bytes(bad)
+        p = subprocess.run([sys.executable, ROOT / "docs" / "examples" / "read_lists.py", tmp_path / "cut"], capture_output=True, text=True)
+        assert p.returncode == 1 and "cut: not a file of lists" in p.stderr and "Traceback" not in p.stderr
 
 
 def test_a_calibration_of_another_fine_tune_is_refused(tmp_path):
