@@ -12,15 +12,15 @@
 
 #include "kvstore/tier.h"
 #include "tests/unit/kvstore/fault_tier.h"
-#include "tests/unit/kvstore/nixl_rig.h"
-#include "tests/unit/kvstore/redis_rig.h"
 #include "tests/unit/kvstore/test_kvstore.h"
+#include "tests/unit/kvstore/tier_impls.h"
 
-enum { BYTES = 4096, PAGES = 8, KEYS = 32, SPANS = 4, MAX_N = KEYS };
+enum { BYTES = TIER_PAGE_BYTES, PAGES = TIER_PAGES, KEYS = TIER_KEYS, SPANS = 4, MAX_N = KEYS };
 
 static const size_t span_bytes[SPANS] = {656, 1500, 4, BYTES - 656 - 1500 - 4};
 static sl_tier *tier;
 static const sl_tier_ops *impl;
+static int n_impls;
 /* A span uses the first bytes of its row. */
 static uint8_t content[SPANS][KEYS][BYTES], got[SPANS][KEYS][BYTES];
 static struct iovec content_spans[KEYS][SPANS], got_spans[KEYS][SPANS];
@@ -59,83 +59,12 @@ static void on_done(sl_tier_req *req, sl_status st)
     a->st = st;
 }
 
-/* The implementations that can be tested here; the others are named with the reason. */
-static const sl_tier_ops *impls[8];
-static int n_impls;
-static redis_rig *redis;
-static sl_tier_values redis_opts;
-static char redis_prefix[24];
-
-static void find_impls(void)
+static sl_tier_opts options(void)
 {
-    for (size_t i = 0; sl_tier_at(i); i++) {
-        const char *why = NULL;
-        if (strcmp(sl_tier_at(i)->name, "redis") == 0)
-            redis = redis_rig_start(REDIS_RIG_LRU, &why);
-        if (why)
-            printf("SKIP %s: %s\n", sl_tier_at(i)->name, why);
-        else
-            impls[n_impls++] = sl_tier_at(i);
-    }
-}
-
-static void set_option(const sl_options *table, sl_tier_values *v, const char *name, const char *text)
-{
-    ck_assert_int_eq(sl_options_set(table, v->bytes, name, text, NULL), SL_OK);
-}
-
-/* The store is shared by all tests, so each open tier has names of its own. */
-static sl_tier_opts redis_options(void)
-{
-    static int opened;
-    snprintf(redis_prefix, sizeof redis_prefix, "t%d.%d", (int)getpid(), opened++);
-    const sl_options *table = sl_tier_find("redis")->options;
-    sl_options_default(table, redis_opts.bytes);
-    set_option(table, &redis_opts, "address", redis_rig_address(redis));
-    return (sl_tier_opts){.page_bytes = BYTES,
-                          .options = &redis_opts,
-                          .prefix = redis_prefix,
-                          .evicted = on_evicted,
-                          .evicted_ctx = keys,
-                          .fingerprint = {1, 2},
-                          .format = {3, 4}};
-}
-
-/* Room for PAGES pages, and for the disk tier segments of one page, so that it evicts single pages. */
-static sl_tier_opts options(const sl_tier_ops *ops)
-{
-    static sl_tier_values nixl;
-    if (ops->shared && strcmp(ops->name, "redis") == 0)
-        return redis_options();
-    if (ops->shared) {
-        sl_options_default(ops->options, nixl.bytes);
-        set_option(ops->options, &nixl, "library", nixl_rig_library());
-        set_option(ops->options, &nixl, "backend", "POSIX");
-        return (sl_tier_opts){.page_bytes = BYTES,
-                              .capacity_bytes = 4 * KEYS * 2 * 4096,
-                              .directory = tier_directory(),
-                              .options = &nixl,
-                              .prefix = "t",
-                              .evicted = on_evicted,
-                              .evicted_ctx = keys,
-                              .fingerprint = {1, 2},
-                              .format = {3, 4}};
-    }
-    if (ops->persistent)
-        return (sl_tier_opts){.page_bytes = BYTES,
-                              .capacity_bytes = 4096 + PAGES * 3 * 4096,
-                              .segment_bytes = 3 * 4096,
-                              .directory = tier_directory(),
-                              .evicted = on_evicted,
-                              .evicted_ctx = keys,
-                              .fingerprint = {1, 2},
-                              .format = {3, 4}};
-    return (sl_tier_opts){.page_bytes = BYTES,
-                          .capacity_bytes = PAGES * BYTES + BYTES / 2,
-                          .evicted = on_evicted,
-                          .evicted_ctx = keys,
-                          .fingerprint = {1, 2},
-                          .format = {3, 4}};
+    sl_tier_opts o = tier_impl_options(impl);
+    o.evicted = on_evicted;
+    o.evicted_ctx = keys;
+    return o;
 }
 
 static void fill_pages(void)
@@ -160,14 +89,9 @@ static void open_tier(int i)
     sl_err err = {0};
     n_answers = 0;
     memset(left, 0, sizeof left);
-    impl = impls[i % n_impls];
-    sl_tier_opts o = options(impl);
-    if (strcmp(impl->name, "nixl") == 0)
-        mkdir(tier_directory(), 0700); /* an earlier close of this test has removed it */
-    if (impl->persistent) {
-        remove_tier_directory();
-        ck_assert_int_eq(mkdir(tier_directory(), 0700), 0);
-    }
+    impl = tier_impl(i % n_impls);
+    sl_tier_opts o = options();
+    tier_impl_folder(impl);
     ck_assert_msg(sl_tier_open(impl, &o, &tier, &err) == SL_OK, "%s", err.text);
     if (i >= n_impls)
         tier = fault_tier_wrap(tier, &(faults){.delay_polls = 3});
@@ -177,10 +101,7 @@ static void open_tier(int i)
 static void close_tier(void)
 {
     sl_tier_close(tier);
-    if (strcmp(impl->name, "nixl") == 0)
-        nixl_rig_remove(tier_directory());
-    if (impl->persistent)
-        remove_tier_directory();
+    tier_impl_remove(impl);
 }
 
 static void prepare(answer *a, sl_tier_op op, int first, int n)
@@ -516,10 +437,7 @@ START_TEST(in_order_and_cancelled_by_close)
     ck_assert_int_eq(last.calls, 1);
     ck_assert_int_eq(last.st, SL_ERR_CANCELLED);
     sl_tier_close(NULL);
-    if (impl->persistent)
-        remove_tier_directory();
-    if (strcmp(impl->name, "nixl") == 0)
-        nixl_rig_remove(tier_directory());
+    tier_impl_remove(impl);
 }
 END_TEST
 
@@ -667,15 +585,12 @@ END_TEST
 START_TEST(bad_options)
 {
     sl_err err = {0};
-    impl = impls[_i];
-    sl_tier_opts o = options(impl);
+    impl = tier_impl(_i);
+    sl_tier_opts o = options();
     o.capacity_bytes = BYTES - 1;
     ck_assert_int_eq(sl_tier_open(impl, &o, &tier, &err), SL_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(err.text, impl->options && impl->shared ? ".bytes: " : "capacity"));
-    if (impl->persistent)
-        remove_tier_directory();
-    if (strcmp(impl->name, "nixl") == 0)
-        nixl_rig_remove(tier_directory());
+    tier_impl_remove(impl);
     ck_assert_ptr_eq(sl_tier_find(impl->name), impl);
     ck_assert_ptr_null(sl_tier_find("tape"));
     for (size_t i = 0; sl_tier_at(i) || sl_tier_names()[i]; i++)
@@ -685,8 +600,7 @@ END_TEST
 
 int main(void)
 {
-    find_impls();
-    int n = n_impls;
+    const int n = n_impls = tier_impls_find();
     Suite *s = suite_create("tier");
     TCase *t = tcase_create("tier");
     tcase_set_timeout(t, 60);
@@ -707,6 +621,6 @@ int main(void)
     tcase_add_loop_test(t, bad_options, 0, n);
     suite_add_tcase(s, t);
     int code = run_suite(s);
-    redis_rig_stop(redis);
+    tier_impls_stop();
     return code;
 }
