@@ -57,6 +57,29 @@ sl_status sl_pass_streams_add(sl_pass *p, void *streams, const void *y, const fl
     return sl_pass_run(p, SL_OP_STREAMS_ADD, &a);
 }
 
+sl_status sl_pass_streams_out(const sl_pass *p, const void *streams, const sl_weight *fn, float *mix,
+                              float *post, float *comb)
+{
+    const sl_model_config *c = p->c;
+    sl_streams_out_params a = {.streams = streams,
+                               .mix = mix,
+                               .base = fn[1].data,
+                               .scale = fn[2].data,
+                               .out = p->ws->x,
+                               .post = post,
+                               .comb = comb,
+                               .iters = comb ? c->streams.iters : 0,
+                               .tokens = p->tokens,
+                               .dim = c->hidden_size,
+                               .count = c->streams.count,
+                               .eps = c->rms_eps,
+                               .hc_eps = c->streams.eps,
+                               .magnitude = c->streams.magnitude,
+                               .act = p->act};
+    SL_TRY(sl_pass_linear_as(p, streams, fn->in, fn, mix, fn->out, SL_F32));
+    return sl_pass_run(p, SL_OP_STREAMS_OUT, &a);
+}
+
 sl_status sl_pass_norm(const sl_pass *p, void *x, const void *add, const sl_weight *w, float eps,
                        int32_t tokens, void *out)
 {

@@ -50,6 +50,11 @@ sl_status sl_pass_linear(const sl_pass *p, const void *x, const sl_weight *w, vo
  * mixes the streams first, post has a gate for each. NULL: they are not mixed, or every one gets y as it is. Nothing is pending
  * afterwards. */
 sl_status sl_pass_streams_add(sl_pass *p, void *streams, const void *y, const float *post, const float *comb);
+/* ws->x [T][hidden_size] from the streams, as SL_OP_STREAMS_OUT does, with the coefficients that fn[0] makes of a token's streams; fn[1] and
+ * fn[2] are their base and scale. mix [T][fn->out]: scratch. post, comb: the gates and the matrix of what follows the block; NULL: there
+ * are none. */
+sl_status sl_pass_streams_out(const sl_pass *p, const void *streams, const sl_weight *fn, float *mix,
+                              float *post, float *comb);
 /* x += add (unless NULL); out = rmsnorm(x) * w, rows of w->out values. */
 sl_status sl_pass_norm(const sl_pass *p, void *x, const void *add, const sl_weight *w, float eps,
                        int32_t tokens, void *out);

@@ -62,25 +62,8 @@ static bool in_last(const sl_model_config *c, int32_t layer)
 /* ws->x from the streams, and the gates and the matrix of what follows the block. */
 static sl_status collapse(sl_pass *p, const sl_weight *fn)
 {
-    const sl_model_config *c = p->c;
     const sl_glm5_workspace *own = p->ws->own;
-    sl_streams_out_params a = {.streams = own->streams,
-                               .mix = own->mix,
-                               .base = fn[1].data,
-                               .scale = fn[2].data,
-                               .out = p->ws->x,
-                               .post = own->post,
-                               .comb = own->comb,
-                               .iters = c->streams.iters,
-                               .tokens = p->tokens,
-                               .dim = c->hidden_size,
-                               .count = c->streams.count,
-                               .eps = c->rms_eps,
-                               .hc_eps = c->streams.eps,
-                               .magnitude = c->streams.magnitude,
-                               .act = p->act};
-    SL_TRY(sl_pass_linear_as(p, own->streams, fn->in, fn, own->mix, fn->out, SL_F32));
-    return sl_pass_run(p, SL_OP_STREAMS_OUT, &a);
+    return sl_pass_streams_out(p, own->streams, fn, own->mix, own->post, own->comb);
 }
 
 static sl_status step_begin(sl_pass *p)

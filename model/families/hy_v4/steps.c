@@ -31,26 +31,10 @@ static bool in_last(const sl_model_config *c, int32_t layer)
 }
 
 /* ws->x from the streams, and for a block the gates of what it will add. */
-static sl_status collapse(sl_pass *p, const sl_weight *fn, const sl_weight *base, const sl_weight *scale,
-                          float *post)
+static sl_status collapse(sl_pass *p, const sl_weight *fn, float *post)
 {
-    const sl_model_config *c = p->c;
-    sl_hy4_workspace *own = p->ws->own;
-    sl_streams_out_params a = {.streams = own->streams,
-                               .mix = own->mix,
-                               .base = base->data,
-                               .scale = scale->data,
-                               .out = p->ws->x,
-                               .post = post,
-                               .tokens = p->tokens,
-                               .dim = c->hidden_size,
-                               .count = c->streams.count,
-                               .eps = c->rms_eps,
-                               .hc_eps = c->streams.eps,
-                               .magnitude = c->streams.magnitude,
-                               .act = p->act};
-    SL_TRY(sl_pass_linear_as(p, own->streams, fn->in, fn, own->mix, fn->out, SL_F32));
-    return sl_pass_run(p, SL_OP_STREAMS_OUT, &a);
+    const sl_hy4_workspace *own = p->ws->own;
+    return sl_pass_streams_out(p, own->streams, fn, own->mix, post, NULL);
 }
 
 static sl_status add(sl_pass *p, const void *y, const float *post)
@@ -66,16 +50,14 @@ static sl_status step_begin(sl_pass *p)
 
 static sl_status step_attn_row(sl_pass *p)
 {
-    const sl_weight *w = p->lw->w;
     const sl_hy4_workspace *own = p->ws->own;
-    return collapse(p, &w[SL_HY4_ATTN_FN], &w[SL_HY4_ATTN_BASE], &w[SL_HY4_ATTN_SCALE], own->post);
+    return collapse(p, &p->lw->w[SL_HY4_ATTN_FN], own->post);
 }
 
 static sl_status step_mlp_row(sl_pass *p)
 {
-    const sl_weight *w = p->lw->w;
     const sl_hy4_workspace *own = p->ws->own;
-    return collapse(p, &w[SL_HY4_MLP_FN], &w[SL_HY4_MLP_BASE], &w[SL_HY4_MLP_SCALE], own->post);
+    return collapse(p, &p->lw->w[SL_HY4_MLP_FN], own->post);
 }
 
 static sl_status step_add(sl_pass *p)
@@ -86,8 +68,7 @@ static sl_status step_add(sl_pass *p)
 
 static sl_status step_end(sl_pass *p)
 {
-    const sl_weight *w = p->m->weights.w;
-    return collapse(p, &w[SL_HY4_HEAD_FN], &w[SL_HY4_HEAD_BASE], &w[SL_HY4_HEAD_SCALE], NULL);
+    return collapse(p, &p->m->weights.w[SL_HY4_HEAD_FN], NULL);
 }
 
 /* The values of the heads, times the sigmoid of a gate that reads what the block reads. */
