@@ -88,7 +88,8 @@ sl_tier_opts tier_impl_options(const sl_tier_ops *ops)
     size_t i = 0;
     while (i < SL_COUNT(OPENED) && strcmp(OPENED[i].name, ops->name) != 0)
         i++;
-    ck_assert_msg(i < SL_COUNT(OPENED), "tier %s: OPENED in tier_impls.c does not say how it is opened", ops->name);
+    ck_assert_msg(i < SL_COUNT(OPENED), "tier %s: OPENED in tier_impls.c does not say how it is opened",
+                  ops->name);
     OPENED[i].fill(ops, &o);
     return o;
 }
