@@ -26,6 +26,7 @@ const sl_buckets sl_buckets_age =
 #define P SL_METRICS_PREFILL
 #define D SL_METRICS_DECODE
 #define W SL_METRICS_WORKERS
+#define G SL_METRICS_RANK
 #define ALL SL_METRICS_ALL
 #define COUNTER(name, roles, labels, help)                                                                   \
     {                                                                                                        \
@@ -248,37 +249,37 @@ static const sl_metric_def table[] = {
 
     /* host store */
     /* ranks of a group */
-    GAUGE("sluice_group_formed", W, "",
-          "Whether the group of this rank is formed: 1 or 0. Only ranks of groups have these metrics."),
-    COUNTER("sluice_group_formings_total", W, "", "How often the group of this rank has formed."),
-    COUNTER("sluice_group_breaks_total", W, "",
+    GAUGE("sluice_group_formed", G, "",
+          "Whether the group of this rank is formed: 1 or 0."),
+    COUNTER("sluice_group_formings_total", G, "", "How often the group of this rank has formed."),
+    COUNTER("sluice_group_breaks_total", G, "",
             "How often it broke because a rank was lost, left or failed."),
-    COUNTER("sluice_group_steps_total", W, "tokens=own|none",
+    COUNTER("sluice_group_steps_total", G, "tokens=own|none",
             "Steps of the group in which some rank had tokens: this one, or only others."),
     COUNTER(
-        "sluice_group_tokens_total", W, "rank=own|slowest|all",
+        "sluice_group_tokens_total", G, "rank=own|slowest|all",
         "Tokens in steps of the group, padding included: of this rank, of the rank with the most in each step, and of all "
         "ranks. slowest times the number of ranks, divided by all, is the imbalance: 1 if every rank has the same."),
     HIST(
-        "sluice_group_step_wait_seconds", W, "", short,
+        "sluice_group_step_wait_seconds", G, "", short,
         "Time that this rank waited at the beginning of a step until all ranks were there: the skew between ranks."),
     SECONDS(
-        "sluice_group_exchange_hidden_seconds_total", W, "",
+        "sluice_group_exchange_hidden_seconds_total", G, "",
         "Time in exchanges of rows between ranks during which this rank computed, with what it waited for at their end; 0 on "
         "the cpu backend, which waits."),
     SECONDS(
-        "sluice_group_exchange_exposed_seconds_total", W, "",
+        "sluice_group_exchange_exposed_seconds_total", G, "",
         "Time for which the steps of this rank waited in exchanges of rows, for the bytes and for slower ranks. What GPUs write "
         "into each other's memory while they compute, in steps of many tokens, is in neither time."),
     SECONDS(
-        "sluice_group_exchange_wait_seconds_total", W, "",
+        "sluice_group_exchange_wait_seconds_total", G, "",
         "Part of both times in which this rank had sent everything and waited for the rows of others: for slower ranks, and for "
         "bytes on the link. 0 where NCCL moves the rows."),
-    COUNTER("sluice_group_exchange_bytes_total", W, "",
+    COUNTER("sluice_group_exchange_bytes_total", G, "",
             "Bytes of rows and results that this rank sent to other ranks."),
-    GAUGE("sluice_group_experts", W, "", "Routed experts of each layer that this rank holds."),
+    GAUGE("sluice_group_experts", G, "", "Routed experts of each layer that this rank holds."),
     COUNTER(
-        "sluice_group_expert_rows_total", W, "expert=all|busiest",
+        "sluice_group_expert_rows_total", G, "expert=all|busiest",
         "Rows that the routed experts of this rank computed, from all ranks: of all its experts, and of the one with the most "
         "in each layer and step. busiest times sluice_group_experts, divided by all, is the imbalance of its experts."),
 

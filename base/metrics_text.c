@@ -127,7 +127,7 @@ char *sl_metrics_text(sl_metrics *m)
 
 static void put_roles(sl_strbuf *sb, unsigned roles)
 {
-    static const char *const names[] = {"router", "prefill", "decode"};
+    static const char *const names[] = {"router", "prefill", "decode", "ranks of groups"};
     bool any = false;
     for (unsigned i = 0; i < SL_COUNT(names); i++) {
         if (roles & 1u << i) {

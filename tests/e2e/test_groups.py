@@ -94,6 +94,8 @@ def test_two_groups_of_two(start, tmp_path):
     c.wait_ready(4)
     assert all(p.process.poll() is None for p in ranks.values())
     text = other.metrics()
+    of_ranks = re.findall(r"\| `(\w+)` \| \w+ \| ranks of groups ", (real.ROOT / "docs" / "metrics.md").read_text())
+    assert len(of_ranks) > 10 and [name for name in of_ranks if f"# TYPE {name} " not in text] == []
     assert 2 <= real.metric(text, "sluice_group_formings_total") <= formed(other)
     assert real.metric(text, "sluice_group_exchange_bytes_total") > 0
     assert real.metric(text, "sluice_group_exchange_exposed_seconds_total") > 0

@@ -125,7 +125,7 @@ def scraped(tmp_path_factory, clean):
 def test_every_documented_metric_is_scraped(scraped):
     p, c = scraped
     jobs = {"router": [c.http.split("//")[1]], "prefill": [f"127.0.0.1:{c.metrics_port + 1}"],
-            "decode": [f"127.0.0.1:{c.metrics_port + r}" for r in (2, 3)]}
+            "decode": [f"127.0.0.1:{c.metrics_port + r}" for r in (2, 3)], "ranks of groups": []}
     types = {}
     for m in p.get("targets/metadata"):
         types.setdefault((m["metric"], m["target"]["instance"]), m["type"])
@@ -143,7 +143,18 @@ def test_every_documented_metric_is_scraped(scraped):
                     wrong.append(f"{name} of {role}: labels {given}, documented {labels}")
                 if not series and not (labels and kind == "counter"):
                     wrong.append(f"{name} of {role} {instance}: no series")
+        if roles == ["ranks of groups"] and any(metric == name for metric, _ in types):
+            wrong.append(f"{name}: this cluster has no group")
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_alert_holds_in_a_healthy_cluster(scraped):
+    """Not even for a moment: `for` only hides a wrong expression."""
+    p, _ = scraped
+    rules = yaml.safe_load((real.ROOT / "deploy" / "prometheus-rules.yml").read_text())
+    alerts = [r for g in rules["groups"] for r in g["rules"] if "alert" in r]
+    assert len(alerts) > 10
+    assert {a["alert"]: p.query(a["expr"]) for a in alerts} == {a["alert"]: [] for a in alerts}
 
 
 def test_pages_of_a_tenant(scraped):
