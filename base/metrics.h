@@ -25,7 +25,8 @@ enum {
     SL_METRICS_ROUTER = 1,
     SL_METRICS_PREFILL = 2,
     SL_METRICS_DECODE = 4,
-    SL_METRICS_RANK = 8, /* ranks of groups: a worker asks for these series when it joins a group, others never */
+    SL_METRICS_RANK =
+        8, /* ranks of groups: a worker asks for these series when it joins a group, others never */
     SL_METRICS_WORKERS = SL_METRICS_PREFILL | SL_METRICS_DECODE,
     SL_METRICS_ALL = SL_METRICS_ROUTER | SL_METRICS_WORKERS
 };

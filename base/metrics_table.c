@@ -249,8 +249,7 @@ static const sl_metric_def table[] = {
 
     /* host store */
     /* ranks of a group */
-    GAUGE("sluice_group_formed", G, "",
-          "Whether the group of this rank is formed: 1 or 0."),
+    GAUGE("sluice_group_formed", G, "", "Whether the group of this rank is formed: 1 or 0."),
     COUNTER("sluice_group_formings_total", G, "", "How often the group of this rank has formed."),
     COUNTER("sluice_group_breaks_total", G, "",
             "How often it broke because a rank was lost, left or failed."),

@@ -108,19 +108,6 @@ static sl_status allocate(int fd, const char *path, uint64_t from, uint64_t to, 
                    strerror(e));
 }
 
-/* Sizes of a new store: segments of segment_bytes, or of about 1/64 of the capacity between 16 and 256 MiB. */
-static uint32_t choose_slots(const sl_tier_opts *o, const sl_disk_store *s)
-{
-    uint64_t want = o->segment_bytes, slot = sl_disk_slot_bytes(s);
-    if (!want) {
-        want = o->capacity_bytes / 64;
-        want = want < (16u << 20) ? 16u << 20 : want > (256u << 20) ? 256u << 20 : want;
-        want = want > o->capacity_bytes / 8 ? o->capacity_bytes / 8 : want;
-    }
-    uint64_t n = want > SL_DISK_BLOCK ? (want - SL_DISK_BLOCK) / slot : 0;
-    return n < 1 ? 1 : n > (1u << 20) ? 1u << 20 : (uint32_t)n;
-}
-
 static sl_status set_segments(const sl_tier_opts *o, sl_disk_file *f, sl_err *err)
 {
     uint64_t least = SL_DISK_BLOCK + sl_disk_segment_bytes(&f->store);
@@ -129,7 +116,7 @@ static sl_status set_segments(const sl_tier_opts *o, sl_disk_file *f, sl_err *er
                        "tier disk: capacity_bytes %" PRIu64 " holds no segment; at least %" PRIu64
                        " for pages of %zu bytes",
                        o->capacity_bytes, least, o->page_bytes);
-    f->n_segments = (o->capacity_bytes - SL_DISK_BLOCK) / sl_disk_segment_bytes(&f->store);
+    f->n_segments = sl_disk_segments_in(&f->store, o->capacity_bytes);
     return SL_OK;
 }
 
@@ -148,7 +135,7 @@ static sl_status create(const sl_tier_opts *o, sl_disk_file *f, uint8_t *block, 
                                .page_bytes = o->page_bytes,
                                .fingerprint = o->fingerprint,
                                .format = o->format};
-    f->store.slots_per_segment = choose_slots(o, &f->store);
+    f->store.slots_per_segment = sl_disk_slots_of(&f->store, o->capacity_bytes, o->segment_bytes);
     SL_TRY(set_segments(o, f, err));
     f->fd = open_file(f->dir_fd, NEW_NAME, O_CREAT | O_TRUNC);
     if (f->fd < 0) {

@@ -171,3 +171,15 @@ sl_status sl_disk_record_read(const uint8_t *block, sl_disk_record *out)
     *out = r;
     return SL_OK;
 }
+
+uint32_t sl_disk_slots_of(const sl_disk_store *s, uint64_t capacity, uint64_t segment_bytes)
+{
+    uint64_t want = segment_bytes;
+    if (!want) {
+        want = capacity / 64;
+        want = want < (16u << 20) ? 16u << 20 : want > (256u << 20) ? 256u << 20 : want;
+        want = want > capacity / 8 ? capacity / 8 : want;
+    }
+    uint64_t n = want > SL_DISK_BLOCK ? (want - SL_DISK_BLOCK) / sl_disk_slot_bytes(s) : 0;
+    return n < 1 ? 1 : n > (1u << 20) ? 1u << 20 : (uint32_t)n;
+}

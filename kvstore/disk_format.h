@@ -74,4 +74,13 @@ static inline uint64_t sl_disk_slot_at(const sl_disk_store *s, uint64_t slot)
            slot % s->slots_per_segment * sl_disk_slot_bytes(s);
 }
 
+/* How many slots a segment of a new store of capacity bytes has: segments of segment_bytes, or, if that is 0, of about 1/64 of the
+ * capacity between 16 and 256 MiB, at most 1/8; 1 to 2^20 slots. s: its page_bytes are read. */
+uint32_t sl_disk_slots_of(const sl_disk_store *s, uint64_t capacity, uint64_t segment_bytes);
+/* How many segments of s->slots_per_segment slots capacity bytes have room for, after the header of the store. */
+static inline uint64_t sl_disk_segments_in(const sl_disk_store *s, uint64_t capacity)
+{
+    return capacity < SL_DISK_BLOCK ? 0 : (capacity - SL_DISK_BLOCK) / sl_disk_segment_bytes(s);
+}
+
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "kvstore/disk_format.h"
 #include "simulate/sim_impl.h"
 
 /* ---- checksums ---- */
@@ -186,16 +187,6 @@ void sl_sim_pages_turn(sl_sim_worker *w)
 
 /* ---- life ---- */
 
-/* Segments as the disk tier makes them (kvstore/disk_file.c): 1/64 of the capacity, between 16 and 256 MiB, at most 1/8. */
-static uint32_t segment_pages(const sl_sim *s, double bytes)
-{
-    double segment = bytes / 64;
-    segment = segment < 16 << 20 ? 16 << 20 : segment > 256 << 20 ? 256 << 20 : segment;
-    segment = segment > bytes / 8 ? bytes / 8 : segment;
-    double pages = segment / s->page_bytes;
-    return pages < 1 ? 1 : (uint32_t)pages;
-}
-
 typedef struct tier_plan {
     double bytes;
     const sl_sim_device *device;
@@ -212,10 +203,13 @@ static sl_status open_tier(sl_sim_worker *w, const tier_plan *p, sl_tier **out, 
     if (!(p->device->read_gb_per_s > 0) || !(p->device->write_gb_per_s > 0))
         return sl_fail(err, SL_ERR_INVALID, "costs: %s.read_gb_per_s and %s.write_gb_per_s are needed",
                        p->name, p->name);
-    sl_sim_tier_opts o = {.pages = (uint64_t)(p->bytes / s->page_bytes),
+    sl_disk_store form = {.page_bytes = (uint64_t)s->page_bytes}; /* a shared store is divided like a disk */
+    form.slots_per_segment = sl_disk_slots_of(&form, (uint64_t)p->bytes, 0);
+    uint64_t segments = sl_disk_segments_in(&form, (uint64_t)p->bytes);
+    sl_sim_tier_opts o = {.pages = segments * form.slots_per_segment,
                           .page_bytes = s->page_bytes,
                           .label_bytes = sl_cascade_label_bytes(&s->geometry),
-                          .segment_pages = segment_pages(s, p->bytes),
+                          .segment_pages = form.slots_per_segment,
                           .second_use = s->o.cfg->kvstore.write == SL_CFG_WRITE_SECOND,
                           .device = *p->device,
                           .exists_us = p->exists_us,

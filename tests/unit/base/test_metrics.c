@@ -46,7 +46,9 @@ START_TEST(table_follows_the_rules)
         bool total = len > 6 && !strcmp(name + len - 6, "_total");
         ck_assert_msg(total == (t[i].kind == SL_METRIC_COUNTER), "%s: _total is for counters", name);
         ck_assert_msg((t[i].buckets != NULL) == (t[i].kind == SL_METRIC_HISTOGRAM), "%s: buckets", name);
-        ck_assert_msg(t[i].roles && (t[i].roles == SL_METRICS_RANK || !(t[i].roles & ~(unsigned)SL_METRICS_ALL)), "%s: roles", name);
+        ck_assert_msg(t[i].roles &&
+                          (t[i].roles == SL_METRICS_RANK || !(t[i].roles & ~(unsigned)SL_METRICS_ALL)),
+                      "%s: roles", name);
         ck_assert_msg(strlen(t[i].help) > 8, "%s: help", name);
         for (size_t j = 0; j < i; j++)
             ck_assert_msg(strcmp(t[j].name, name), "%s twice", name);
