@@ -113,6 +113,14 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f, sl_local_sele
         {"min-p", SL_ARG_REAL, &o->min_p, "X",
          "Leave out tokens less likely than X times the most likely one; 0 leaves out none. Default 0.", 0, 1,
          NULL},
+        {"presence-penalty", SL_ARG_REAL, &o->penalty.presence, "X",
+         "Taken off the logit of every token that the output has. Default 0.", -2, 2, NULL},
+        {"frequency-penalty", SL_ARG_REAL, &o->penalty.frequency, "X",
+         "The same for each time that the output has it. Default 0.", -2, 2, NULL},
+        {"repetition-penalty", SL_ARG_REAL, &o->penalty.repetition, "X",
+         "Divides the positive logit of a token that prompt or output has, and multiplies a negative one; 1 changes "
+         "nothing. Default 1.",
+         0, 10, NULL},
         {"seed", SL_ARG_U64, &o->seed, "N", "Seed of the sampler. Default 0.", 0, 0, NULL},
         {"hot-rows", SL_ARG_INT, &o->hot_rows, "N",
          "Number of rows per layer in the hot buffer of hierarchical mode; 0 means twice the longest list of the "
@@ -184,7 +192,12 @@ static sl_status generate(const flags *f, sl_local_run *r, sl_err *err)
 int sl_cmd_generate(int argc, char **argv)
 {
     static sl_local_selection selection; /* large; this runs once per process */
-    flags f = {.run = {.max_new = 16, .top_p = 1, .tail_rows = 64, .chunk = 512, .backend = "cpu"},
+    flags f = {.run = {.max_new = 16,
+                       .top_p = 1,
+                       .penalty = {.repetition = 1},
+                       .tail_rows = 64,
+                       .chunk = 512,
+                       .backend = "cpu"},
                .mode = "resident",
                .load = "auto"};
     switch (parse_flags(argc, argv, &f, &selection)) {

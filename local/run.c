@@ -128,6 +128,9 @@ static sl_status open_sampler(sl_local_run *r, const sl_local_run_opts *o, sl_er
     r->sampling.top_k = o->top_k;
     r->sampling.top_p = (float)o->top_p;
     r->sampling.min_p = (float)o->min_p;
+    r->sampling.presence_penalty = (float)o->penalty.presence;
+    r->sampling.frequency_penalty = (float)o->penalty.frequency;
+    r->sampling.repetition_penalty = o->penalty.repetition > 0 ? (float)o->penalty.repetition : 1;
     r->sampling.seed = o->seed;
     r->sampling.ignore_eos = o->ignore_eos;
     const sl_model_config *c = &r->local.checkpoint.cfg;

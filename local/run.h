@@ -24,6 +24,11 @@ typedef struct sl_local_chosen {
 /* The names are those of the registries; NULL or "auto": the checkpoint and the backend decide. */
 enum { SL_LOCAL_DRAFTS_MAX = 4 };
 
+/* As in sl_sampling; repetition 0 is 1, off. */
+typedef struct sl_local_penalties {
+    double presence, frequency, repetition;
+} sl_local_penalties;
+
 typedef struct sl_local_run_opts {
     const char *dir, *backend;
     const char *algorithm;
@@ -42,6 +47,7 @@ typedef struct sl_local_run_opts {
     int32_t threads;
     int32_t top_k;
     double temperature, top_p, min_p;
+    sl_local_penalties penalty;
     uint64_t seed;
     /* Not NULL: a backend and a model that are open (sl_local_borrow()), instead of dir and backend. */
     const sl_local *model;

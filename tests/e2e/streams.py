@@ -6,13 +6,18 @@ import time
 import real
 
 QUICK = {"cluster.dead_after_ms": 2500}  # a busy machine is no dead worker
-SAMPLED = {"temperature": 0.9, "top_p": 0.95}
+SAMPLED = [{"temperature": 0.9, "top_p": 0.95}, {"temperature": 1.0}, {"temperature": 0.9, "top_k": 20}, {"temperature": 1.2, "min_p": 0.05},
+           {"temperature": 0.8, "presence_penalty": 0.7, "frequency_penalty": 0.4}, {"temperature": 0.8, "repetition_penalty": 1.3}]
+
+
+def sampling(i):
+    """Of request i: two of three are sampled, in each way that `sluice generate` has."""
+    return {"seed": i, **SAMPLED[(i - i // 3 - 1) % len(SAMPLED)]} if i % 3 else {}
 
 
 def jobs(tag, n, prompt=300, out=200):
-    """(ids, tokens wanted, sampling) of n requests, every third one sampled."""
-    return [(real.prompt(f"{tag}{i}", prompt + 13 * (i % 7)), out + 11 * (i % 5), {"seed": i, **SAMPLED} if i % 3 == 0 else {})
-            for i in range(n)]
+    """(ids, tokens wanted, sampling) of n requests."""
+    return [(real.prompt(f"{tag}{i}", prompt + 13 * (i % 7)), out + 11 * (i % 5), sampling(i)) for i in range(n)]
 
 
 class Streams:

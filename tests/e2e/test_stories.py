@@ -11,7 +11,7 @@ import pytest
 
 import clients
 import real
-from streams import QUICK, SAMPLED, Streams, jobs, one_more, retries
+from streams import QUICK, Streams, jobs, one_more, retries, sampling
 
 
 def answers(c, todo, clients_=16, timeout=120):
@@ -37,7 +37,7 @@ def answers(c, todo, clients_=16, timeout=120):
 def test_2_a_thousand_requests_over_tcp(start):
     """Garbage after some hundred requests: pages are taken again and again, from a store that holds few requests."""
     c = start(roles=("router", "prefill", "prefill", "decode", "decode"), **{"cluster.tls": "tcp,self", "kvstore.bytes": "4MiB"})
-    kinds = [(real.prompt(f"thousand{i}", 60 + 17 * (i % 9)), 6 + i % 5, {"seed": i, **SAMPLED} if i % 3 == 0 else {}) for i in range(40)]
+    kinds = [(real.prompt(f"thousand{i}", 60 + 17 * (i % 9)), 6 + i % 5, sampling(i)) for i in range(40)]
     want = [real.reference(ids, n, **kw) for ids, n, kw in kinds]
     order = [(7 * i + i // 40) % 40 for i in range(1000)]
     got = answers(c, [kinds[k] for k in order])

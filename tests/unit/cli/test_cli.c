@@ -37,6 +37,9 @@ START_TEST(messages)
     fails("generate --mode sideways", 2, "resident, hierarchical");
     fails("generate --max-new-tokens x", 2, "integer");
     fails("generate --json=1", 2, "takes no value");
+    fails("generate --presence-penalty 2.5", 2, "--presence-penalty");
+    fails("generate --frequency-penalty -3", 2, "--frequency-penalty");
+    fails("generate --model " YARN " --ids 1 --repetition-penalty 0.001", 1, "repetition_penalty");
     fails("plan --gpu-bytes 12Q", 2, "16G");
     fails("generate --model " YARN, 1, "--prompt or --ids");
     fails("generate --model " YARN " --ids 1,,2", 1, "--ids");
