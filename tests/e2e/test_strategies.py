@@ -1,6 +1,7 @@
 """Sparse algorithms for models with KV heads on a cluster: a decode worker dies in mid-stream, and every stream has the tokens
 that one process gives with the same algorithm."""
 
+import csv
 import json
 import os
 import random
@@ -117,6 +118,9 @@ def test_decode_killed_in_mid_stream(start, tmp_path, algorithm):
 
 @pytest.mark.parametrize("command", [["tests/bench/strategies", "table", "docs/bench/h200-strategies.csv"],
                                      ["tests/bench/eval_model", "tables", "docs/bench/cpu-strategies-512.csv", "--budgets", "64,128"],
+                                     ["tests/bench/eval_model", "tables", "docs/bench/cpu-strategies-mass.csv", "--bytes"],
+                                     ["tests/bench/eval_model", "tables", "docs/bench/cpu-strategies-budgets.csv", "--bytes"],
+                                     ["tests/bench/eval_model", "tables", "docs/bench/cpu-strategies-4096.csv", "--bytes"],
                                      ["tests/bench/eval_model", "tables", "docs/bench/cpu-xattention.csv"],
                                      ["tests/bench/eval_model", "tables", "docs/bench/cpu-xattention-2048.csv"],
                                      ["tests/bench/eval_model", "tables", "docs/bench/h200-xattention-4104.csv"],
@@ -125,3 +129,22 @@ def test_the_curves_of_the_page(command):
     """docs/strategies.md has the figures that were measured."""
     p = subprocess.run([*command, "--check", "docs/strategies.md"], cwd=real.ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert p.returncode == 0, p.stdout + p.stderr
+
+
+NAMES = "streaming_llm,pq_cache,cluster_kv,snapkv:kernel_size=7:pooling=maxpool,quest,double_sparsity,rocket_kv,exact_topk,random"
+
+
+def test_the_picture_and_the_times_of_the_page():
+    """The picture by tokens and by bytes is that of the rows, and so are the times to the first token of xattention."""
+    subprocess.run(["tests/bench/eval_model", "draw", "docs/bench/cpu-strategies-512.csv", "docs/bench/strategies-bytes.svg", "--names", NAMES, "--check"],
+                   cwd=real.ROOT, check=True, timeout=60)
+    page = (real.ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
+    assert "![accuracy over tokens and over bytes](bench/strategies-bytes.svg)" in page and NAMES in page
+    lines = (real.ROOT / "docs" / "bench" / "h200-xattention-ttft.csv").read_text(encoding="utf-8").splitlines()
+    rows = [r for r in csv.DictReader(l for l in lines if not l.startswith("#")) if r["tokens"] == "65536"]
+    assert len(rows) == 7
+    for r in rows:
+        name = r["algorithm"].replace("xattention:list_mass=", "`list_mass` ").replace("dense", "`dense`")
+        want = f"| {name} | {100 * float(r['tiles_read']):.0f} | {float(r['ttft_ms']):,.0f} | "
+        of = float(r["of_dense"])
+        assert want + f"{of:.2f}" in page or (of == 1 and want + "1 |" in page), want
