@@ -91,7 +91,13 @@ static void print_config(const sl_model_config *c)
     printf("\n");
 }
 
-/* What the layers of a class keep. */
+static const char *dtype_name(sl_dtype d)
+{
+    static const char *const names[] = {"F32", "BF16", "F16", "F8_E4M3", "I32"};
+    return (unsigned)d < SL_COUNT(names) ? names[d] : "?";
+}
+
+/* What the layers of a class keep, and the parts of their state. */
 static void print_class(const sl_geometry *g, int32_t class)
 {
     const sl_geometry_class *k = &g->classes[class];
@@ -105,6 +111,12 @@ static void print_class(const sl_geometry *g, int32_t class)
     }
     printf("  %-12s %d layers of kind %s: each %lld B of a page, and %lld B of a request\n", k->name, layers,
            sl_layer_kind_name(k->kind), (long long)bytes, (long long)k->state.bytes);
+    for (int32_t i = 0; i < k->state.n_parts; i++) {
+        const sl_state_part *p = &k->state.parts[i];
+        printf("    %-22s %s %lld x %lld x %lld, %lld B at byte %lld\n", p->name, dtype_name(p->dtype),
+               (long long)p->shape[0], (long long)p->shape[1], (long long)p->shape[2],
+               (long long)sl_state_part_bytes(p), (long long)sl_layer_state_at(&k->state, i));
+    }
 }
 
 static void print_all(const sl_local_checkpoint *m, const tally *t, const sl_geometry *g)
@@ -126,12 +138,6 @@ static void print_all(const sl_local_checkpoint *m, const tally *t, const sl_geo
            (long long)sl_geometry_index_bytes(g), (double)g->page_bytes / SL_PAGE_TOKENS);
     for (int32_t c = 0; c < g->n_classes; c++)
         print_class(g, c);
-}
-
-static const char *dtype_name(sl_dtype d)
-{
-    static const char *const names[] = {"F32", "BF16", "F16", "F8_E4M3", "I32"};
-    return (unsigned)d < SL_COUNT(names) ? names[d] : "?";
 }
 
 static int print_json(const sl_local_checkpoint *m, const tally *t, const sl_geometry *g)

@@ -124,7 +124,7 @@ sl_status sl_states_init(sl_engine *e, sl_err *err)
         sl_layer_memory *m = &st->layers[l];
         m->state_stride = st->bytes;
         if (state_bytes(e, l) > 0)
-            m->state = st->base + at;
+            m->state = st->base + at, m->shape = &sl_geometry_class_of(&e->geo, l)->state;
         at += (int64_t)sl_geometry_state_device(&e->geo, l);
         place_blocks(e, l, &at);
     }

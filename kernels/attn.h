@@ -65,7 +65,8 @@ typedef sl_status (*sl_attend_fn)(void *ctx, const sl_attn_call *call, sl_err *e
 
 /*
  * What a layer keeps that is not rows of tokens (sl_layer_class of kernels/cache.h), for the ops of its family to read and
- * write. State: that of sequence s (a number of seqs->token_seq) at state + s * state_stride, zero before the first token.
+ * write. State: the slot of sequence s (a number of seqs->token_seq) is at state + s * state_stride, zero before the first token;
+ * what lies in a slot says shape, and sl_layer_part() gives a part.
  * Planes of a class of kind BLOCKS, in their order: on the device by seqs->index_pages, and in the host pages by
  * seqs->host_pages; the ops write both. Addresses stay the same for the life of the owner.
  */
@@ -82,11 +83,18 @@ typedef struct sl_layer_plane {
 } sl_layer_plane;
 
 typedef struct sl_layer_memory {
-    uint8_t *state; /* NULL: the layer has none */
+    uint8_t *state; /* NULL: the layer has none, or it is not known yet */
     int64_t state_stride;
+    const sl_layer_state *shape; /* not NULL with a state */
     int32_t n_planes;
     sl_layer_plane planes[SL_CLASS_PLANES];
 } sl_layer_memory;
+
+/* Part i of the state of sequence 0; NULL without a state. */
+static inline uint8_t *sl_layer_part(const sl_layer_memory *m, int32_t i)
+{
+    return m->state ? m->state + sl_layer_state_at(m->shape, i) : NULL;
+}
 
 typedef sl_status (*sl_memory_fn)(void *ctx, int32_t layer, sl_layer_memory *out, sl_err *err);
 

@@ -336,6 +336,7 @@ sl_status sl_layer_state_check(const char *name, sl_layer_kind kind, int32_t win
     if (!memchr(s->format, 0, sizeof s->format) || (s->format[0] != 0) != (s->bytes > 0))
         return sl_fail(err, SL_ERR_INVALID, "layer class %s: a state has a format, and nothing else has",
                        name);
+    SL_TRY(sl_layer_state_check_parts(name, s, err));
     if (window < (kind == SL_LAYER_RING) || window > SL_CACHE_UNIT_MAX || (window > 0 && s->bytes == 0) ||
         (window > 0 && kind == SL_LAYER_STATE))
         return sl_fail(err, SL_ERR_INVALID, "layer class %s: a ring of %d tokens in a layer of kind %s", name,

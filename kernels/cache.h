@@ -53,6 +53,7 @@
 #include "kernels/retained.h"
 #include "kernels/params.h"
 #include "kernels/window.h"
+#include "kernels/layer_state.h"
 
 enum {
     SL_CACHE_PLANES = 6,
@@ -113,17 +114,8 @@ typedef enum { SL_LAYER_TOKENS, SL_LAYER_BLOCKS, SL_LAYER_RING, SL_LAYER_STATE }
 enum {
     SL_CLASS_PLANES = 2,  /* planes of a class's own */
     SL_MODEL_CLASSES = 4, /* classes that a family states */
-    SL_LAYER_CLASSES = 8, /* of a geometry, where layers with and without index keys are told apart */
-    SL_STATE_BYTES_MAX = 1 << 30,
-    SL_STATE_ALIGN = 256 /* of a state on the device */
+    SL_LAYER_CLASSES = 8  /* of a geometry, where layers with and without index keys are told apart */
 };
-
-/* What a layer keeps of a request, whatever its length. bytes 0: nothing. */
-typedef struct sl_layer_state {
-    char format[SL_CACHE_NAME]; /* contents of another format never match */
-    uint64_t stamp;             /* as sl_cache_plane.stamp */
-    int64_t bytes;
-} sl_layer_state;
 
 /* What happens to the value of an open unit (SL_PER_OPEN_UNIT) of a class's own planes when tokens are taken back. */
 typedef enum {

@@ -65,6 +65,16 @@ static const struct {
     ROW(RING_STORE, ring_store, ring, ring_stride, ring_bytes),
 };
 
+bool sl_op_has_state(sl_op op)
+{
+    return (unsigned)op < SL_OP_COUNT && rows[op].bytes;
+}
+
+int64_t sl_op_state_bytes(sl_op op, const void *params)
+{
+    return sl_op_has_state(op) ? rows[op].bytes(params) : 0;
+}
+
 static const sl_seq_tables **seqs_of(sl_op op, void *params)
 {
     return (const sl_seq_tables **)(void *)((uint8_t *)params + rows[op].seqs_at);
@@ -72,7 +82,7 @@ static const sl_seq_tables **seqs_of(sl_op op, void *params)
 
 const sl_turns *sl_op_turns(sl_op op, const void *params)
 {
-    if ((unsigned)op >= SL_OP_COUNT || !rows[op].bytes || !params)
+    if (!sl_op_has_state(op) || !params)
         return NULL;
     const sl_seq_tables *s =
         *(const sl_seq_tables *const *)(const void *)((const uint8_t *)params + rows[op].seqs_at);

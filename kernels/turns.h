@@ -12,6 +12,7 @@
 #ifndef SL_KERNELS_TURNS_H
 #define SL_KERNELS_TURNS_H
 
+#include "kernels/backend.h"
 #include "kernels/params.h"
 
 typedef struct sl_turns {
@@ -29,5 +30,9 @@ typedef struct sl_state_keep_params {
     uint8_t *to;
     int64_t stride, bytes;
 } sl_state_keep_params;
+
+/* Whether the op changes states, and the bytes of the part that these parameters name; 0 for other ops. Pure. */
+bool sl_op_has_state(sl_op op);
+int64_t sl_op_state_bytes(sl_op op, const void *params);
 
 #endif

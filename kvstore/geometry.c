@@ -175,8 +175,7 @@ static void stated_class(const sl_geometry *g, const sl_layer_class *c, int32_t 
     memset(out, 0, sizeof *out);
     put_name(out->name, c->name);
     out->kind = c->kind, out->window = c->window;
-    put_name(out->state.format, c->state.format);
-    out->state.stamp = c->state.stamp, out->state.bytes = c->state.bytes;
+    out->state = c->state;
     out->planes = c->kind == SL_LAYER_TOKENS ? token_planes(&g->shape, indexed)
                                              : (uint8_t)(((1u << c->n_planes) - 1) << first);
 }

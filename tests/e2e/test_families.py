@@ -87,6 +87,23 @@ def test_every_family_has_a_checkpoint(tmp_path):
     assert registry(tmp_path) == set(CHECKPOINTS)
 
 
+@pytest.mark.parametrize("family", sorted(CHECKPOINTS))
+def test_the_parts_of_states(family):
+    """`sluice inspect` shows what lies in the state of a layer: parts that follow each other up to the bytes of a request."""
+    folder = real.ROOT / "tests" / "golden" / "model" / CHECKPOINTS[family]
+    p = subprocess.run([real.SLUICE, "inspect", "--model", folder], capture_output=True, text=True, timeout=60, check=False)
+    assert p.returncode == 0, p.stderr
+    classes = re.findall(r"and (\d+) B of a request\n((?:    .*\n)*)", p.stdout)
+    assert classes
+    assert any(parts for _, parts in classes) == (family in {"deepseek_v4", "qwen4_exp", "glm5_next"})
+    for bytes_of_request, parts in classes:
+        end = 0
+        for size, at in re.findall(r"(\d+) B at byte (\d+)", parts):
+            assert end <= int(at) < end + 16
+            end = int(at) + int(size)
+        assert end == int(bytes_of_request)
+
+
 @pytest.mark.parametrize("family", sorted(set(CHECKPOINTS) - ELSEWHERE))
 def test_a_cluster_of_each_family(start, tmp_path, family):
     """Hierarchical, with few hot rows, prompts shipped from another process, and a prefix that is found again."""

@@ -48,9 +48,9 @@ static const float *angles(const sl_pass *p)
     return sl_v4_in_entries(p->c, p->layer) ? p->m->cos_sin_2 : p->m->cos_sin;
 }
 
-static void state_of(const sl_pass *p, sl_v4_state *out)
+static sl_dtype kept_dtype(const sl_pass *p)
 {
-    sl_v4_state_of(p->c, p->c->layer_class[p->layer], p->m->opts.row_format, out);
+    return sl_v4_kept_dtype(p->m->opts.row_format);
 }
 
 static sl_status memory(const sl_pass *p, sl_layer_memory *out)
@@ -59,20 +59,13 @@ static sl_status memory(const sl_pass *p, sl_layer_memory *out)
     return p->dry ? SL_OK : p->f->seam.memory(p->f->seam.ctx, p->layer, out, p->err);
 }
 
-static uint8_t *at(uint8_t *base, int64_t offset)
-{
-    return base ? base + offset : NULL;
-}
-
 static sl_entries_view view_of(const sl_pass *p, const sl_layer_memory *m, int plane, int32_t dim)
 {
-    sl_v4_state s;
-    state_of(p, &s);
     return (sl_entries_view){.base = m->planes[plane].device,
                              .page_stride = m->planes[plane].device_stride,
                              .rate = sl_v4_rate(p->c, p->layer),
                              .dim = dim,
-                             .dtype = s.dtype};
+                             .dtype = kept_dtype(p)};
 }
 
 /* ---- steps ---- */
@@ -100,8 +93,6 @@ sl_status sl_v4_step_queries(sl_pass *p)
     const sl_v4_workspace *own = p->ws->own;
     sl_head_rotate_params q = rotation(p, own->q, own->q, c->n_heads, c->v_head_dim),
                           kv = rotation(p, own->kv_raw, own->kv, 1, c->v_head_dim);
-    sl_v4_state s;
-    state_of(p, &s);
     SL_TRY(sl_pass_linear(p, p->ws->h, &w[SL_V4_Q_A], own->q_a));
     SL_TRY(sl_pass_norm(p, own->q_a, NULL, &w[SL_V4_Q_NORM], c->rms_eps, p->tokens, own->q_r));
     SL_TRY(sl_pass_linear(p, own->q_r, &w[SL_V4_Q_B], own->q));
@@ -109,25 +100,23 @@ sl_status sl_v4_step_queries(sl_pass *p)
     SL_TRY(sl_pass_run(p, SL_OP_HEAD_ROTATE, &q));
     SL_TRY(sl_pass_linear(p, p->ws->h, &w[SL_V4_KV], own->kv_raw));
     kv.eps = c->rms_eps, kv.norm = w[SL_V4_KV_NORM].data, kv.norm_dtype = w[SL_V4_KV_NORM].dtype;
-    kv.out_dtype = s.dtype;
+    kv.out_dtype = kept_dtype(p);
     return sl_pass_run(p, SL_OP_HEAD_ROTATE, &kv);
 }
 
-/* New entries, or index keys: the weights from `slot` on, the plane, and the place of their part of the state. */
-static sl_status append(sl_pass *p, const sl_layer_memory *m, int slot, int plane, int64_t open)
+/* New entries, or index keys: the weights from `slot` on, the plane, and their part of the state. */
+static sl_status append(sl_pass *p, const sl_layer_memory *m, int slot, int plane, int part)
 {
     const sl_weight *w = &p->lw->w[slot];
     const sl_v4_workspace *own = p->ws->own;
     const sl_layer_plane *to = &m->planes[plane];
-    sl_v4_state s;
-    state_of(p, &s);
     sl_entries_append_params a = {.kv = own->part,
                                   .gate = own->gate,
                                   .bias = w[SL_V4_ENTRY_BIAS - SL_V4_ENTRY_KV].data,
                                   .norm = w[SL_V4_ENTRY_NORM - SL_V4_ENTRY_KV].data,
                                   .cos_sin = angles(p),
                                   .seqs = p->f->seqs,
-                                  .open = at(m->state, open),
+                                  .open = sl_layer_part(m, part),
                                   .open_stride = m->state_stride,
                                   .device = to->device,
                                   .device_stride = to->device_stride,
@@ -138,7 +127,7 @@ static sl_status append(sl_pass *p, const sl_layer_memory *m, int slot, int plan
                                   .rate = sl_v4_rate(p->c, p->layer),
                                   .overlap = sl_v4_in_chosen(p->c, p->layer),
                                   .eps = p->c->rms_eps,
-                                  .dtype = s.dtype,
+                                  .dtype = kept_dtype(p),
                                   .norm_dtype = w[SL_V4_ENTRY_NORM - SL_V4_ENTRY_KV].dtype};
     if (a.rate < SL_PAGE_TOKENS && SL_PAGE_TOKENS % a.rate != 0) /* the entries of a page are one unit */
         a.host.row_stride = a.dim * (int64_t)sl_dtype_size(a.dtype);
@@ -150,11 +139,9 @@ static sl_status append(sl_pass *p, const sl_layer_memory *m, int slot, int plan
 sl_status sl_v4_step_entries(sl_pass *p)
 {
     sl_layer_memory m;
-    sl_v4_state s;
-    state_of(p, &s);
     SL_TRY(memory(p, &m));
-    SL_TRY(append(p, &m, SL_V4_ENTRY_KV, 0, s.ring));
-    return s.index ? append(p, &m, SL_V4_INDEX_KV, 1, s.ring + s.entry) : SL_OK;
+    SL_TRY(append(p, &m, SL_V4_ENTRY_KV, 0, SL_V4_PART_ENTRY));
+    return sl_v4_in_chosen(p->c, p->layer) ? append(p, &m, SL_V4_INDEX_KV, 1, SL_V4_PART_INDEX) : SL_OK;
 }
 
 static sl_status index_queries(sl_pass *p)
@@ -224,7 +211,7 @@ sl_status sl_v4_step_attend(sl_pass *p)
     sl_ring_attn_params a = {.q = own->q,
                              .kv = own->kv,
                              .seqs = p->f->seqs,
-                             .ring = m.state,
+                             .ring = sl_layer_part(&m, SL_V4_PART_RING),
                              .ring_stride = m.state_stride,
                              .entries = view_of(p, &m, 0, c->v_head_dim),
                              .ids = chosen ? own->ids : NULL,
@@ -240,7 +227,7 @@ sl_status sl_v4_step_attend(sl_pass *p)
                              .act = p->act};
     sl_ring_store_params s = {.kv = own->kv,
                               .seqs = p->f->seqs,
-                              .ring = m.state,
+                              .ring = sl_layer_part(&m, SL_V4_PART_RING),
                               .ring_stride = m.state_stride,
                               .window = c->entries.window,
                               .dim = c->v_head_dim,

@@ -186,15 +186,30 @@ static const sl_tensor_spec layer_tensors[] = {
 
 /* ---- the cache ---- */
 
-void sl_v4_state_of(const sl_model_config *c, int class, sl_row_format rows, sl_v4_state *out)
+sl_dtype sl_v4_kept_dtype(sl_row_format rows)
 {
-    *out = (sl_v4_state){.dtype = rows == SL_ROW_GQA_F32 || rows == SL_ROW_MLA_F32 ? SL_F32 : SL_BF16};
-    out->ring = (int64_t)c->entries.window * c->v_head_dim * (int64_t)sl_dtype_size(out->dtype);
-    out->ring = (out->ring + 15) / 16 * 16; /* what follows holds float32 */
+    return rows == SL_ROW_GQA_F32 || rows == SL_ROW_MLA_F32 ? SL_F32 : SL_BF16;
+}
+
+/* What is kept of an entry that is not complete (kernels/entries.h). It follows a ring of any length. */
+static void add_open(sl_layer_state *s, const char *name, int32_t rate, int32_t dim, bool overlap)
+{
+    if (overlap)
+        sl_layer_state_add(s, name, SL_F32, 16, 2 * (int64_t)rate, 2, 2 * (int64_t)dim);
+    else
+        sl_layer_state_add(s, name, SL_F32, 16, 3, dim, 1);
+}
+
+static sl_layer_state state_of(const sl_model_config *c, int class, sl_dtype dtype)
+{
+    sl_layer_state s = {0};
+    snprintf(s.format, sizeof s.format, dtype == SL_F32 ? "v4 f32" : "v4 bf16");
+    sl_layer_state_add(&s, "ring", dtype, 16, c->entries.window, c->v_head_dim, 1);
     if (class != SL_V4_WINDOW)
-        out->entry = sl_entries_open_bytes(rate_of(c, class), c->v_head_dim, class == SL_V4_CHOSEN);
+        add_open(&s, "open entry", rate_of(c, class), c->v_head_dim, class == SL_V4_CHOSEN);
     if (class == SL_V4_CHOSEN)
-        out->index = sl_entries_open_bytes(rate_of(c, class), c->index_head_dim, true);
+        add_open(&s, "open entry key", rate_of(c, class), c->index_head_dim, true);
+    return s;
 }
 
 /* An entry is in the page of its last token. Where entries divide no page, those of a page are one unit. */
@@ -212,8 +227,7 @@ static sl_cache_plane plane(const char *name, int32_t rate, int32_t dim, sl_dtyp
 static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
     static const char *const names[] = {"window", "chosen", "pooled"};
-    static const char *const formats[] = {"v4 bf16", "v4 f32"};
-    const sl_row_format rows = out->rows ? out->rows->format : SL_ROW_GQA_BF16;
+    const sl_dtype kept = sl_v4_kept_dtype(out->rows ? out->rows->format : SL_ROW_GQA_BF16);
     /* No layer has rows of tokens, so every row format is possible; it says the type of what is kept. */
     out->kv_heads = out->query_heads = 1;
     out->head_dim = c->v_head_dim;
@@ -221,20 +235,17 @@ static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
     out->n_classes = (int32_t)SL_COUNT(names);
     for (int k = 0; k < out->n_classes; k++) {
         sl_layer_class *l = &out->classes[k];
-        sl_v4_state s;
-        sl_v4_state_of(c, k, rows, &s);
         *l = (sl_layer_class){.kind = k == SL_V4_WINDOW ? SL_LAYER_RING : SL_LAYER_BLOCKS,
                               .window = c->entries.window,
                               .open = SL_OPEN_ADDED,
                               .chosen = k == SL_V4_CHOSEN ? c->entries.topk : 0,
-                              .state = {.bytes = s.ring + s.entry + s.index}};
+                              .state = state_of(c, k, kept)};
         snprintf(l->name, sizeof l->name, "%s", names[k]);
-        snprintf(l->state.format, sizeof l->state.format, "%s", formats[s.dtype == SL_F32]);
         if (k != SL_V4_WINDOW)
             l->planes[l->n_planes++] =
-                plane(k == SL_V4_CHOSEN ? "entries" : "pooled", rate_of(c, k), c->v_head_dim, s.dtype);
+                plane(k == SL_V4_CHOSEN ? "entries" : "pooled", rate_of(c, k), c->v_head_dim, kept);
         if (k == SL_V4_CHOSEN)
-            l->planes[l->n_planes++] = plane("entry keys", rate_of(c, k), c->index_head_dim, s.dtype);
+            l->planes[l->n_planes++] = plane("entry keys", rate_of(c, k), c->index_head_dim, kept);
     }
 }
 

@@ -90,12 +90,10 @@ typedef struct sl_v4_workspace {
     int32_t slice, max_entries;   /* S, and the length of a row of scores */
 } sl_v4_workspace;
 
-/* The parts of a layer's state, and its planes. */
-typedef struct sl_v4_state {
-    sl_dtype dtype;             /* of rows of the window and of entries */
-    int64_t ring, entry, index; /* bytes of each part; entry and index follow the ring */
-} sl_v4_state;
-void sl_v4_state_of(const sl_model_config *c, int class, sl_row_format rows, sl_v4_state *out);
+/* Parts of a layer's state. */
+enum { SL_V4_PART_RING, SL_V4_PART_ENTRY, SL_V4_PART_INDEX };
+/* The type of rows of the window and of entries. */
+sl_dtype sl_v4_kept_dtype(sl_row_format rows);
 
 /* sl_family.begin, read_config, workspace */
 sl_status sl_v4_begin(struct sl_config_reader *x);

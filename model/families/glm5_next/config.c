@@ -136,6 +136,26 @@ static sl_status read_linear(sl_config_reader *x)
 
 /* ---- the rest ---- */
 
+/* ---- what a layer keeps besides rows ---- */
+
+static sl_layer_state attention_state(const sl_model_config *c)
+{
+    sl_layer_state s = {.format = "open unit"};
+    sl_layer_state_add(&s, "open unit", SL_F32, 0, 2, c->index_unit, c->index_head_dim);
+    return s;
+}
+
+static sl_layer_state linear_state(const sl_model_config *c)
+{
+    static const char *const convolutions[] = {"convolution of q", "convolution of k", "convolution of v"};
+    const sl_linear_config *l = &c->linear;
+    sl_layer_state s = {.format = "delta"};
+    for (int i = 0; i < SL_GLM5_PART_DELTA; i++)
+        sl_layer_state_add(&s, convolutions[i], SL_F32, 0, l->taps - 1, sl_glm5_dim_linear(c), 1);
+    sl_layer_state_add(&s, "recurrence", SL_F32, 0, l->value_heads, l->key_dim, l->value_dim);
+    return s;
+}
+
 static sl_status check_dims(sl_config_reader *x)
 {
     const sl_model_config *c = x->c;
@@ -149,7 +169,7 @@ static sl_status check_dims(sl_config_reader *x)
     if (SL_PAGE_TOKENS % c->index_unit)
         return sl_cfg_cannot(x, "index_kpool: %d does not divide a page of %d tokens", c->index_unit,
                              SL_PAGE_TOKENS);
-    if (sl_glm5_state_bytes(c) > SL_STATE_BYTES_MAX)
+    if (linear_state(c).bytes > SL_STATE_BYTES_MAX)
         return sl_cfg_bad(x, "linear_num_heads: the state of a layer has more than 2^30 bytes");
     return SL_OK;
 }
@@ -223,28 +243,14 @@ sl_status sl_glm5_read_config(sl_config_reader *x, const sl_family *f)
 
 /* ---- what a layer keeps ---- */
 
-int64_t sl_glm5_conv_bytes(const sl_model_config *c)
-{
-    return (int64_t)(c->linear.taps - 1) * sl_glm5_dim_linear(c) * (int64_t)sizeof(float);
-}
-
-int64_t sl_glm5_state_bytes(const sl_model_config *c)
-{
-    return 3 * sl_glm5_conv_bytes(c) +
-           sl_glm5_dim_linear(c) * (int64_t)c->linear.key_dim * (int64_t)sizeof(float);
-}
-
 void sl_glm5_cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
-    const int64_t open = 2 * (int64_t)c->index_unit * c->index_head_dim * (int64_t)sizeof(float);
     sl_dsa_cache_dims(c, out);
     out->index_unit = c->index_unit;
     out->n_classes = SL_GLM5_CLASSES;
-    out->classes[SL_GLM5_ATTENTION] = (sl_layer_class){
-        .name = "attention", .kind = SL_LAYER_TOKENS, .state = {.format = "open unit", .bytes = open}};
+    out->classes[SL_GLM5_ATTENTION] =
+        (sl_layer_class){.name = "attention", .kind = SL_LAYER_TOKENS, .state = attention_state(c)};
     out->classes[SL_GLM5_SHARED] = (sl_layer_class){.name = "shared", .kind = SL_LAYER_TOKENS};
     out->classes[SL_GLM5_LINEAR] =
-        (sl_layer_class){.name = "linear",
-                         .kind = SL_LAYER_STATE,
-                         .state = {.format = "delta", .bytes = sl_glm5_state_bytes(c)}};
+        (sl_layer_class){.name = "linear", .kind = SL_LAYER_STATE, .state = linear_state(c)};
 }

@@ -70,10 +70,8 @@ int64_t sl_glm5_dim_linear(const sl_model_config *c); /* linear heads * their di
 /* Kinds of layers. */
 bool sl_glm5_in_linear(const sl_model_config *c, int32_t layer);
 bool sl_glm5_in_attention(const sl_model_config *c, int32_t layer); /* with an indexer or without */
-/* Bytes of the state of one of a linear layer's three convolutions, which come before the recurrence. */
-int64_t sl_glm5_conv_bytes(const sl_model_config *c);
-/* Bytes of all its state. */
-int64_t sl_glm5_state_bytes(const sl_model_config *c);
+/* Parts of the state of a linear layer: three convolutions and the recurrence. */
+enum { SL_GLM5_PART_CONV, SL_GLM5_PART_DELTA = 3 };
 
 extern const sl_model_preset sl_glm5_presets[];
 sl_status sl_glm5_begin(struct sl_config_reader *x);

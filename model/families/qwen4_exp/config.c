@@ -112,6 +112,30 @@ static sl_status read_ngrams(sl_config_reader *x)
     return SL_OK;
 }
 
+/* ---- what a layer keeps besides rows ---- */
+
+static sl_layer_state attention_state(const sl_model_config *c)
+{
+    sl_layer_state s = {.format = "open unit"};
+    sl_layer_state_add(&s, "open unit", SL_F32, 0, 1, c->index_unit, c->index_head_dim);
+    return s;
+}
+
+static sl_layer_state linear_state(const sl_model_config *c, bool ngrams)
+{
+    const sl_linear_config *l = &c->linear;
+    sl_layer_state s = {0};
+    snprintf(s.format, sizeof s.format, ngrams ? "delta+ngrams" : "delta");
+    sl_layer_state_add(&s, "convolution", SL_F32, 0, l->taps - 1, sl_qwen4_dim_channels(c), 1);
+    sl_layer_state_add(&s, "recurrence", SL_F32, 0, l->value_heads, l->key_dim, l->value_dim);
+    if (ngrams && c->ngram.order) {
+        sl_layer_state_add(&s, "last tokens", SL_I32, 0, c->ngram.order - 1, 1, 1);
+        sl_layer_state_add(&s, "convolution of n-grams", SL_F32, 0,
+                           (int64_t)(c->ngram.taps - 1) * c->ngram.order, sl_qwen4_dim_all(c), 1);
+    }
+    return s;
+}
+
 static sl_status check_dims(sl_config_reader *x)
 {
     const sl_model_config *c = x->c;
@@ -139,9 +163,7 @@ static sl_status check_dims(sl_config_reader *x)
     if (c->qk_rope_head_dim > c->index_head_dim)
         return sl_cfg_bad(x, "indexer_head_dim: %d is less than the %d values that are rotated",
                           c->index_head_dim, c->qk_rope_head_dim);
-    if (sl_qwen4_conv_bytes(c) + sl_qwen4_delta_bytes(c) + sl_qwen4_tokens_bytes(c) +
-            sl_qwen4_ngram_bytes(c) >
-        SL_STATE_BYTES_MAX)
+    if (linear_state(c, true).bytes > SL_STATE_BYTES_MAX)
         return sl_cfg_bad(x, "linear_num_value_heads: the state of a layer has more than 2^30 bytes");
     return SL_OK;
 }
@@ -179,31 +201,8 @@ sl_status sl_qwen4_read_config(sl_config_reader *x, const sl_family *f)
 
 /* ---- what a layer keeps ---- */
 
-int64_t sl_qwen4_conv_bytes(const sl_model_config *c)
-{
-    return (int64_t)(c->linear.taps - 1) * sl_qwen4_dim_channels(c) * (int64_t)sizeof(float);
-}
-
-int64_t sl_qwen4_delta_bytes(const sl_model_config *c)
-{
-    return (int64_t)c->linear.value_heads * c->linear.key_dim * c->linear.value_dim * (int64_t)sizeof(float);
-}
-
-int64_t sl_qwen4_tokens_bytes(const sl_model_config *c)
-{
-    return c->ngram.order ? (int64_t)(c->ngram.order - 1) * (int64_t)sizeof(int32_t) : 0;
-}
-
-int64_t sl_qwen4_ngram_bytes(const sl_model_config *c)
-{
-    if (!c->ngram.order)
-        return 0;
-    return (int64_t)(c->ngram.taps - 1) * c->ngram.order * sl_qwen4_dim_all(c) * (int64_t)sizeof(float);
-}
-
 void sl_qwen4_cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
-    const int64_t linear = sl_qwen4_conv_bytes(c) + sl_qwen4_delta_bytes(c);
     out->kv_heads = c->n_kv_heads;
     out->head_dim = c->v_head_dim;
     out->query_heads = c->n_heads;
@@ -212,16 +211,10 @@ void sl_qwen4_cache_dims(const sl_model_config *c, sl_cache_dims *out)
     out->index_topk = c->index_topk;
     out->index_unit = c->index_unit;
     out->n_classes = SL_QWEN4_CLASSES;
-    out->classes[SL_QWEN4_ATTENTION] = (sl_layer_class){
-        .name = "attention",
-        .kind = SL_LAYER_TOKENS,
-        .state = {.format = "open unit",
-                  .bytes = (int64_t)c->index_unit * c->index_head_dim * (int64_t)sizeof(float)}};
-    out->classes[SL_QWEN4_LINEAR] = (sl_layer_class){
-        .name = "linear", .kind = SL_LAYER_STATE, .state = {.format = "delta", .bytes = linear}};
+    out->classes[SL_QWEN4_ATTENTION] =
+        (sl_layer_class){.name = "attention", .kind = SL_LAYER_TOKENS, .state = attention_state(c)};
+    out->classes[SL_QWEN4_LINEAR] =
+        (sl_layer_class){.name = "linear", .kind = SL_LAYER_STATE, .state = linear_state(c, false)};
     out->classes[SL_QWEN4_NGRAM] =
-        (sl_layer_class){.name = "linear+ngrams",
-                         .kind = SL_LAYER_STATE,
-                         .state = {.format = "delta+ngrams",
-                                   .bytes = linear + sl_qwen4_tokens_bytes(c) + sl_qwen4_ngram_bytes(c)}};
+        (sl_layer_class){.name = "linear+ngrams", .kind = SL_LAYER_STATE, .state = linear_state(c, true)};
 }

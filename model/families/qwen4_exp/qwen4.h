@@ -100,12 +100,8 @@ bool sl_qwen4_in_linear(const sl_model_config *c, int32_t layer);
 bool sl_qwen4_in_attention(const sl_model_config *c, int32_t layer);
 bool sl_qwen4_in_ngram(const sl_model_config *c, int32_t layer);
 
-/* Bytes of the parts of a layer's state, in their order: convolution and recurrence of a linear layer, then the last tokens and the
- * convolution of its n-grams; or the raw keys of an open unit. */
-int64_t sl_qwen4_conv_bytes(const sl_model_config *c);
-int64_t sl_qwen4_delta_bytes(const sl_model_config *c);
-int64_t sl_qwen4_tokens_bytes(const sl_model_config *c);
-int64_t sl_qwen4_ngram_bytes(const sl_model_config *c);
+/* Parts of the state of a linear layer, the last two of one with n-grams; an attention layer has the raw keys of an open unit. */
+enum { SL_QWEN4_PART_CONV, SL_QWEN4_PART_DELTA, SL_QWEN4_PART_TOKENS, SL_QWEN4_PART_NGRAM_CONV };
 
 extern const sl_model_preset sl_qwen4_presets[];
 sl_status sl_qwen4_begin(struct sl_config_reader *x);

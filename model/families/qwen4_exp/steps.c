@@ -173,7 +173,7 @@ static sl_status convolve(sl_pass *p, const sl_layer_memory *m)
                         .w = p->lw->w[SL_QWEN4_CONV].data,
                         .out = own->mixed,
                         .seqs = p->f->seqs,
-                        .state = m->state,
+                        .state = sl_layer_part(m, SL_QWEN4_PART_CONV),
                         .state_stride = m->state_stride,
                         .channels = channels,
                         .taps = p->c->linear.taps,
@@ -197,7 +197,7 @@ static sl_status recur(sl_pass *p, const sl_layer_memory *m)
                          .dt_bias = p->lw->w[SL_QWEN4_DT_BIAS].data,
                          .out = own->core,
                          .seqs = p->f->seqs,
-                         .state = m->state ? m->state + sl_qwen4_conv_bytes(p->c) : NULL,
+                         .state = sl_layer_part(m, SL_QWEN4_PART_DELTA),
                          .state_stride = m->state_stride,
                          .key_heads = l->key_heads,
                          .value_heads = l->value_heads,
@@ -240,7 +240,6 @@ static sl_status embed_ngrams(sl_pass *p, const sl_layer_memory *m)
     const sl_ngram_config *n = &p->c->ngram;
     const sl_weight *w = p->lw->w;
     const sl_host_table *t = &p->lw->table;
-    const int64_t at = sl_qwen4_conv_bytes(p->c) + sl_qwen4_delta_bytes(p->c);
     sl_ngram_params a = {.ids = p->f->ids,
                          .multipliers = w[SL_QWEN4_NGRAM_MULTIPLIERS].data,
                          .sizes = w[SL_QWEN4_NGRAM_SIZES].data,
@@ -249,7 +248,7 @@ static sl_status embed_ngrams(sl_pass *p, const sl_layer_memory *m)
                          .shard_rows = t->shard_rows,
                          .out = own->ngram,
                          .seqs = p->f->seqs,
-                         .state = m->state ? m->state + at : NULL,
+                         .state = sl_layer_part(m, SL_QWEN4_PART_TOKENS),
                          .state_stride = m->state_stride,
                          .order = n->order,
                          .heads = n->heads,
@@ -291,7 +290,6 @@ static sl_status step_ngrams(sl_pass *p)
 {
     const sl_qwen4_workspace *own = p->ws->own;
     const int32_t all = (int32_t)sl_qwen4_dim_all(p->c);
-    const int64_t at = sl_qwen4_conv_bytes(p->c) + sl_qwen4_delta_bytes(p->c) + sl_qwen4_tokens_bytes(p->c);
     sl_layer_memory m;
     SL_TRY(sl_qwen4_memory(p, &m));
     SL_TRY(embed_ngrams(p, &m));
@@ -301,7 +299,7 @@ static sl_status step_ngrams(sl_pass *p)
                            .add = own->ngram_out,
                            .out = own->normed,
                            .seqs = p->f->seqs,
-                           .state = m.state ? m.state + at : NULL,
+                           .state = sl_layer_part(&m, SL_QWEN4_PART_NGRAM_CONV),
                            .state_stride = m.state_stride,
                            .channels = all,
                            .taps = p->c->ngram.taps,

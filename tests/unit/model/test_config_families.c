@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "model/config.h"
+#include "model/synthetic.h"
 #include "tests/unit/run_suite.h"
 
 /* Only what has no default. */
@@ -279,6 +280,33 @@ static const struct {
      "quantization_config"},
 };
 
+/* Every model that can be made says of every state what lies in it. */
+START_TEST(states_have_shapes)
+{
+    int32_t states = 0;
+
+    for (size_t i = 0; sl_synthetic_name(i); i++)
+        for (int rows = 0; rows < 2; rows++) {
+            sl_model_config c;
+            sl_cache_dims d;
+            sl_err err = {0};
+            ck_assert_msg(sl_synthetic_config(sl_synthetic_name(i), 0, &c, &err) == SL_OK, "%s", err.text);
+            sl_model_cache_dims(&c,
+                                c.kv_lora_rank > 0 ? (rows ? SL_ROW_MLA_BF16 : SL_ROW_MLA_F32)
+                                                   : (rows ? SL_ROW_GQA_BF16 : SL_ROW_GQA_F32),
+                                SL_INDEX_PLAIN, &d);
+            for (int32_t k = 0; k < d.n_classes; k++) {
+                const sl_layer_class *l = &d.classes[k];
+                ck_assert_msg((l->state.bytes > 0) == (l->state.n_parts > 0), "%s: %s", c.family, l->name);
+                ck_assert_msg(sl_layer_state_check(l->name, l->kind, l->window, &l->state, &err) == SL_OK,
+                              "%s", err.text);
+                states += l->state.n_parts > 0;
+            }
+        }
+    ck_assert_int_gt(states, 0);
+}
+END_TEST
+
 START_TEST(refused)
 {
     sl_model_config c;
@@ -323,6 +351,7 @@ int main(void)
     tcase_add_test(t, keys_of_axk2);
     tcase_add_test(t, keys_of_minimax_m3);
     tcase_add_test(t, keys_of_v4);
+    tcase_add_test(t, states_have_shapes);
     tcase_add_loop_test(t, every_key, 0, 4);
     tcase_add_loop_test(t, refused, 0, SL_COUNT(wrong));
     suite_add_tcase(s, t);
