@@ -79,24 +79,30 @@ __device__ static inline void pl_produce(const typename P::Args &p, st_ring<P::S
         if (early)
             sl_after_previous();
         for (int g = 0; g < stages; g += P::TOGETHER) {
-            const int n = P::TOGETHER == 1 ? 1 : min(P::TOGETHER, stages - g);
-            st_ring<P::STAGES> ahead = r;
-            if (P::TOGETHER > 1) {
-                st_ring<P::STAGES> wait = r;
-                for (int i = 0; i < n; i++, st_next(wait))
-                    if (!early || g + i >= P::STAGES)
-                        sl_mbar_wait(wait.empty + wait.stage * 8, wait.phase ^ 1);
+            st_ring<P::STAGES> at[P::TOGETHER]; /* the stages that are filled together */
+            bool fill[P::TOGETHER];             /* their weights are not copied yet */
+
+#pragma unroll
+            for (int i = 0; i < P::TOGETHER; i++) {
+                at[i] = i ? at[i - 1] : r;
+                if (i)
+                    st_next(at[i]);
+                fill[i] = g + i < stages && (!early || g + i >= P::STAGES);
+                if (fill[i])
+                    sl_mbar_wait(at[i].empty + at[i].stage * 8, at[i].phase ^ 1);
             }
-            for (int i = 0; i < n; i++, st_next(ahead))
-                if (!early || g + i >= P::STAGES) {
-                    if (P::TOGETHER == 1)
-                        sl_mbar_wait(ahead.empty + ahead.stage * 8, ahead.phase ^ 1);
-                    P::copy_weights(p, t, ahead.base + ahead.stage * pl_sizes<P>::STAGE,
-                                    ahead.full + ahead.stage * 8, g + i);
+#pragma unroll
+            for (int i = 0; i < P::TOGETHER; i++)
+                if (fill[i])
+                    P::copy_weights(p, t, at[i].base + at[i].stage * pl_sizes<P>::STAGE,
+                                    at[i].full + at[i].stage * 8, g + i);
+#pragma unroll
+            for (int i = 0; i < P::TOGETHER; i++)
+                if (g + i < stages) {
+                    P::copy_tokens(p, t, r.base + r.stage * pl_sizes<P>::STAGE + P::BOXES * ST_BOX_BYTES,
+                                   xs + r.stage * P::XS, r.full + r.stage * 8, g + i);
+                    st_next(r);
                 }
-            for (int i = 0; i < n; i++, st_next(r))
-                P::copy_tokens(p, t, r.base + r.stage * pl_sizes<P>::STAGE + P::BOXES * ST_BOX_BYTES,
-                               xs + r.stage * P::XS, r.full + r.stage * 8, g + i);
         }
         early = false;
     }
