@@ -30,22 +30,6 @@ __device__ static inline uint32_t codes_of(uint32_t box, int bytes)
     return box + sl_swizzle(r, 0) + bytes * (lane & 3);
 }
 
-__device__ static inline uint32_t load_u16(uint32_t at)
-{
-    uint16_t v;
-
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
-    return v;
-}
-
-__device__ static inline uint32_t load_u8(uint32_t at)
-{
-    uint32_t v;
-
-    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
-    return v;
-}
-
 /*
  * e4m3: acc += the products of 64 rows with 128 inputs, half c of a stage. The sums are 1 / unshift() of what they should be.
  */
@@ -63,7 +47,7 @@ __device__ static inline void multiply_e4m3(const multiplier_rows &rows, const m
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             uint32_t at = (codes ^ (uint32_t)(c * 4 + k) << 4) + h * 1024, even, odd;
-            e4m3_of<C>(__byte_perm(load_u16(at), load_u16(at + 8), 0x5410), even, odd);
+            e4m3_of<C>(__byte_perm(sl_shared_u16(at), sl_shared_u16(at + 8), 0x5410), even, odd);
             a[k][h] = __byte_perm(even, odd, 0x5140);
             a[k][2 + h] = __byte_perm(even, odd, 0x7362);
         }
@@ -106,7 +90,7 @@ __device__ static inline void multiply_bf16(const multiplier_rows &rows, const m
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t at = (codes ^ (uint32_t)(c * 2 + k / 2) << 4) + (i & 1) * 1024;
-            __nv_bfloat162 v = bf16_of<C>(load_u8(at + k % 2 * 8 + 4 * (i >> 1)));
+            __nv_bfloat162 v = bf16_of<C>(sl_shared_u8(at + k % 2 * 8 + 4 * (i >> 1)));
             if (C == FP4)
                 v = __hmul2(v, __float2bfloat162_rn(w[k * SETS / 4][i & 1]));
             a[k][i] = *(uint32_t *)&v;

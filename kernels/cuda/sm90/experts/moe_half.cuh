@@ -5,6 +5,7 @@
 #ifndef SL_KERNELS_CUDA_SM90_EXPERTS_MOE_HALF_CUH
 #define SL_KERNELS_CUDA_SM90_EXPERTS_MOE_HALF_CUH
 
+#include "kernels/cuda/ptx_loads.cuh"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/sm90/ring.cuh"
 
@@ -106,15 +107,11 @@ __device__ static inline void load_words(const uint8_t *at, bool aligned, int si
     } else if constexpr (WORDS % 4 == 0) {
 #pragma unroll
         for (int i = 0; i < WORDS; i += 4)
-            asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(to[i]), "=r"(to[i + 1]), "=r"(to[i + 2]), "=r"(to[i + 3])
-                         : "l"(at + 4 * i));
+            sl_constant_words(to[i], to[i + 1], to[i + 2], to[i + 3], at + 4 * i);
     } else {
 #pragma unroll
         for (int i = 0; i < WORDS; i += 2)
-            asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
-                         : "=r"(to[i]), "=r"(to[i + 1])
-                         : "l"(at + 4 * i));
+            sl_constant_words(to[i], to[i + 1], at + 4 * i);
     }
 }
 
@@ -139,9 +136,7 @@ __device__ static inline void fetch(const multiplier_rows &s, int stage, multipl
                 int64_t at = s.row[r] + (s.ratio == 1 ? unit : __umulhi(unit, s.magic));
                 const uint8_t *byte = s.base + (at << (s.wide ? 2 : 1));
                 m.shift[r][i] = s.wide ? 0 : 16 - 8 * (int)((uintptr_t)byte & 2);
-                asm volatile("ld.global.nc.u32 %0, [%1];"
-                             : "=r"(m.v[r][i])
-                             : "l"((uintptr_t)byte & ~(uintptr_t)3));
+                sl_constant_word(m.v[r][i], (uintptr_t)byte & ~(uintptr_t)3);
             }
         }
 }
