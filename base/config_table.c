@@ -156,8 +156,8 @@ const sl_option sl_cfg_own[] = {
     ENUM(
         kvstore, verify, "always", verifies,
         "Compare pages of the store with their kept checksums before another request uses them. always: every "
-        "byte. rows: as always, and in addition every row that a step fetches from the store is compared with a checksum "
-        "of its own before the step's tokens are sent; takes 4 bytes of memory for each row and layer in addition to "
+        "byte. rows: as always, and in addition every row or entry that a step fetches from the store is compared with a checksum "
+        "of its own before the step's tokens are sent; takes 4 bytes of memory for each of them and each layer in addition to "
         "kvstore.bytes. sampled: one layer in eight, other ones each time, which finds pages that were overwritten, and a "
         "changed byte one time in eight. off: no checksums are kept, damage is not found, and pages are used by others as soon "
         "as they are full."),

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "engine/engine_impl.h"
+#include "engine/states.h"
 
 sl_status sl_marks_init(sl_engine *e, sl_err *err)
 {
@@ -22,8 +23,11 @@ sl_status sl_marks_init(sl_engine *e, sl_err *err)
     SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, sizeof *m->any, (void **)&m->any, err));
     __atomic_store_n(m->any, 0, __ATOMIC_RELAXED);
     SL_TRY(sl_be_fill(e->be, m->device, 0, m->bytes, err));
-    for (int32_t l = 0; l < e->cfg->n_layers; l++)
+    for (int32_t l = 0; l < e->cfg->n_layers; l++) {
         e->layers[l].check = (sl_row_check){sl_row_sums_layer(sums, l), m->device, m->any};
+        if (e->states->rows) /* whose swap-in reads it with each gather */
+            e->states->rows->layers[l].check = (sl_row_check){sl_row_sums_blocks(sums, l), m->device, m->any};
+    }
     return SL_OK;
 }
 

@@ -15,11 +15,13 @@ import pytest
 
 import real
 from streams import QUICK, Streams
+from test_damage import flip
 from test_families import CHECKPOINTS, checkpoint
 
 APART, BOTH = ("router", "prefill", "decode", "decode"), ("router", "both", "both")
 FAMILIES = ("deepseek_v4", "glm5_next", "qwen4_exp")
 PAGE = 64
+DEVICE = "6MiB"  # for a decode worker that fetches
 
 
 @pytest.fixture(scope="module")
@@ -136,4 +138,23 @@ def test_a_restart_finds_snapshots_on_disk(start, models, disk, family, roles):
     c = begin(start, model, roles, **keys)
     answer = c.complete(turn, 20)
     assert list(answer.output_ids) == reference(model, turn, 20) and answer.cached_tokens == 320  # in the answer
+    c.idle()
+
+
+def test_damaged_entries(start, models):
+    """Memory of a decode worker is damaged while requests run whose entries are fetched by steps: with checksums of rows it is found before
+    a token is sent, requests are retracted, and every stream is right to its end."""
+    model = models["deepseek_v4"]
+    c = begin(start, model, APART[:3], **{"kvstore.verify": "rows", "kvstore.patrol_rate": "1MiB", "cluster.shipping": "direct", "decode.device_bytes": DEVICE,
+                                          "sparse_attention.tail_rows": 8})
+    prompts = [prompt(f"entries{i}", 200 + 40 * i) for i in range(3)]
+    want = [reference(model, ids, 260) for ids in prompts]
+    calls = [real.Call(c, ids, 260) for ids in prompts]
+    real.until("tokens", lambda: max(len(t.so_far) for t in calls) >= 70, 60, 0.001)
+    flip(c.pid("decode/0"), 64)
+    for t in calls:
+        t.join(240)
+    assert not sum(t.right_or_data_loss(tokens) for t, tokens in zip(calls, want)), "a wrong token was sent"
+    assert real.metric(c.metrics(2), "sluice_store_damaged_pages_total", 'where="fetched"') > 0
+    c.logged("ev=retracted")
     c.idle()

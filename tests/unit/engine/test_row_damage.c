@@ -1,13 +1,15 @@
 /*
  * Rows that are damaged in host memory while a hierarchical sequence runs, on tiny checkpoints: every step either has the
  * logits of an undamaged run, bit by bit, or the engine names the page, whichever bytes of a row or of a checksum have
- * changed. Without checksums the same damage changes logits, so it is the comparison that finds it. About 2 s.
+ * changed. Without checksums the same damage changes logits, so it is the comparison that finds it. Rows are those of tokens, and
+ * entries of several tokens, which are swapped in as rows are. About 2 s.
  */
 #include <check.h>
 #include <string.h>
 
 #include "fix.h"
 #include "kernels/rowsum.h"
+#include "kvstore/snapshot.h"
 #include "tests/unit/run_suite.h"
 
 enum { PROMPT = 200, LENGTH = 226, FULL = PROMPT / SL_PAGE_TOKENS };
@@ -27,16 +29,29 @@ static const fix_opts configs[] = {
      .algorithm = "quest",
      .hot_rows = 64,
      .select = {.token_budget = 64, .block_tokens = 4, .shared_lists = true}},
+    {.dir = "tests/golden/model/v4-flash",
+     .rows = SL_ROW_GQA_F32,
+     .act = SL_F32,
+     .algorithm = "dense",
+     .hot_rows = 256},
 };
 
 static fix f;
 static fix_text ref;
-static fix_run owner;
+static fix_run owner, snapshot; /* snapshot: pages for the states after the prompt, if there are any */
+
+static const sl_key any_key = {1, 2};
+
+static bool has_states(void)
+{
+    return sl_engine_state_bytes(f.engine) > 0;
+}
 
 static void open_config(int i)
 {
     fix_opts o = configs[i];
-    o.max_seqs = 2, o.max_hot = 1, o.tail_rows = SL_PAGE_TOKENS, o.max_context = 256, o.row_sums = true;
+    o.max_seqs = 2, o.max_hot = 1, o.tail_rows = SL_PAGE_TOKENS, o.max_context = 256, o.row_sums = true,
+    o.host_pages = 64;
     o.layout = (sl_layout)(i % 3);
     fix_open(&f, &o);
     fix_reference(&f, &ref, PROMPT, LENGTH, 21 + (uint64_t)i);
@@ -44,6 +59,11 @@ static void open_config(int i)
     fix_text t = ref;
     fix_seq_open(&f, &owner, SL_RESIDENT, 0, LENGTH);
     fix_feed(&f, &owner, &t, PROMPT, 128);
+    snapshot = (fix_run){0};
+    if (has_states()) {
+        fix_grow(&f, &snapshot, sl_snapshot_pages(sl_arena_geometry(f.arena)) * SL_PAGE_TOKENS);
+        ck_assert_int_eq(sl_engine_seq_save(f.engine, owner.seq, any_key, snapshot.pages, NULL), SL_OK);
+    }
     fix_seq_close(&f, &owner, true); /* its pages stay */
     for (int p = 0; p < FULL; p++)
         sl_row_sums_make(f.row_sums, owner.pages[p]);
@@ -93,14 +113,38 @@ static damage_fn *const kinds[] = {first_byte,           last_byte, one_between,
                                    halves_change_places, every_byte};
 enum { KINDS = SL_COUNT(kinds), SUMS = KINDS /* instead of the rows, their checksums */ };
 
+/* The plane of a layer whose rows are fetched; -1: none. */
+static int32_t fetched(int32_t layer)
+{
+    const sl_geometry *g = sl_arena_geometry(f.arena);
+    if (sl_row_sums_layer(f.row_sums, layer))
+        return SL_CACHE_ROWS;
+    int32_t p = 0;
+    while (!sl_geometry_has(g, layer, p) || g->shape.planes[p].role != SL_PLANE_BLOCKS)
+        if (++p == g->shape.n_planes)
+            return -1;
+    return g->shape.planes[p].unit_tokens == 4 ? p : -1; /* the others are on the device whole */
+}
+
+/* The first layer from this one on that has such rows. */
+static int32_t layer_from(int32_t layer)
+{
+    while (fetched(layer % f.cfg->n_layers) < 0)
+        layer++;
+    return layer % f.cfg->n_layers;
+}
+
 static void damage(int kind, int32_t page, int32_t layer)
 {
     const sl_geometry *g = sl_arena_geometry(f.arena);
-    const sl_cache_plane *p = &g->shape.planes[SL_CACHE_ROWS];
-    int64_t bytes = sl_geometry_row_bytes(g), n = sl_cache_page_units(p), parts = sl_rowsum_parts(bytes);
-    sl_host_plane at =
-        sl_geometry_plane(g, sl_arena_base(f.arena), sl_arena_pages(f.arena), layer, SL_CACHE_ROWS);
-    uint32_t *sums = (uint32_t *)(uintptr_t)sl_row_sums_layer(f.row_sums, layer) + page * n * parts;
+    const int32_t plane = fetched(layer);
+    const sl_cache_plane *p = &g->shape.planes[plane];
+    int64_t bytes = sl_cache_unit_bytes(p), n = sl_cache_page_units(p), parts = sl_rowsum_parts(bytes);
+    sl_host_plane at = sl_geometry_plane(g, sl_arena_base(f.arena), sl_arena_pages(f.arena), layer, plane);
+    const uint32_t *of =
+        plane == SL_CACHE_ROWS ? sl_row_sums_layer(f.row_sums, layer) : sl_row_sums_blocks(f.row_sums, layer);
+    ck_assert_ptr_nonnull(of);
+    uint32_t *sums = (uint32_t *)(uintptr_t)of + page * n * parts;
     for (int32_t u = 0; u < n; u++) {
         if (kind == SUMS)
             sums[u * parts + u % parts] ^= 1u << u % 31 << 1;
@@ -131,6 +175,8 @@ static bool decode(int kind, int32_t page, int32_t layer, seen *s)
     memset(t.logits, 0, sizeof t.logits);
     *s = (seen){.page = -1};
     fix_seq_open(&f, &owner, SL_HIERARCHICAL, PROMPT, LENGTH);
+    if (has_states())
+        ck_assert_int_eq(sl_engine_seq_restore(f.engine, owner.seq, any_key, snapshot.pages, NULL), SL_OK);
     for (int32_t at = PROMPT; at < LENGTH && s->n == 0; at++) {
         if (at == PROMPT + 3 && kind >= 0)
             damage(kind, page, layer);
@@ -155,7 +201,7 @@ START_TEST(no_step_from_damaged_rows)
     for (int kind = 0; kind <= KINDS; kind++) {
         for (int32_t p = 0; p < FULL; p++) {
             int32_t page = owner.pages[p];
-            if (decode(kind, page, (kind + p) % f.cfg->n_layers, &s))
+            if (decode(kind, page, layer_from(kind + p), &s))
                 ck_abort_msg("damage %d of page %d changed logits and was not named", kind, p);
             ck_assert_int_le(s.n, 1);
             ck_assert(s.n == 0 || s.page == page);
@@ -177,7 +223,7 @@ START_TEST(without_checksums)
     open_config(_i);
     sl_row_sums_forget(f.row_sums, owner.pages, FULL);
     for (int32_t p = 0; p < FULL; p++) {
-        differ += decode(KINDS - 1, owner.pages[p], 0, &s);
+        differ += decode(KINDS - 1, owner.pages[p], layer_from(0), &s);
         ck_assert_int_eq(s.n, 0);
     }
     ck_assert_int_ge(differ, 1);
