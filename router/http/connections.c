@@ -11,10 +11,15 @@
 
 enum { SWEEP_MS = 100 };
 
-void http_enter_state(struct MHD_Connection *c, http_conn_state state)
+http_conn *http_conn_of(struct MHD_Connection *c)
 {
     const union MHD_ConnectionInfo *ci = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    http_conn *k = ci ? ci->socket_context : NULL;
+    return ci ? ci->socket_context : NULL;
+}
+
+void http_enter_state(struct MHD_Connection *c, http_conn_state state)
+{
+    http_conn *k = http_conn_of(c);
     if (k && k->state != state) {
         k->state = state;
         k->since_ns = sl_now_ns();

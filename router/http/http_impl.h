@@ -36,8 +36,9 @@ typedef struct http_conn {
     struct http_conn *next, *prev;
     int fd;
     http_conn_state state;
-    uint64_t since_ns; /* of the state */
-    sl_tls *tls;       /* that its session uses, or NULL */
+    uint64_t since_ns;         /* of the state */
+    sl_tls *tls;               /* that its session uses, or NULL */
+    const char *uri, *uri_end; /* of the request that is being received, where it was received */
 } http_conn;
 
 typedef struct sl_http {
@@ -187,6 +188,8 @@ void http_on_completed(void *cls, struct MHD_Connection *c, void **state,
                        enum MHD_RequestTerminationCode why);
 void http_on_connection(void *cls, struct MHD_Connection *c, void **ctx,
                         enum MHD_ConnectionNotificationCode code);
+/* Of a connection that is open; NULL: memory was short when it was opened. */
+http_conn *http_conn_of(struct MHD_Connection *c);
 /* What the connection does from now on. */
 void http_enter_state(struct MHD_Connection *c, http_conn_state state);
 /* Closes connections that took too long for what they do; frees the state of those that are closed. */

@@ -253,7 +253,12 @@ static char not_plain;
 
 void *http_on_uri(void *cls, const char *uri, struct MHD_Connection *c)
 {
-    (void)cls, (void)c;
+    (void)cls;
+    http_conn *k = http_conn_of(c);
+    if (k) {
+        k->uri = uri;
+        k->uri_end = uri + strlen(uri);
+    }
     return http_path_is_plain(uri) ? NULL : &not_plain;
 }
 

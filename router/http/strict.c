@@ -146,6 +146,13 @@ static bool same_key(const char *bearer, const char *key)
     return !strncasecmp(bearer, "Bearer ", 7) && !strcmp(bearer + 7, key);
 }
 
+/* One space divides method, URI and version, and no zero stands in them: each begins where the one before it has ended, as a text of C. */
+static bool line_is_whole(struct MHD_Connection *c, const char *method, const char *version)
+{
+    const http_conn *k = http_conn_of(c);
+    return k && k->uri == method + strlen(method) + 1 && version == k->uri_end + 1;
+}
+
 static const char *version_wrong(const char *version)
 {
     return strcmp(version, "HTTP/1.1") && strcmp(version, "HTTP/1.0")
@@ -165,6 +172,8 @@ bool http_path_is_plain(const char *uri)
 const char *http_head_wrong(struct MHD_Connection *c, const char *method, const char *version, bool *chunked)
 {
     head h = {.end = version + strlen(version), .wrong = version_wrong(version)};
+    if (!h.wrong && !line_is_whole(c, method, version))
+        h.wrong = "the first line has a zero, or more than one space between its parts";
     if (!h.wrong)
         MHD_get_connection_values_n(c, MHD_HEADER_KIND, look, &h);
 #if MHD_VERSION < 0x00097701

@@ -90,6 +90,30 @@ BAD = {
     "a space in the path": b"GET /health/live x HTTP/1.1\r\n" + HOST + b"\r\n",
     "a byte above 127 in the path": b"GET /health/live\xff HTTP/1.1\r\n" + HOST + b"\r\n",
     "a control character in the path": b"GET /health\x01 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a zero in the path": b"GET /health/live\0x HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a zero after a path and a version": b"GET /health/live\0HTTP/1.1 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a zero in the query": b"GET /health/live?a=\0b HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a zero for a space": b"GET /health/live\0HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a zero after the path": b"GET /health/live\0 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a zero in the method": b"GET\0X /health/live HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a zero after the method": b"GET\0 /health/live HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a zero in the version": b"GET /health/live HTTP/1.1\0x\r\n" + HOST + b"\r\n",
+    "a zero before the method": b"\0GET /health/live HTTP/1.1\r\n" + HOST + b"\r\n",
+    "two spaces after the method": b"GET  /health/live HTTP/1.1\r\n" + HOST + b"\r\n",
+    "two spaces before the version": b"GET /health/live  HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a tab after the method": b"GET\t/health/live HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a coding twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a coding twice in a list": POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "a coding with a parameter": POST + b"Transfer-Encoding: chunked;q=1\r\n\r\n0\r\n\r\n",
+    "a coding in quotes": POST + b"Transfer-Encoding: \"chunked\"\r\n\r\n0\r\n\r\n",
+    "no coding and a length": POST + b"Transfer-Encoding: \r\nContent-Length: 2\r\n\r\n{}",
+    "a length with a fraction": POST + b"Content-Length: 2.0\r\n\r\n{}",
+    "a length with a vertical tab": POST + b"Content-Length: \x0b2\r\n\r\n{}",
+    "a length in other digits": POST + b"Content-Length: \xd9\xa2\r\n\r\n{}",
+    "a hexadecimal chunk with a sign": POST + b"Transfer-Encoding: chunked\r\n\r\n0x2\r\n{}\r\n0\r\n\r\n",
+    "a chunk with a plus": POST + b"Transfer-Encoding: chunked\r\n\r\n+2\r\n{}\r\n0\r\n\r\n",
+    "a chunk that does not end": POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}XX0\r\n\r\n",
+    "a Host with a user": GET + b"Host: a@b\r\n\r\n",
     "no version": b"GET /health/live\r\n\r\n",
     "a version of the future": b"GET /health/live HTTP/1.2\r\n" + HOST + b"\r\n",
     "a version of two digits": b"GET /health/live HTTP/1.10\r\n" + HOST + b"\r\n",
@@ -102,6 +126,11 @@ BAD = {
 def test_two_readings(router, kind):
     status, closed = answers(router, BAD[kind] + NEXT)
     assert set(status) == {400} and closed, (status, closed)
+
+
+def test_a_space_before_the_method(router):
+    """The library closes the connection without a word."""
+    assert answers(router, b" " + NEXT + NEXT) == ([], True)
 
 
 @pytest.mark.parametrize("raw", [POST + b"Content-Length: 99999999999999999999999\r\n\r\n",
