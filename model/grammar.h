@@ -11,9 +11,9 @@
  *
  * Bounds: a text has at most SL_GRAMMAR_BYTES_MAX bytes, a regular expression in it SL_GRAMMAR_REGEX_MAX, and compiling it and
  * each mask have a budget of the library's own units (grammar/engine.c), after which SL_ERR_TOO_LARGE comes. The library
- * recurses as deep as a text is nested or linked, so it compiles on a thread with a stack for the deepest one. Within these
- * bounds a text takes at most SL_GRAMMAR_SECONDS_MAX of one processor, which cannot be interrupted; that of the library is quadratic for
- * some texts. Its memory is bounded by sl_grammar_bytes(); up to 128 MiB of compiled texts are kept for later requests.
+ * recurses as deep as a text is nested or linked, so it compiles on a thread with a stack for the deepest one. What these budgets
+ * do not bound is refused by its text (grammar/bounds.c). Within these bounds a text takes at most SL_GRAMMAR_SECONDS_MAX of one
+ * processor and a mask SL_GRAMMAR_MASK_SECONDS_MAX, which cannot be interrupted; that of the library is quadratic for some texts. Its memory is bounded by sl_grammar_bytes(); up to 128 MiB of compiled texts are kept for later requests.
  *
  * Ownership: an engine borrows its tokenizer, which lives longer; constraints are destroyed before their engine. Threads: an
  * engine may be used by any number of threads, a constraint by one at a time. Nothing here is for a loop's thread: compiling
@@ -37,6 +37,7 @@ typedef enum {
 extern const char *const sl_grammar_kind_names[SL_GRAMMAR_KINDS];
 
 enum { SL_GRAMMAR_BYTES_MAX = 32 << 10, SL_GRAMMAR_REGEX_MAX = 4 << 10, SL_GRAMMAR_SECONDS_MAX = 1 };
+#define SL_GRAMMAR_MASK_SECONDS_MAX 0.3 /* of a mask; ordinary ones take less than a ms */
 
 typedef struct sl_grammars sl_grammars; /* the engine: a library and a vocabulary */
 typedef struct sl_grammar sl_grammar;   /* a constraint of one request */
@@ -95,7 +96,7 @@ sl_status sl_grammar_undo(sl_grammar *c, size_t n, sl_err *err);
 size_t sl_grammar_mask_words(const sl_grammars *g);
 /*
  * Which ids may come next. Never empty: where the answer must end these are the eos ids. bits:
- * [sl_grammar_mask_words()]. SL_ERR_TOO_LARGE: the budget of a mask was used up.
+ * [sl_grammar_mask_words()]. SL_ERR_TOO_LARGE: the budget of a mask was used up. SL_ERR_INVALID: no text follows the constraint.
  */
 sl_status sl_grammar_mask(sl_grammar *c, uint32_t *bits, sl_err *err);
 /* The answer may end here; it must end here. */

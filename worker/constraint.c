@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -14,7 +15,11 @@
 /* 64 masks of 129,280 ids take 1 to 25 ms of one core (tests/bench/masks), and a step of a large model 12. */
 enum { MASKERS_MAX = 8, CORES_OF_A_MASKER = 4 };
 
-typedef enum { COMPILING, MASKING, QUEUES } queue_kind;
+/* A mask that took more processor time than this, some ten times what the slowest ordinary one takes, makes its constraint heavy
+ * permanently: a thread of its own makes the masks of these, so that they wait for each other, and no step of other requests for them. */
+#define HEAVY_NS 20000000ull
+
+typedef enum { COMPILING, HEAVY, MASKING, QUEUES } queue_kind;
 
 typedef struct queue {
     sl_constraint *first, *last;
@@ -31,7 +36,7 @@ struct sl_constraint {
     size_t n_text;
     int32_t *output; /* n_output tokens, of which the grammar has taken n_taken */
     size_t n_output, n_taken, room;
-    bool working, queued, closed, compiled, slow, ends;
+    bool working, queued, closed, compiled, slow, heavy, ends;
     bool awaited;        /* its request sits out steps */
     sl_grammar *grammar; /* of the thread that works on it */
     uint32_t *bits;      /* of the token after n_taken tokens */
@@ -48,9 +53,10 @@ struct sl_constraints {
     pthread_cond_t done;  /* a mask was made */
     queue queues[QUEUES];
     sl_constraint *all;
-    pthread_t threads[1 + MASKERS_MAX];
+    pthread_t threads[QUEUES - 1 + MASKERS_MAX];
     int n_threads;
     bool stop;
+    uint64_t heavy_ns;
     uint64_t limit_ns, waited_ns; /* a mask that took longer makes its constraint slow; since the last step */
     sl_grammars_stats seen;
     struct {
@@ -65,7 +71,7 @@ struct sl_constraints {
  * are made in turn. */
 static void enqueue(sl_constraint *c)
 {
-    queue *q = &c->of->queues[c->compiled ? MASKING : COMPILING];
+    queue *q = &c->of->queues[!c->compiled ? COMPILING : c->heavy ? HEAVY : MASKING];
     sl_constraint **at = &q->first;
     if (c->compiled && q->first)
         at = &q->last->next;
@@ -111,6 +117,13 @@ static void wake(sl_constraints *cs)
 
 /* ---- threads ---- */
 
+static uint64_t processor_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* The work on c, without the lock: what is after the first `have` tokens of output is taken and the mask made. */
 static sl_status work(sl_constraint *c, const int32_t *output, size_t have, sl_err *err)
 {
@@ -151,10 +164,10 @@ static void work_on(sl_constraints *cs, sl_constraint *c)
     c->working = true;
     c->has_mask = false;
     pthread_mutex_unlock(&cs->lock);
-    const uint64_t begin = sl_now_ns();
+    const uint64_t begin = sl_now_ns(), used = processor_ns();
     if (output)
         st = work(c, output, n, &err);
-    const uint64_t ns = sl_now_ns() - begin;
+    const uint64_t ns = sl_now_ns() - begin, work_ns = processor_ns() - used;
     free(output);
     pthread_mutex_lock(&cs->lock);
     c->working = false;
@@ -162,7 +175,8 @@ static void work_on(sl_constraints *cs, sl_constraint *c)
     c->has_mask = st == SL_OK;
     const bool compiles = !c->compiled;
     c->compiled = true;
-    c->slow = !compiles && ns > cs->limit_ns;
+    c->heavy |= !compiles && work_ns > cs->heavy_ns;
+    c->slow = c->heavy || (!compiles && ns > cs->limit_ns);
     c->status = st;
     c->err = err;
     count(cs, compiles ? 0 : ns);
@@ -218,7 +232,7 @@ static sl_status start_threads(sl_constraints *cs)
     long more = sysconf(_SC_NPROCESSORS_ONLN) / CORES_OF_A_MASKER;
     while (cs->n_threads < QUEUES)
         SL_TRY(start_thread(cs, (queue_kind)cs->n_threads));
-    while (cs->n_threads < 1 + MASKERS_MAX && cs->n_threads < QUEUES + more - 1 &&
+    while (cs->n_threads < QUEUES - 1 + MASKERS_MAX && cs->n_threads < QUEUES + more - 1 &&
            start_thread(cs, MASKING) == SL_OK)
         ;
     return SL_OK;
@@ -244,6 +258,7 @@ sl_status sl_constraints_create(const sl_constraints_opts *o, sl_constraints **o
     late.late = true;
     cs->wake = o->wake;
     cs->limit_ns = SL_MASK_LIMIT_LEAST_NS;
+    cs->heavy_ns = o->heavy_ns ? o->heavy_ns : HEAVY_NS;
     pthread_mutex_init(&cs->lock, NULL);
     pthread_cond_init(&cs->done, NULL);
     for (int i = 0; i < QUEUES; i++)

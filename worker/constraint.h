@@ -6,10 +6,11 @@
  * thread then takes them and makes the mask of the next token, while the step that needs it runs. sl_constraint_token_mask() waits for it.
  *
  * One whose grammar is not compiled yet is not ready, nor is one whose last mask has taken long and whose next one is not
- * made: its request sits out steps until it is, so that a grammar that is hard to follow slows down its own request alone.
+ * made: its request sits out steps until it is, so that a grammar that is hard to follow slows down its own request alone. One that
+ * took 20 ms of processor time for a mask counts as slow permanently, and such ones share a thread of their own.
  * When that changes, the engine thread's mailbox gets a SL_WMAIL_WAKE.
  *
- * Threads: they begin with the first constraint. One compiles, the others make masks. All functions are for the engine thread;
+ * Threads: they begin with the first constraint. One compiles, one makes masks that are heavy, the others make masks. All functions are for the engine thread;
  * sl_constraints_stats_get() and create, stop and destroy are for the thread that owns the worker, while no engine thread runs.
  * Ownership: every constraint is closed by its owner; what a thread still works on is freed when that has ended.
  */
@@ -27,6 +28,7 @@ typedef struct sl_constraints_opts {
     sl_grammars_opts grammars; /* opened late */
     sl_mailbox *wake;
     sl_metrics *metrics; /* NULL: none */
+    uint64_t heavy_ns;   /* for tests: the processor time from which on a mask is heavy; 0: the default */
 } sl_constraints_opts;
 
 /* SL_ERR_NO_MEMORY. */

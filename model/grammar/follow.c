@@ -93,9 +93,12 @@ sl_status sl_grammar_mask(sl_grammar *c, uint32_t *bits, sl_err *err)
             bits[c->eos[i] / 32] |= 1u << c->eos[i] % 32;
         return SL_OK;
     }
-    if (c->api->matcher_compute_mask_into(c->m, bits, mask_bytes(c)) != 0)
-        return failed(c, "which tokens a constraint allows", SL_ERR_TOO_LARGE, err);
-    return SL_OK;
+    if (c->api->matcher_compute_mask_into(c->m, bits, mask_bytes(c)) == 0)
+        return SL_OK;
+    const char *why = c->api->matcher_get_error(c->m);
+    if (why && strstr(why, "NoExtension")) /* such as a schema that refers to itself only */
+        return sl_fail(err, SL_ERR_INVALID, "the constraint allows no token here: no text follows it");
+    return failed(c, "which tokens a constraint allows", SL_ERR_TOO_LARGE, err);
 }
 
 bool sl_grammar_may_end(sl_grammar *c)

@@ -20,6 +20,8 @@ struct sl_grammar {
 
 /* A schema whose blanks are bounded, so that an answer cannot consist of them; malloc'ed, NULL: out of memory. */
 char *sl_grammar_bound_blanks(const char *text, size_t len);
+/* Bounds that follow from the text alone (bounds.c). SL_ERR_TOO_LARGE, SL_ERR_INVALID. */
+sl_status sl_grammar_check_bounds(sl_grammar_kind kind, const char *text, size_t len, sl_err *err);
 /* A text of kind TAGS as Lark; out is malloc'ed (tags.c). SL_ERR_INVALID, SL_ERR_NO_MEMORY. */
 sl_status sl_grammar_tags(const char *text, size_t len, char **out, sl_err *err);
 

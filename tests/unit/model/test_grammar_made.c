@@ -1,6 +1,7 @@
 /*
  * Hostile schemas, regular expressions and grammars that are made at random: copies of one piece, which is drawn, in something that holds
- * many. Whatever they are, they are accepted or refused within the processor time and the memory that model/grammar.h promises.
+ * many. Whatever they are, they are accepted or refused within the processor time and the memory that model/grammar.h promises. Before
+ * them what grammar/bounds.c refuses.
  *
  * SL_GRAMMAR_SEEDS=N and SL_GRAMMAR_FIRST=SEED make others, SL_TEST_LOG=1 prints each.
  */
@@ -50,7 +51,7 @@ static void put_regex(sl_strbuf *sb, int depth, int i)
 {
     static const char *const leaves[] = {".",   "[a-z]", "\\p{L}", "a",   "[^x]",
                                          "\\d", "(a|b)", "\\w+",   "\\S", "[0-9a-f]"};
-    static const char *const after[] = {"", "*", "+", "?", "{0,20}", "{3,9}", "{100}", "{0,1000}"};
+    static const char *const after[] = {"", "*", "+", "?", "{0,20}", "{3,9}", "{100}", "{0,1000}", "{3000}"};
     for (uint32_t n = 1 + below(3); n; n--) {
         if (depth && below(3) == 0) {
             sl_sb_str(sb, "(");
@@ -99,7 +100,11 @@ static void put_schema(sl_strbuf *sb, int depth, int i)
                      below(999), below(999999));
         break;
     case 3:
-        sl_sb_printf(sb, "{\"type\":\"integer\",\"multipleOf\":%u,\"minimum\":%d}", 1 + below(997), i);
+        sl_sb_printf(sb, "{\"type\":\"integer\",\"multipleOf\":%u,\"minimum\":%d}",
+                     1 + below(below(4)   ? 99
+                               : below(2) ? 99999
+                                          : 999999999),
+                     below(2) ? i : 0);
         break;
     case 4:
         sl_sb_printf(sb, "{\"enum\":[\"e%d\",%d,null,[%u],{\"a\":%d}]}", i, i, below(9), i);
@@ -224,6 +229,33 @@ static void generated_grammar(sl_strbuf *sb, uint64_t seed)
     sl_sb_printf(sb, "r%d ::= \"z\"\nr%d ::= \"y\"\nr%d ::= \"w\"\n", i, i + 1, i + 2);
 }
 
+/* The most processor time of a mask, over those that lead through the first allowed token, the last, and ones between. */
+static double slowest_mask(const char *name, sl_grammar_kind kind, const sl_strbuf *sb)
+{
+    static uint32_t bits[4096];
+    sl_err err = {0};
+    sl_grammar *c = NULL;
+    double most = 0;
+    const int32_t vocab = sl_tokenizer_vocab_size(tok);
+    if (sl_grammar_open(engine, kind, sb->data, sb->len, &c, &err) != SL_OK)
+        return 0;
+    for (int step = 0; step < 8 && !sl_grammar_must_end(c); step++) {
+        const clock_t from = clock();
+        const sl_status st = sl_grammar_mask(c, bits, &err);
+        const double took = (double)(clock() - from) / CLOCKS_PER_SEC;
+        most = took > most ? took : most;
+        int32_t id = st == SL_OK ? (int32_t)below((uint32_t)vocab) : vocab, n = vocab;
+        while (n && st == SL_OK && !(bits[id / 32] >> id % 32 & 1))
+            id = (id + 1) % vocab, n--;
+        if (st != SL_OK || !n || sl_grammar_take(c, &id, 1, &err) != SL_OK)
+            break;
+    }
+    sl_grammar_close(c);
+    if (getenv("SL_TEST_LOG"))
+        printf("%s: mask %.3f s\n", name, most);
+    return most;
+}
+
 /* Three times what the header promises; and the memory that is taken from the budget. */
 START_TEST(generated_grammars_are_bounded)
 {
@@ -249,6 +281,7 @@ START_TEST(generated_grammars_are_bounded)
         const clock_t from = clock();
         sl_status st = sl_grammar_check(engine, kinds[_i].kind, sb.data, sb.len, &err);
         const double took = (double)(clock() - from) / CLOCKS_PER_SEC;
+        const double mask = st == SL_OK ? slowest_mask(kinds[_i].name, kinds[_i].kind, &sb) : 0;
         const long most = status_kib("VmHWM:") - had;
         if (getenv("SL_TEST_LOG"))
             printf("%s %lu: %s, %zu bytes, %.3f s, %ld KiB %.100s\n", kinds[_i].name, seed,
@@ -258,7 +291,97 @@ START_TEST(generated_grammars_are_bounded)
                       "%s %lu takes %.1f s of processor time", kinds[_i].name, seed, took);
         ck_assert_msg(RUN_SUITE_SANITIZED || !peak || most <= (long)(sl_grammar_bytes(sb.len) >> 10),
                       "%s %lu of %zu bytes takes %ld KiB", kinds[_i].name, seed, sb.len, most);
+        ck_assert_msg(RUN_SUITE_SANITIZED || mask < 3 * SL_GRAMMAR_MASK_SECONDS_MAX,
+                      "%s %lu: a mask takes %.2f s of processor time", kinds[_i].name, seed, mask);
         sl_sb_free(&sb);
+    }
+}
+END_TEST
+
+/* No text follows it, which is not found before the first mask. */
+START_TEST(a_circle_allows_nothing)
+{
+    static const char text[] = "{\"$ref\":\"#\"}";
+    static uint32_t bits[4096];
+    sl_err err = {0};
+    sl_grammar *c;
+    ck_assert_int_eq(sl_grammar_open(engine, SL_GRAMMAR_SCHEMA, text, strlen(text), &c, &err), SL_OK);
+    ck_assert_int_eq(sl_grammar_mask(c, bits, &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, "allows no token"), "%s", err.text);
+    sl_grammar_close(c);
+}
+END_TEST
+
+/* What an expression asks for at least, and the automaton of multiples, from both sides: 20,000. */
+START_TEST(counts_and_multiples_are_bounded)
+{
+    static const struct {
+        sl_grammar_kind kind;
+        const char *text;
+        bool fits;
+    } rows[] = {
+        {SL_GRAMMAR_REGEX, "a{20000}", true},
+        {SL_GRAMMAR_REGEX, "a{20001}", false},
+        {SL_GRAMMAR_REGEX, "a{19999}b", true},
+        {SL_GRAMMAR_REGEX, "a{19999}bc", false},
+        {SL_GRAMMAR_REGEX, "a{10000}b{10001}", false},
+        {SL_GRAMMAR_REGEX, "(a{100}){200}", true},
+        {SL_GRAMMAR_REGEX, "(a{100}){201}", false},
+        {SL_GRAMMAR_REGEX, "(a{1000}){1000}", false},
+        {SL_GRAMMAR_REGEX, "(((a{30}){30}){30}){30}", false},
+        {SL_GRAMMAR_REGEX, "(?:(?:ab){150}){150}", false},
+        {SL_GRAMMAR_REGEX, "a{150}{150}", false},
+        {SL_GRAMMAR_REGEX, "(a{150}){150,}", false},
+        {SL_GRAMMAR_REGEX, "(a{150}){150,99999}", false},
+        {SL_GRAMMAR_REGEX, "(a{150})+{150}", false},
+        {SL_GRAMMAR_REGEX, "(a{150}b|c){150}", false},
+        {SL_GRAMMAR_REGEX, "(?x)(a{150}) #c\n {150}", false},
+        {SL_GRAMMAR_REGEX, "(?x)(a{150} ){ 150 }", false},
+        {SL_GRAMMAR_REGEX, "[(]{150}[{]{150}\\({150}", true},
+        {SL_GRAMMAR_REGEX, "[a&&[ab]]{20000}", true},
+        {SL_GRAMMAR_REGEX, ".{0,100000}x{0,100000}", true},
+        {SL_GRAMMAR_REGEX, "a{99999999999999999999999}", false},
+        {SL_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^(a{150}){150}$\"}", false},
+        {SL_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^(a{150}){130}$\"}", true},
+        {SL_GRAMMAR_SCHEMA, "{\"items\":{\"pattern\":\"a{15000}\"},\"allOf\":[{\"pattern\":\"b{15000}\"}]}",
+         false},
+        {SL_GRAMMAR_SCHEMA, "{\"patternProperties\":{\"(a{150}){150}\":{}}}", false},
+        {SL_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"minLength\":20000}", true},
+        {SL_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"minLength\":20001}", false},
+        {SL_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"maxLength\":20001}", true},
+        {SL_GRAMMAR_SCHEMA, "{\"const\":\"(a{150}){150}\"}", true},
+        {SL_GRAMMAR_SCHEMA, "{\"type\":\"integer\",\"multipleOf\":19997}", true},
+        {SL_GRAMMAR_SCHEMA, "{\"type\":\"integer\",\"multipleOf\":20011}", false},
+        {SL_GRAMMAR_SCHEMA, "{\"type\":\"integer\",\"multipleOf\":99999989}", false},
+        {SL_GRAMMAR_SCHEMA, "{\"type\":\"number\",\"multipleOf\":0.99999989}", false},
+        {SL_GRAMMAR_SCHEMA, "{\"type\":\"integer\",\"multipleOf\":1000000}", true},
+        {SL_GRAMMAR_SCHEMA, "{\"type\":\"number\",\"multipleOf\":0.01}", true},
+        {SL_GRAMMAR_SCHEMA, "{\"allOf\":[{\"multipleOf\":97},{\"multipleOf\":89}],\"type\":\"integer\"}",
+         true},
+        {SL_GRAMMAR_SCHEMA,
+         "{\"allOf\":[{\"multipleOf\":97},{\"multipleOf\":89},{\"multipleOf\":83}],\"type\":\"integer\"}",
+         false},
+        {SL_GRAMMAR_SCHEMA, "{\"anyOf\":[{\"multipleOf\":997},{\"multipleOf\":991}],\"type\":\"integer\"}",
+         false},
+        {SL_GRAMMAR_TAGS,
+         "{\"triggers\":[\"<\"],\"structures\":[{\"begin\":\"<a\",\"end\":\">\",\"schema\":{\"type\":\"integer\","
+         "\"multipleOf\":99999989}}]}",
+         false},
+    };
+    for (size_t i = 0; i < SL_COUNT(rows); i++) {
+        sl_err err = {0};
+        const clock_t begin = clock();
+        sl_grammar *c = NULL;
+        sl_status st = sl_grammar_open(engine, rows[i].kind, rows[i].text, strlen(rows[i].text), &c, &err);
+        ck_assert_msg((st == SL_OK) == rows[i].fits, "%s: %s %s", rows[i].text, sl_status_name(st), err.text);
+        ck_assert_msg(st == SL_OK || st == SL_ERR_TOO_LARGE, "%s: %s", rows[i].text, err.text);
+        static uint32_t bits[4096];
+        if (c)
+            ck_assert_int_eq(sl_grammar_mask(c, bits, &err), SL_OK);
+        const double took = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        ck_assert_msg(RUN_SUITE_SANITIZED || took < 3 * SL_GRAMMAR_SECONDS_MAX, "%s: %.1f s", rows[i].text,
+                      took);
+        sl_grammar_close(c);
     }
 }
 END_TEST
@@ -275,6 +398,8 @@ int main(void)
     TCase *t = tcase_create("grammar_made");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, generated_grammars_are_bounded, 0, 3);
+    tcase_add_test(t, a_circle_allows_nothing);
+    tcase_add_test(t, counts_and_multiples_are_bounded);
     suite_add_tcase(s, t);
     int bad = run_suite(s);
     sl_grammars_close(engine);
