@@ -231,7 +231,12 @@ static const sl_metric_def table[] = {
         "sluice_store_damaged_pages_total", W, "where=reused|running|fetched|verify",
         "Pages of the host store that differ from their kept checksum and were dropped: found before another "
         "request used them, while a request was running, when a step fetched their rows (kvstore.verify rows), or by `sluice cache verify`."),
-    GAUGE("sluice_device_kv_bytes", D, "state=used|total", "Device memory for index keys and hot rows."),
+    GAUGE("sluice_device_kv_bytes", D, "state=used|total",
+          "Device memory for index keys and hot rows; of models whose layers keep states also these."),
+    GAUGE("sluice_device_pool_bytes", D, "kind=states|hot|index|rows",
+          "What requests hold of one pool of device memory, of models whose layers keep states."),
+    COUNTER("sluice_device_pool_moved_bytes_total", D, "",
+            "Memory of that pool that was taken from where no request held it any more, for another use."),
 
     /* swap-in */
     COUNTER("sluice_swap_rows_total", D, "layer,result=hit|miss",

@@ -159,6 +159,7 @@ static void count_weights(const sl_local_checkpoint *m, flags *f)
 static sl_status make_plan(const sl_local_checkpoint *m, flags *f, sl_plan *p, sl_err *err)
 {
     sl_plan_group *g = &f->group;
+    f->in.pool_unit = SL_PLAN_UNIT;
     f->in.cfg = &m->cfg, f->in.cache = sl_engine_cache_dims(&m->cfg, m->row_format, m->index_format);
     sl_select_options values = {0};
     SL_TRY(sl_local_selection_options(&f->selection, f->in.algorithm, true, values.values, err));

@@ -131,9 +131,10 @@ static sl_status alloc_rows(sl_engine *e, const sl_block_sizes *z, sl_blocks *b,
         if (e->o.row_pages * (SL_PAGE_TOKENS >> z->log2) > INT32_MAX || rows > INT32_MAX)
             return sl_fail(err, SL_ERR_TOO_LARGE, "engine: more than 2^31 units of layer %d on the device",
                            l);
-        SL_TRY(sl_engine_alloc(e, (uint64_t)(rows * z->bytes), (void **)&y->rows.base, err));
-        if (e->o.poison)
-            SL_TRY(sl_be_fill(e->be, y->rows.base, 0xff, (size_t)(rows * z->bytes), err));
+        SL_TRY(sl_engine_alloc_kind(e, SL_DPOOL_ROWS, (SL_PAGE_TOKENS >> z->log2) * z->bytes,
+                                    (rows > 0 ? rows : 1) * z->bytes, &y->rows.base, err));
+        SL_TRY(sl_engine_also(e, SL_DPOOL_HOT, y->rows.base + y->rows.hot_base * z->bytes,
+                              (y->rows.hot_rows + y->rows.tail_rows) * z->bytes, err));
         y->host_rows = e->layers[l].planes[p].host;
     }
     return SL_OK;
@@ -168,7 +169,7 @@ void sl_blocks_fini(sl_engine *e, sl_blocks *b)
         return;
     sl_swapin_destroy(b->swapin);
     sl_be_free(e->be, SL_MEM_DEVICE, b->phys);
-    for (int32_t l = 0; b->layers && l < e->cfg->n_layers; l++)
+    for (int32_t l = 0; b->layers && !e->pool && l < e->cfg->n_layers; l++)
         sl_be_free(e->be, SL_MEM_DEVICE, b->layers[l].rows.base);
     free(b->layers);
     free(b);

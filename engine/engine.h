@@ -13,6 +13,7 @@
 #ifndef SL_ENGINE_ENGINE_H
 #define SL_ENGINE_ENGINE_H
 
+#include "engine/device_pool.h"
 #include "kvstore/row_sums.h"
 #include "model/model.h"
 #include "model/sampler.h"
@@ -61,6 +62,13 @@ typedef struct sl_engine_opts {
     const int32_t *hot_rows_layer;
     sl_evict_policy policy;
     int64_t index_pages, row_pages; /* device pool sizes in pages; row_pages bounds what can be resident */
+    /*
+     * Not 0: states, hot rows, index pages and row pages of all sequences come from one pool of this many bytes, as sequences need
+     * them (engine/device_pool.h); max_seqs, max_hot_seqs, index_pages and row_pages are then numbers that are never exceeded, and cost
+     * addresses, tables and the metadata of hot slots only. SL_ERR_UNSUPPORTED where the backend has no spaces
+     * (sl_space_unit()). 0: each of them has its own memory.
+     */
+    uint64_t pool_bytes;
     sl_gates gates;
     const sl_coord_draw *draw; /* benchmarks: sparse/sparse.h; NULL, or read during create */
     sl_coord_probe probe;      /* measurements: sparse/sparse.h; seen NULL: none */
@@ -104,6 +112,9 @@ typedef struct sl_engine_stats { /* cumulative */
     uint64_t sampled, sampled_on_host, sample_lists;
     uint64_t drafted, draft_ns; /* tokens that were drafted, and the time that this took */
     int64_t index_pages_free, row_pages_free, hot_slots_free;
+    /* With sl_engine_opts.pool_bytes: what no sequence holds, of pool_bytes, and how much has moved to another use so far. */
+    uint64_t pool_bytes, pool_free, pool_moved;
+    uint64_t pool_held[SL_DPOOL_KINDS]; /* bytes of what sequences hold, by kind; units at edges are larger */
     uint64_t device_bytes;
     /* Of device_bytes: index pages, row pages and hot slots; and the part of them that sequences hold. */
     uint64_t kv_bytes, kv_bytes_used;
@@ -170,7 +181,8 @@ sl_status sl_engine_seq_add_pages(sl_engine *e, sl_seq *s, const int32_t *pages,
  */
 sl_status sl_engine_seq_load(sl_engine *e, sl_seq *s, int32_t n_cached, sl_err *err);
 /* A resident sequence becomes hierarchical: its device rows are freed, except the newest tail_rows rows.
- * SL_ERR_EXHAUSTED: no hot slot is free. */
+ * SL_ERR_EXHAUSTED: no hot slot is free, or a pool has no memory for one, also with that of these rows; nothing changed. After
+ * another error of an engine with a pool the sequence can only be closed. */
 sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err);
 /*
  * The sequence has its first `len` tokens only: those after them, which its last step appended, are taken back, for
@@ -202,6 +214,10 @@ sl_status sl_engine_seq_restore(sl_engine *e, sl_seq *s, sl_key key, const int32
 bool sl_engine_seq_keeps(const sl_engine *e, const sl_seq *s, int32_t tokens);
 /* Frees the sequence's device memory. Host pages stay the caller's. */
 void sl_engine_seq_close(sl_engine *e, sl_seq *s);
+/* Pages of rows for which the device has memory that no sequence holds; and how many of them a resident sequence must have, so
+ * that less is in use after it was spilled: with a pool a spilled sequence takes hot rows of this size, else 0. */
+int64_t sl_engine_row_room(const sl_engine *e);
+int32_t sl_engine_spill_pages(const sl_engine *e);
 int32_t sl_engine_seq_len(const sl_seq *s);      /* tokens whose rows exist */
 int32_t sl_engine_seq_capacity(const sl_seq *s); /* tokens its host pages can hold */
 void *sl_engine_seq_user(const sl_seq *s);

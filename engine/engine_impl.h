@@ -10,10 +10,11 @@
 
 #include "engine/draft.h"
 #include "engine/engine.h"
+#include "engine/device_pool.h"
 #include "engine/sampling.h"
 #include "sparse/sparse.h"
 
-/* A stack of free numbers, filled so that low numbers are taken first. */
+/* A heap of free numbers, of which the smallest is taken first: what is held lies close together, in few units of a pool. */
 typedef struct sl_free_list {
     int32_t *v;
     int32_t n, cap;
@@ -30,6 +31,7 @@ struct sl_seq {
     int32_t hot_slot;             /* -1: resident */
     int32_t dirty_from, dirty_to; /* page entries the device does not know yet */
     bool dirty_slot;
+    bool lost;       /* it was not spilled, and its rows are gone: it can only be closed */
     int32_t flights; /* steps in flight that append to it */
     sl_seq_list list;
     /* The step that chose a token for it last, and the token's place in sl_choices.next_dev; -1: the host chose. */
@@ -135,7 +137,8 @@ struct sl_engine {
     sl_seq *seqs; /* [max_seqs] */
     bool
         few_index; /* a request has index pages for the tokens that need state alone (sl_algo_desc.state_tokens) */
-    sl_free_list free_seqs, free_index, free_rows, free_hot;
+    sl_free_list free[SL_DPOOL_KINDS]; /* numbers of sequences, hot slots and pages */
+    sl_dpool *pool; /* where what has these numbers takes memory from; NULL: each number has its own */
     sl_tables host, dev;
     sl_step_arrays in_dev;
     sl_flight flight[SL_STEPS_IN_FLIGHT]; /* in flight: n_flights from first_flight on */
@@ -260,6 +263,12 @@ sl_graph *sl_graphs_find(sl_engine *e, const sl_step_shape *shape);
 /* Captures the running step, whose ops have all run once in this shape. */
 sl_status sl_graphs_capture(sl_engine *e, const sl_step_shape *shape, sl_err *err);
 
+/* engine.c: device memory of n objects of a kind, `bytes` each, which is counted; with a pool only their addresses, in a space of
+ * `all` bytes that further kinds can be in. */
+sl_status sl_engine_alloc_kind(sl_engine *e, sl_dpool_kind kind, int64_t bytes, int64_t all, uint8_t **out,
+                               sl_err *err);
+/* Says that objects of another kind are in the memory of sl_engine_alloc_kind(). */
+sl_status sl_engine_also(sl_engine *e, sl_dpool_kind kind, const uint8_t *at, int64_t bytes, sl_err *err);
 /* engine.c: a device allocation that is counted. */
 sl_status sl_engine_alloc(sl_engine *e, uint64_t bytes, void **out, sl_err *err);
 

@@ -108,6 +108,19 @@ static uint64_t scratch_bytes(const sl_model_config *c, int32_t step_tokens, int
     return most;
 }
 
+/* What objects at the edges of units take in addition, at most a unit in every array: planes, hot slots, versions of states. */
+static uint64_t edges_of(const sl_plan_in *in, const sl_plan *p, const sl_geometry *g)
+{
+    uint64_t arrays = 1 + (uint64_t)sl_states_turns(g, p->item_tokens);
+    for (int32_t l = 0; l < in->cfg->n_layers; l++) {
+        uint64_t planes = 0;
+        for (int32_t q = 0; q < g->shape.n_planes; q++)
+            planes += sl_geometry_has(g, l, q) && !g->shape.planes[q].host_only;
+        arrays += planes > 0 ? planes + 2 : 0; /* hot slots, and what the algorithm keeps */
+    }
+    return arrays * in->pool_unit;
+}
+
 static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
 {
     sl_coord_layer layers[SL_MAX_LAYERS];
@@ -153,6 +166,8 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
     p->fixed_bytes += swapped.fixed;
     p->state_device = (uint64_t)sl_states_bytes(&g, &in->cache, in->cfg, p->item_tokens);
     p->fixed_bytes += 4 * (uint64_t)sl_states_turns(&g, p->item_tokens) * (uint64_t)in->max_step_tokens;
+    if (p->state_device > 0 && in->pool_unit > 0)
+        p->pool_unit = in->pool_unit, p->pool_edges = edges_of(in, p, &g);
     p->snapshot_host = (uint64_t)sl_snapshot_pages(&g) * (uint64_t)g.page_bytes;
     if (in->algorithm->state_tokens && in->algorithm->page_state && p->resident_layers == 0 &&
         p->index_page_device == (uint64_t)in->cfg->n_layers * (uint64_t)in->algorithm->page_state(&in->cache))
@@ -177,6 +192,16 @@ static int64_t index_pages_for(const sl_plan *p, int32_t context)
     return sl_pages_for(p->index_tokens > 0 && p->index_tokens < context ? p->index_tokens : context);
 }
 
+static uint64_t without(uint64_t bytes, uint64_t taken)
+{
+    return bytes > taken ? bytes - taken : 0;
+}
+
+static uint64_t slots_meta(const sl_plan *p, int32_t max_seqs)
+{
+    return (uint64_t)max_seqs * p->hot_meta_bytes;
+}
+
 static sl_plan_row plan_row(const sl_plan *p, uint64_t host_bytes, int64_t most_seqs, int32_t context)
 {
     uint64_t n = (uint64_t)sl_pages_for(context), index = (uint64_t)index_pages_for(p, context);
@@ -189,8 +214,12 @@ static sl_plan_row plan_row(const sl_plan *p, uint64_t host_bytes, int64_t most_
     };
     if (context > p->max_context)
         return r;
-    r.resident_gpu = (int64_t)(p->cache_bytes / r.resident_bytes);
-    r.hierarchical_gpu = (int64_t)(p->cache_bytes / r.hierarchical_bytes);
+    r.resident_gpu = (int64_t)(without(p->cache_bytes, p->pool_edges) / r.resident_bytes);
+    if (p->pool_unit > 0) /* all of the hot slots' metadata is there from the start */
+        r.hierarchical_gpu = (int64_t)(without(p->cache_bytes, p->pool_edges + slots_meta(p, p->max_seqs)) /
+                                       (r.hierarchical_bytes - p->hot_meta_bytes));
+    else
+        r.hierarchical_gpu = (int64_t)(p->cache_bytes / r.hierarchical_bytes);
     r.resident_gpu = at_most(r.resident_gpu, most_seqs);
     r.hierarchical_gpu = at_most(r.hierarchical_gpu, most_seqs);
     r.host_batch = (int64_t)(host_bytes / r.host_bytes);
@@ -227,6 +256,39 @@ static sl_status too_small(const sl_plan *p, uint64_t need, sl_err *err)
         (double)p->cache_bytes / 1048576, (double)need / 1048576);
 }
 
+static void set_opts(const sl_plan *p, bool hot, int32_t max_seqs, int32_t max_context, sl_engine_opts *out)
+{
+    out->max_seqs = max_seqs;
+    out->max_hot_seqs = hot ? max_seqs : 0;
+    out->max_context = max_context;
+    out->hot_rows = p->hot_rows;
+    out->tail_rows = p->tail_rows;
+    out->max_item_tokens = p->item_tokens;
+}
+
+/* As many pages as the memory could hold if it held nothing else. */
+static int64_t pages_in(uint64_t bytes, uint64_t page, int64_t most)
+{
+    return page > 0 ? at_most(most, (int64_t)(bytes / page)) : most;
+}
+
+static sl_status one_pool(const sl_plan *p, bool hot, int32_t max_seqs, int32_t max_context,
+                          sl_engine_opts *out, sl_err *err)
+{
+    const int64_t per_seq = sl_pages_for(max_context), most = per_seq * max_seqs;
+    const uint64_t meta = hot ? slots_meta(p, max_seqs) : 0,
+                   one = (uint64_t)index_pages_for(p, max_context) * p->index_page_device + p->state_device +
+                         (hot ? p->hot_rows_bytes : (uint64_t)per_seq * p->row_page_device),
+                   need = meta + one + p->pool_edges;
+    if (p->cache_bytes < need)
+        return too_small(p, need, err);
+    set_opts(p, hot, max_seqs, max_context, out);
+    out->pool_bytes = (p->cache_bytes - meta) / p->pool_unit * p->pool_unit;
+    out->index_pages = pages_in(out->pool_bytes, p->index_page_device, most);
+    out->row_pages = pages_in(out->pool_bytes, p->row_page_device, most);
+    return SL_OK;
+}
+
 sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, int32_t max_context,
                         sl_engine_opts *out, sl_err *err)
 {
@@ -234,6 +296,8 @@ sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, i
     int64_t planned = index_pages_for(p, max_context) * max_seqs,
             most_index = planned > per_seq ? planned : per_seq;
     bool hot = mode == SL_HIERARCHICAL;
+    if (p->pool_unit > 0)
+        return one_pool(p, hot, max_seqs, max_context, out, err);
     uint64_t slots =
         (uint64_t)max_seqs * (p->state_device + (hot ? p->hot_rows_bytes + p->hot_meta_bytes : 0));
     uint64_t page = p->index_page_device + (hot ? 0 : p->row_page_device);
@@ -245,12 +309,8 @@ sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, i
     if (p->index_tokens > 0)
         index = at_most(most_index, hot ? (int64_t)(left / p->index_page_device) : index);
     left -= (uint64_t)index * page;
-    out->max_seqs = max_seqs;
-    out->max_hot_seqs = hot ? max_seqs : 0;
-    out->max_context = max_context;
-    out->hot_rows = p->hot_rows;
-    out->tail_rows = p->tail_rows;
-    out->max_item_tokens = p->item_tokens;
+    set_opts(p, hot, max_seqs, max_context, out);
+    out->pool_bytes = 0;
     out->index_pages = index;
     out->row_pages = !hot                 ? rows
                      : p->row_page_device ? at_most(most, (int64_t)(left / p->row_page_device))
@@ -334,6 +394,13 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
         put_mib(&sb, "states of a request", p->state_device);
         put_mib(&sb, "a snapshot of them on the host", p->snapshot_host);
     }
+    if (p->pool_unit > 0)
+        sl_sb_printf(
+            &sb,
+            "\nstates, hot rows and pages come from one pool, in units of %.1f MiB as requests need them: %llu units, of "
+            "which up to %llu lie at edges\n",
+            (double)p->pool_unit / 1048576, (unsigned long long)(p->cache_bytes / p->pool_unit),
+            (unsigned long long)(p->pool_edges / p->pool_unit));
     sl_sb_printf(&sb, "\n%9s  %12s %12s %12s\n", "a request", "resident MiB", "hierarch MiB", "host MiB");
     for (int32_t i = 0; i < p->n_rows; i++)
         sl_sb_printf(&sb, "%9d  %12.1f %12.1f %12.1f\n", p->rows[i].context,
@@ -354,17 +421,18 @@ char *sl_plan_json(const sl_plan_in *in, const sl_plan *p)
         "{\"row_bytes\": %lld, \"index_block_bytes\": %lld, \"page_bytes\": %lld, \"width\": %d, "
         "\"hot_rows\": %d, "
         "\"tail_rows\": %d, \"max_context\": %d, \"gpu_bytes\": %llu, \"weight_bytes\": %llu, "
-        "\"reserve_bytes\": %llu, \"state_bytes\": %llu, \"fixed_bytes\": %llu, \"algorithm_bytes\": %llu, \"logit_bytes\": %llu, "
+        "\"reserve_bytes\": %llu, \"pool_unit\": %llu, \"state_bytes\": %llu, \"fixed_bytes\": %llu, \"algorithm_bytes\": %llu, \"logit_bytes\": %llu, "
         "\"max_seqs\": %d, \"cache_bytes\": %llu, \"host_bytes\": %llu, "
         "\"host_pages\": %lld, \"resident_layers\": %d, \"hot_rows_bytes\": %llu, \"hot_meta_bytes\": %llu, "
         "\"contexts\": [",
         (long long)p->row_bytes, (long long)p->index_block_bytes, (long long)p->page_bytes, p->width,
         p->hot_rows, p->tail_rows, p->max_context, (unsigned long long)in->gpu_bytes,
         (unsigned long long)in->weight_bytes, (unsigned long long)in->reserve_bytes,
-        (unsigned long long)p->state_device, (unsigned long long)p->fixed_bytes,
-        (unsigned long long)p->algorithm_bytes, (unsigned long long)p->logit_bytes, p->max_seqs,
-        (unsigned long long)p->cache_bytes, (unsigned long long)in->host_bytes, (long long)p->host_pages,
-        p->resident_layers, (unsigned long long)p->hot_rows_bytes, (unsigned long long)p->hot_meta_bytes);
+        (unsigned long long)p->pool_unit, (unsigned long long)p->state_device,
+        (unsigned long long)p->fixed_bytes, (unsigned long long)p->algorithm_bytes,
+        (unsigned long long)p->logit_bytes, p->max_seqs, (unsigned long long)p->cache_bytes,
+        (unsigned long long)in->host_bytes, (long long)p->host_pages, p->resident_layers,
+        (unsigned long long)p->hot_rows_bytes, (unsigned long long)p->hot_meta_bytes);
     for (int32_t i = 0; i < p->n_rows; i++) {
         const sl_plan_row *r = &p->rows[i];
         sl_sb_printf(&sb,

@@ -29,6 +29,9 @@ typedef struct sl_plan_in {
      * own ops is planned: sl_plan.scratch_bytes. */
     uint64_t reserve_bytes;
     uint64_t gpu_bytes, host_bytes;
+    /* Bytes of a unit of one pool for states, hot rows and pages, of a model whose layers keep states (sl_engine_opts.pool_bytes):
+     * sl_space_unit(), or SL_PLAN_UNIT of a GPU; 0: each has its own memory. */
+    uint64_t pool_unit;
     bool
         row_sums; /* rows of the host's pages have checksums (kvstore/row_sums.h), which take memory in addition to host_bytes */
     /* of a rank of a group: see sl_plan_group_make(); NULL: one process alone */
@@ -44,7 +47,7 @@ typedef struct sl_plan_row {
     int64_t resident_gpu, hierarchical_gpu, host_batch; /* each budget alone */
 } sl_plan_row;
 
-enum { SL_PLAN_ROWS = 4, SL_PLAN_GENERATED = 1024 };
+enum { SL_PLAN_ROWS = 4, SL_PLAN_GENERATED = 1024, SL_PLAN_UNIT = 2 << 20 };
 
 typedef struct sl_plan {
     int32_t width, hot_rows, tail_rows, max_context;
@@ -73,6 +76,8 @@ typedef struct sl_plan {
     uint64_t scratch_bytes;
     int32_t max_seqs;
     uint64_t cache_bytes; /* device budget left for the cache; 0 when nothing is left */
+    /* One pool: bytes of a unit, and those that objects at the edges of units may take in addition, all together. 0: no pool. */
+    uint64_t pool_unit, pool_edges;
     int64_t host_pages;
     uint64_t row_sums_bytes;        /* of host memory, for these pages, whether they are kept or not */
     sl_plan_row rows[SL_PLAN_ROWS]; /* 16K, 32K, 64K, 128K; context beyond max_context: batch 0 */
@@ -95,6 +100,8 @@ sl_status sl_plan_make(const sl_plan_in *in, sl_plan *out, sl_err *err);
  * alike. Sets max_seqs, max_hot_seqs, max_context, hot_rows, tail_rows, max_item_tokens, index_pages and row_pages of *out,
  * nothing else (the caller passes hot_rows_layer on). SL_ERR_DEVICE_MEMORY when not even one sequence
  * fits, with the numbers.
+ * Of a plan with a pool: pool_bytes is all that is left, without the metadata of max_seqs hot slots, and the numbers are the most that any load
+ * could have; it is enough that one sequence fits, how many do is decided when they come.
  */
 sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, int32_t max_context,
                         sl_engine_opts *out, sl_err *err);

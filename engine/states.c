@@ -116,8 +116,10 @@ sl_status sl_states_init(sl_engine *e, sl_err *err)
     st->bytes = sequence_bytes(&e->geo, &e->cache, e->cfg, st->versions);
     st->turns.stride = e->o.max_seqs * st->bytes;
     if (st->bytes > 0)
-        SL_TRY(
-            sl_engine_alloc(e, (uint64_t)((1 + st->versions) * st->turns.stride), (void **)&st->base, err));
+        SL_TRY(sl_engine_alloc_kind(e, SL_DPOOL_STATES, st->bytes, (1 + st->versions) * st->turns.stride,
+                                    &st->base, err));
+    for (int32_t v = 1; st->bytes > 0 && v <= st->versions; v++)
+        SL_TRY(sl_engine_also(e, SL_DPOOL_STATES, st->base + v * st->turns.stride, st->bytes, err));
     SL_TRY(sl_blocks_init(e, &st->rows, err));
     int64_t at = 0;
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
@@ -136,7 +138,8 @@ void sl_states_fini(sl_engine *e)
     if (!e->states)
         return;
     sl_blocks_fini(e, e->states->rows);
-    sl_be_free(e->be, SL_MEM_DEVICE, e->states->base);
+    if (!e->pool)
+        sl_be_free(e->be, SL_MEM_DEVICE, e->states->base);
     free(e->states->layers);
     free(e->states);
 }
@@ -176,6 +179,8 @@ sl_status sl_states_begin(sl_seq *s, sl_err *err)
 
 sl_status sl_states_check(const sl_seq *s, sl_err *err)
 {
+    if (s->lost)
+        return sl_fail(err, SL_ERR_INVALID, "the rows of the sequence are gone: it could not be spilled");
     if (s->e->geo.state_bytes == 0 || s->state_len == s->len)
         return SL_OK;
     if (s->state_len == UNKNOWN)

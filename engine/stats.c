@@ -46,6 +46,17 @@ void sl_engine_layer_stats_peek(const sl_engine *e, sl_layer_stats *out)
     layer_stats(e, false, out);
 }
 
+static void pool_bytes(const sl_engine *e, sl_engine_stats *s)
+{
+    sl_dpool_stats p;
+    sl_dpool_stats_get(e->pool, &p);
+    s->kv_bytes = s->pool_bytes = p.total;
+    s->kv_bytes_used = p.used, s->pool_free = p.total - p.used, s->pool_moved = p.moved * p.unit;
+    for (int k = 0; k < SL_DPOOL_KINDS; k++)
+        s->pool_held[k] =
+            (uint64_t)(e->free[k].cap - e->free[k].n) * sl_dpool_object_bytes(e->pool, (sl_dpool_kind)k);
+}
+
 static void kv_bytes(const sl_engine *e, sl_engine_stats *s)
 {
     uint64_t index_page = 0, row_page = 0, hot_slot = 0, row = (uint64_t)sl_geometry_row_bytes(&e->geo);
@@ -89,11 +100,11 @@ static void all_stats(const sl_engine *e, bool wait, sl_engine_stats *out)
     sl_coord_clock clock;
     sl_coord_times(e->coord, &clock);
     s.attend_ns = clock.attend_ns, s.swap_ns = clock.swap_ns, s.swap_exposed_ns = clock.exposed_ns;
-    s.index_pages_free = e->free_index.n;
-    s.row_pages_free = e->free_rows.n;
-    s.hot_slots_free = e->free_hot.n;
+    s.index_pages_free = e->free[SL_DPOOL_INDEX].n;
+    s.row_pages_free = e->free[SL_DPOOL_ROWS].n;
+    s.hot_slots_free = e->free[SL_DPOOL_HOT].n;
     s.device_bytes = e->device_bytes + sl_coord_device_bytes(e->coord);
-    kv_bytes(e, &s);
+    (e->pool ? pool_bytes : kv_bytes)(e, &s);
     *out = s;
 }
 

@@ -213,7 +213,7 @@ static sl_status poison_slot(sl_swapin *s, int32_t layer, int32_t slot, bool tai
     return sl_be_fill(s->be, v->base + first * v->row_bytes, 0xff, (size_t)(n * v->row_bytes), err);
 }
 
-static sl_status reset_layer(sl_swapin *s, int32_t layer, int32_t slot, bool tail, sl_err *err)
+static sl_status reset_layer(sl_swapin *s, int32_t layer, int32_t slot, sl_err *err)
 {
     int32_t hot_rows = hot_rows_of(&s->o, layer);
     if (hot_rows == 0)
@@ -223,14 +223,22 @@ static sl_status reset_layer(sl_swapin *s, int32_t layer, int32_t slot, bool tai
         p.slot = slot * s->lists + i;
         SL_TRY(sl_be_run(s->be, SL_OP_HOT_RESET, &p, err));
     }
-    return s->o.poison ? poison_slot(s, layer, slot, tail, err) : SL_OK;
+    return SL_OK;
 }
 
-static sl_status reset_all(sl_swapin *s, bool tail, sl_err *err)
+/* Of a slot that a sequence has: the contents of its rows do not count any more. */
+static sl_status reset_slot(sl_swapin *s, int32_t layer, int32_t slot, bool tail, sl_err *err)
+{
+    SL_TRY(reset_layer(s, layer, slot, err));
+    return s->o.poison && hot_rows_of(&s->o, layer) > 0 ? poison_slot(s, layer, slot, tail, err) : SL_OK;
+}
+
+/* The rows of a slot without a sequence may have no memory now (engine/device_pool.h), so they are left as they are. */
+static sl_status reset_all(sl_swapin *s, sl_err *err)
 {
     for (int32_t l = 0; l < s->o.n_layers; l++)
         for (int32_t slot = 0; slot < s->slots; slot++)
-            SL_TRY(reset_layer(s, l, slot, tail, err));
+            SL_TRY(reset_layer(s, l, slot, err));
     return SL_OK;
 }
 
@@ -252,7 +260,7 @@ static sl_status make_parts(sl_swapin *s, sl_err *err)
     if (s->slots == 0)
         return SL_OK;
     carve(s);
-    return reset_all(s, true, err);
+    return reset_all(s, err);
 }
 
 sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin **out, sl_err *err)
@@ -314,7 +322,7 @@ sl_status sl_swapin_reset(sl_swapin *s, int32_t slot, bool tail, sl_err *err)
     SL_CHECK(slot >= 0 && slot < s->o.hot_slots, "hot slot %d", slot);
     SL_TRY(sl_swap_counts_mark(s->counts, slot, err));
     for (int32_t l = 0; l < s->o.n_layers; l++)
-        SL_TRY(reset_layer(s, l, slot, tail, err));
+        SL_TRY(reset_slot(s, l, slot, tail, err));
     return SL_OK;
 }
 
@@ -325,7 +333,7 @@ static sl_status restart_stamps(sl_swapin *s, sl_err *err)
     if (s->slots == 0)
         return SL_OK;
     SL_TRY(sl_swap_counts_mark(s->counts, SL_SWAP_ALL, err));
-    return reset_all(s, false, err);
+    return reset_all(s, err);
 }
 
 sl_status sl_swapin_step(sl_swapin *s, bool several, sl_err *err)

@@ -32,6 +32,11 @@ static sl_status e_spill(void *impl, void *seq, sl_err *err)
     return sl_engine_seq_spill(impl, seq, err);
 }
 
+static int64_t e_row_room(const void *impl)
+{
+    return sl_engine_row_room(impl);
+}
+
 static sl_status e_save(void *impl, const void *seq, sl_key key, const int32_t *pages, sl_err *err)
 {
     return sl_engine_seq_save(impl, seq, key, pages, err);
@@ -183,6 +188,8 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .add_pages = e_add_pages,
                        .load = e_load,
                        .spill = e_spill,
+                       .row_room = opts->pool_bytes > 0 ? e_row_room : NULL,
+                       .spill_pages = sl_engine_spill_pages(e),
                        .save = e_save,
                        .restore = e_restore,
                        .keeps = e_keeps,

@@ -23,6 +23,9 @@ typedef struct sl_runner {
     /* NULL: sequences are opened when all their cached pages are there. */
     sl_status (*load)(void *impl, void *seq, int32_t n_cached, sl_err *err);
     sl_status (*spill)(void *impl, void *seq, sl_err *err);
+    /* sl_engine_row_room() and sl_engine_spill_pages(), of a runner with one pool of memory; NULL and 0: row pages have their own. */
+    int64_t (*row_room)(const void *impl);
+    int32_t spill_pages;
     /* Of models with states (engine/engine.h); NULL: the runner has none. */
     sl_status (*save)(void *impl, const void *seq, sl_key key, const int32_t *pages, sl_err *err);
     sl_status (*restore)(void *impl, void *seq, sl_key key, const int32_t *pages, sl_err *err);

@@ -3,6 +3,7 @@
 
 #include "engine/choose.h"
 #include "engine/plan.h"
+#include "kernels/space.h"
 #include "worker/fit.h"
 #include "worker/setup_impl.h"
 
@@ -212,12 +213,13 @@ static const char *requests_key(const sl_setup *s)
 
 /*
  * The pools of the device. A prompt that a worker of role both computes is resident, also where requests that decode are
- * hierarchical: the pages of the longest prompt are set aside before the requests that decode get the rest.
+ * hierarchical: the pages of the longest prompt are set aside before the requests that decode get the rest. Of one pool they only
+ * must fit.
  */
 static sl_status fit_pools(sl_setup *s, bool hot, sl_plan *plan, int32_t context, sl_err *err)
 {
     sl_engine_opts *o = &s->p->engine_opts;
-    bool both = s->role == SL_ROLE_BOTH;
+    const bool both = s->role == SL_ROLE_BOTH;
     int32_t seqs = both ? s->cfg->decode.max_batch : sl_setup_seqs(s);
     int64_t pages = both ? sl_pages_for(context) : 0;
     uint64_t bytes = (uint64_t)pages * (plan->row_page_device + plan->index_page_device);
@@ -227,7 +229,7 @@ static sl_status fit_pools(sl_setup *s, bool hot, sl_plan *plan, int32_t context
             "device memory: %.1f MiB are left for the cache; a prompt of model.max_context %d takes %.1f MiB "
             "while a worker of role both computes it",
             (double)plan->cache_bytes / 1048576, context, (double)bytes / 1048576);
-    plan->cache_bytes -= bytes;
+    plan->cache_bytes -= plan->pool_unit > 0 ? 0 : bytes;
     SL_TRY(sl_fit_pools(plan, hot ? SL_HIERARCHICAL : SL_RESIDENT, seqs, context, requests_key(s), o, err));
     o->max_seqs = sl_setup_seqs(s);
     o->row_pages += pages;
@@ -249,6 +251,12 @@ static void keep_all_rows(sl_setup *s, sl_engine_opts *o)
         o->algorithm->name, SL_HOT_ROWS_MAX);
 }
 
+/* Prefill workers have few requests of one kind, and ship rows from device memory that stays where it is. */
+static uint64_t pool_unit(const sl_setup *s)
+{
+    return s->role == SL_ROLE_PREFILL ? 0 : sl_space_unit(s->p->backend);
+}
+
 /* Fills the engine's options. *budget: the device memory for the cache. */
 static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *err)
 {
@@ -263,6 +271,7 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
                      .max_step_tokens = s->mo.max_tokens,
                      .max_item_tokens = sl_setup_item_tokens(s->cfg, s->role),
                      .max_seqs = sl_setup_seqs(s),
+                     .pool_unit = pool_unit(s),
                      .host_bytes = sl_arena_bytes(s->p->arena),
                      .row_sums = s->p->row_sums != NULL};
     SL_TRY(selection_opts(s, &in, o, err));
@@ -293,10 +302,10 @@ sl_status sl_setup_engine(sl_setup *s, sl_err *err)
     sl_log(
         SL_LOG_INFO, s->comp, "plan",
         "mode=%s algorithm=%s policy=%s max_context=%d max_seqs=%d hot_rows=%d tail_rows=%d index_pages=%ld "
-        "row_pages=%ld device_mib=%.1f device_budget_mib=%.1f",
+        "row_pages=%ld pool_mib=%.1f device_mib=%.1f device_budget_mib=%.1f",
         sl_config_enum_name("sparse_attention.mode", (int)mode), o->algorithm->name,
         sl_evict_policy_name(o->policy), o->max_context, o->max_seqs, o->hot_rows, o->tail_rows,
-        (long)o->index_pages, (long)o->row_pages, (double)es.device_bytes / 1048576,
-        (double)budget / 1048576);
+        (long)o->index_pages, (long)o->row_pages, (double)o->pool_bytes / 1048576,
+        (double)es.device_bytes / 1048576, (double)budget / 1048576);
     return SL_OK;
 }

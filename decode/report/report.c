@@ -68,6 +68,8 @@ static const sl_row rows[] = {
     SL_ROW(numbers, swap_hidden_ns, "sluice_swap_hidden_seconds_total"),
     SL_ROW(numbers, engine.kv_bytes_used, "sluice_device_kv_bytes", "used"),
     SL_ROW(numbers, engine.kv_bytes, "sluice_device_kv_bytes", "total"),
+    SL_ROW_EACH(numbers, engine.pool_held, "sluice_device_pool_bytes", sl_dpool_kind_names, NULL),
+    SL_ROW(numbers, engine.pool_moved, "sluice_device_pool_moved_bytes_total"),
     SL_ROW_EACH(numbers, pages.prefetch.ended, "sluice_prefetch_total", sl_prefetch_end_names, NULL),
     SL_ROW(numbers, pages.lend.granted, "sluice_lend_leases_total", "granted"),
     SL_ROW(numbers, pages.lend.refused, "sluice_lend_leases_total", "refused"),

@@ -12,51 +12,72 @@
 
 #include "decode/run/run_impl.h"
 
-/* Row pages of the resident requests that have more than `longer_than` pages. */
-static int64_t pages_used(const sl_run *r, int32_t longer_than)
+/* Row pages that are free after the resident requests of more than `longer_than` pages are spilled; what a spilled one takes itself
+ * from one pool is counted. */
+static int64_t pages_spilled(const sl_run *r, int32_t longer_than)
 {
+    const int32_t own = r->runner->spill_pages;
     int64_t n = 0;
     for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, ~0u));) {
         const sl_run_ticket *x = sl_run_of(t);
-        n += x->resident && x->seq_pages > longer_than ? x->seq_pages : 0;
+        n += x->resident && x->seq_pages > longer_than && x->seq_pages > own ? x->seq_pages - own : 0;
     }
     return n;
 }
 
+/* Pages of rows without an owner; of one pool also those that no requests that decode would leave. */
+static int64_t pages_free(const sl_run *r)
+{
+    return r->runner->row_room ? r->runner->row_room(r->runner->impl) : r->o.row_pages - pages_spilled(r, 0);
+}
+
+/* The request whose pages are spilled first; NULL: none would free memory. */
 static sl_ticket *longest(const sl_run *r)
 {
     sl_ticket *best = NULL;
     for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, ~0u));) {
         const sl_run_ticket *x = sl_run_of(t);
-        if (x->resident && (!best || x->seq_pages > sl_run_of(best)->seq_pages))
+        if (x->resident && x->seq_pages > r->runner->spill_pages &&
+            (!best || x->seq_pages > sl_run_of(best)->seq_pages))
             best = t;
     }
     return best;
 }
 
-/* Makes t hierarchical; t fails if the runner fails to. */
-static void spill(sl_run *r, sl_ticket *t)
+/* Makes t hierarchical; t fails if the runner fails to. False: it stays resident, because one pool has no memory for its hot rows:
+ * at the edges of units they may take more than its pages leave. */
+static bool spill(sl_run *r, sl_ticket *t)
 {
     sl_err err = {0};
     sl_run_ticket *x = sl_run_of(t);
     sl_status st = r->runner->spill(r->runner->impl, x->seq, &err);
+    if (st == SL_ERR_EXHAUSTED && r->runner->row_room)
+        return false;
     x->resident = false;
     if (st != SL_OK) {
         sl_run_fail(r, t, st, "cannot spill: ", err.text);
-        return;
+        return true;
     }
     r->st.spilled++;
     sl_log(SL_LOG_DEBUG, "decode", "spilled", "rid=%016" PRIx64 " attempt=%u pages=%d", t->rid, t->attempt,
            x->seq_pages);
+    return true;
+}
+
+bool sl_residency_give(sl_run *r)
+{
+    sl_ticket *t = longest(r);
+    return t && spill(r, t);
 }
 
 /* Whether n row pages are free; to this end it spills requests of more than n pages, if that frees enough. */
 static bool room_for(sl_run *r, int32_t n)
 {
-    if (r->o.row_pages - pages_used(r, 0) + pages_used(r, n) < n)
+    if (pages_free(r) + pages_spilled(r, n) < n)
         return false;
-    while (r->o.row_pages - pages_used(r, 0) < n)
-        spill(r, longest(r));
+    while (pages_free(r) < n)
+        if (!sl_residency_give(r))
+            return false;
     return true;
 }
 
@@ -67,6 +88,20 @@ static sl_status open_as(sl_run *r, sl_ticket *t, sl_residency mode, sl_err *err
                           t->n_tokens - 1, t->n_prompt, &x->seq, err);
 }
 
+/* In the mode that takes the least memory: of one pool a short request has fewer rows than a hot buffer. Longer requests make room,
+ * for which they have to be spilled. */
+static sl_status open_smallest(sl_run *r, sl_ticket *t, sl_residency *mode, sl_err *err)
+{
+    const bool resident =
+        r->o.row_pages > 0 && sl_lease_n_pages(sl_run_of(t)->lease) < r->runner->spill_pages;
+    sl_status st;
+    *mode = resident ? SL_RESIDENT : SL_HIERARCHICAL;
+    do {
+        st = open_as(r, t, *mode, err);
+    } while (st == SL_ERR_EXHAUSTED && r->runner->row_room && sl_residency_give(r));
+    return st;
+}
+
 sl_status sl_residency_open(sl_run *r, sl_ticket *t, sl_err *err)
 {
     sl_residency mode = r->o.residency;
@@ -75,10 +110,8 @@ sl_status sl_residency_open(sl_run *r, sl_ticket *t, sl_err *err)
     if (hot && r->o.row_pages > 0 && room_for(r, pages + 1)) /* one more: its next row may need a new page */
         mode = SL_RESIDENT;
     sl_status st = open_as(r, t, mode, err);
-    if (st == SL_ERR_EXHAUSTED && hot && mode == SL_RESIDENT) {
-        mode = SL_HIERARCHICAL;
-        st = open_as(r, t, mode, err);
-    }
+    if (st == SL_ERR_EXHAUSTED && hot)
+        st = open_smallest(r, t, &mode, err);
     if (st == SL_OK) {
         st = sl_run_states_resume(r, t, err);
         if (st != SL_OK)
@@ -108,18 +141,8 @@ bool sl_residency_held(const sl_run *r)
     return held;
 }
 
-bool sl_residency_give(sl_run *r)
-{
-    sl_ticket *t = longest(r);
-    if (t)
-        spill(r, t);
-    return t != NULL;
-}
-
 bool sl_residency_relieve(sl_run *r, const sl_ticket *t)
 {
-    if (!sl_run_of(t)->resident)
-        return false;
-    spill(r, longest(r));
-    return true;
+    /* one pool: the pages of any request are what t can have */
+    return (sl_run_of(t)->resident || r->runner->row_room) && sl_residency_give(r);
 }

@@ -91,6 +91,7 @@ void fix_open(fix *f, const fix_opts *o)
         .policy = o->policy,
         .index_pages = o->index_pages ? o->index_pages : pages,
         .row_pages = o->row_pages ? o->row_pages : pages,
+        .pool_bytes = o->pool_bytes,
         .max_graphs = o->max_graphs,
         .groups = o->groups,
         .list_bytes = o->list_bytes,

@@ -40,6 +40,7 @@ typedef struct fix_opts {
     sl_arena *arena;                /* borrowed; NULL: one is made */
     int32_t host_pages;             /* 0: enough for all sequences */
     int64_t index_pages, row_pages; /* 0: enough */
+    uint64_t pool_bytes;            /* as in sl_engine_opts */
     bool draft;                     /* the model's MTP layer is loaded */
     bool plain_acts;                /* inputs are not quantised, whatever the weights are */
     bool row_sums;                  /* rows have the checksums that the test makes */

@@ -25,6 +25,8 @@ enum { PAGE = SL_PAGE_TOKENS, SNAPSHOT = 2, TEXTS = 64, DRAFTS = 3 };
 static cluster c;
 static fix rigs[MAX_WORKERS];
 static toy_text texts[TEXTS];
+static uint64_t pool_bytes; /* of the decode workers that are made next */
+static uint64_t moved;      /* bytes of pools, of workers that have ended */
 
 /* Drafts are tokens of a text that has this token at this place; some are wrong on purpose, and all if it is another text. */
 static sl_status draft(void *impl, sl_draft_item *items, int32_t n, sl_err *err)
@@ -105,6 +107,7 @@ static bool make_runner(cworker *w)
     o.arena = w->arena;
     o.layout = sl_arena_geometry(w->arena)->layout;
     o.row_pages = prefill ? 0 : c.o.row_pages;
+    o.pool_bytes = prefill ? 0 : pool_bytes;
     fix_open(f, &o);
     w->runner = sl_runner_for_engine(f->engine, f->cfg, &f->eo);
     w->runner.overlaps = true;
@@ -119,6 +122,10 @@ static bool make_runner(cworker *w)
 
 static void drop_runner(cworker *w)
 {
+    sl_engine_stats s;
+    sl_engine_stats_get(rigs[w - w->c->w].engine, &s);
+    ck_assert_uint_eq(s.pool_free, s.pool_bytes); /* nothing is held any more */
+    moved += s.pool_moved;
     fix_close(&rigs[w - w->c->w]);
 }
 
@@ -277,6 +284,30 @@ START_TEST(spilled)
     all_equal();
     cluster_stop(&c);
     ck_assert_uint_gt(c.spilled, 0);
+}
+END_TEST
+
+/*
+ * States, hot rows and pages of one pool: requests that do not fit wait or are spilled, none fails, and its tokens are those of the
+ * restatement. Many short ones, few long ones, and both; resident while there is memory (adaptive), or hierarchical at once.
+ */
+START_TEST(one_pool)
+{
+    cluster_opts o = options();
+    o.row_pages = _i % 2 ? 40 : 0;
+    pool_bytes = (uint64_t)(_i / 2 ? 13 : 40) * (16u << 10);
+    cluster_start(&c, &o);
+    for (int i = 0; i < 4; i++)
+        ask_new(40 + 3 * i, 70, 80 + (uint64_t)i);
+    all_equal();
+    for (int i = 0; i < 3; i++)
+        ask_new(200 + 20 * i, 330, 90 + (uint64_t)i);
+    all_equal();
+    for (int i = 0; i < 6; i++)
+        ask_new(i % 2 ? 50 : 210 + 20 * i, i % 2 ? 90 : 350, 100 + (uint64_t)i);
+    all_equal();
+    cluster_stop(&c);
+    ck_assert_msg(moved > 0 || _i < 3, "the pool had room for everything at any time");
 }
 END_TEST
 
@@ -488,6 +519,7 @@ int main(void)
     tcase_add_test(t, prefixes);
     tcase_add_test(t, pressure);
     tcase_add_test(t, spilled);
+    tcase_add_loop_test(t, one_pool, 0, 4);
     tcase_add_test(t, death);
     tcase_add_loop_test(t, damaged, 0, 2);
     tcase_add_loop_test(t, answers_are_reused, 0, 4);
