@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -129,6 +130,18 @@ def test_the_curves_of_the_page(command):
     """docs/strategies.md has the figures that were measured."""
     p = subprocess.run([*command, "--check", "docs/strategies.md"], cwd=real.ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert p.returncode == 0, p.stdout + p.stderr
+
+
+def test_the_memory_of_the_page():
+    """The command that the page gives prints the page's row of memory at the start."""
+    page = " ".join((real.ROOT / "docs" / "strategies.md").read_text(encoding="utf-8").split())
+    command = re.search(r"`sluice (plan --preset llama3_8b [^`]*--algorithm) NAME`", page)[1].split()
+    names = re.search(r"\| MiB \| (quest [^\n]*?) \| \|---", page)[1].split(" | ")
+    figures = re.search(r"at the start, for all requests \| (.*?) \| \|", page)[1].split(" | ")
+    assert len(names) == len(figures) == 5
+    for name, figure in zip(names, figures):
+        p = subprocess.run([real.SLUICE, *command, name], capture_output=True, text=True, timeout=60, check=True)
+        assert f"{float(re.search(name + r' takes ([0-9.]+) MiB', p.stdout)[1]):,.0f}" == figure, (name, p.stdout)
 
 
 NAMES = "streaming_llm,pq_cache,cluster_kv,snapkv:kernel_size=7:pooling=maxpool,quest,double_sparsity,rocket_kv,exact_topk,random"
