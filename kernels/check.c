@@ -21,20 +21,25 @@ void sl_chk_can(sl_chk *c, bool ok, const char *field, const char *why)
         c->st = sl_fail(c->err, SL_ERR_UNSUPPORTED, "%s: %s %s", c->op, field, why);
 }
 
+/* align: a power of two. Checks run before every op, so they do not divide. */
+static bool aligned(const void *ptr, size_t align)
+{
+    return ((uintptr_t)ptr & (align - 1)) == 0;
+}
+
 void sl_chk_ptr(sl_chk *c, const char *field, const void *ptr, size_t align)
 {
-    if (!c->pointers)
+    if (!c->pointers || (ptr && aligned(ptr, align)))
         return;
     sl_chk_need(c, ptr != NULL, field, "is NULL");
-    sl_chk_need(c, (uintptr_t)ptr % align == 0, field, "is not aligned to its elements");
+    sl_chk_need(c, aligned(ptr, align), field, "is not aligned to its elements");
 }
 
 void sl_chk_rows(sl_chk *c, const char *field, const void *ptr, size_t size, int64_t bytes)
 {
     sl_chk_ptr(c, field, ptr, size ? size : 1);
-    if (c->pointers && bytes % SL_ROW_ALIGN == 0)
-        sl_chk_need(c, (uintptr_t)ptr % c->align == 0, field,
-                    "is not aligned to 16 bytes, but its rows are multiples of 16");
+    if (c->pointers && bytes % SL_ROW_ALIGN == 0 && !aligned(ptr, c->align))
+        sl_chk_need(c, false, field, "is not aligned to 16 bytes, but its rows are multiples of 16");
 }
 
 void sl_chk_pos(sl_chk *c, const char *field, int64_t value)

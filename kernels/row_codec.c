@@ -23,6 +23,12 @@ const sl_row_codec *sl_row_codec_of(sl_row_format f)
     return (size_t)f < SL_COUNT(codecs) ? &codecs[f] : NULL;
 }
 
+/* sl_dtype_bytes() of the types of latent rows, without a call for each row. */
+static inline int64_t bytes_of(sl_dtype type, int64_t n)
+{
+    return type == SL_F32 ? 4 * n : type == SL_BF16 ? 2 * n : n;
+}
+
 /* Rows of latent formats need not be aligned to their values. */
 static void store_plain(sl_dtype type, const float *x, int32_t n, uint8_t *at)
 {
@@ -98,13 +104,13 @@ int64_t sl_row_bytes(sl_row_format f, int32_t lora, int32_t rope)
 
     if (!c || c->by_head)
         return 0;
-    return sl_dtype_bytes(c->values, lora) + scales_bytes(c, lora) + sl_dtype_bytes(c->rope, rope);
+    return bytes_of(c->values, lora) + scales_bytes(c, lora) + bytes_of(c->rope, rope);
 }
 
 void sl_row_encode(sl_row_format format, int32_t lora, int32_t rope, const float *values, uint8_t *row)
 {
     const sl_row_codec *c = sl_row_codec_of(format);
-    uint8_t *scales = row + sl_dtype_bytes(c->values, lora);
+    uint8_t *scales = row + bytes_of(c->values, lora);
 
     sl_row_store(c, values, lora, c->group, row, scales);
     store_plain(c->rope, values + lora, rope, scales + scales_bytes(c, lora));
@@ -113,7 +119,7 @@ void sl_row_encode(sl_row_format format, int32_t lora, int32_t rope, const float
 void sl_row_decode(sl_row_format format, int32_t lora, int32_t rope, const uint8_t *row, float *values)
 {
     const sl_row_codec *c = sl_row_codec_of(format);
-    const uint8_t *scales = row + sl_dtype_bytes(c->values, lora);
+    const uint8_t *scales = row + bytes_of(c->values, lora);
 
     sl_row_load(c, row, scales, lora, c->group, values);
     load_plain(c->rope, scales + scales_bytes(c, lora), rope, values + lora);
