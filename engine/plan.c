@@ -97,7 +97,13 @@ static uint64_t scratch_bytes(const sl_model_config *c, int32_t step_tokens, int
     const int64_t attended = (int64_t)c->n_heads * c->v_head_dim,
                   in = (int64_t)larger(larger((uint64_t)c->hidden_size, (uint64_t)c->intermediate_size),
                                        (uint64_t)attended);
-    uint64_t most = sl_linear_scratch(step_tokens, in, in);
+    const int64_t queries = (int64_t)c->n_heads * (c->qk_nope_head_dim + c->qk_rope_head_dim),
+                  out = (int64_t)larger((uint64_t)in, (uint64_t)queries);
+    uint64_t most = 0;
+
+    /* Outputs of tokens that are filled up to a multiple of 4 take more than those of a token more. */
+    for (int32_t t = step_tokens; t > 0 && t > step_tokens - 2; t--)
+        most = larger(most, sl_linear_scratch(t, in, out));
 
     if (c->n_routed_experts > 0)
         most = larger(most, sl_moe_grouped_scratch(step_tokens, c->num_experts_per_tok, c->n_routed_experts,

@@ -11,6 +11,8 @@
 #include "engine/choose.h"
 #include "engine/plan.h"
 #include "kernels/backend_impl.h"
+#include "kernels/scratch.h"
+#include "model/synthetic.h"
 #include "sparse/algorithm.h"
 #include "sparse/channels.h"
 #include "tests/unit/run_suite.h"
@@ -330,6 +332,56 @@ START_TEST(state_in_pages_is_planned_by_request)
 }
 END_TEST
 
+/* Whatever a step has, no op of the model asks for more scratch memory than the plan sets aside. */
+START_TEST(scratch_of_every_op_is_planned)
+{
+    static const struct {
+        const char *model;
+        const sl_algo_desc *algorithm;
+        sl_row_format rows;
+        int32_t step;
+    } plans[] = {{"llama3_8b", &sl_algo_dense, SL_ROW_GQA_BF16, 64},
+                 {"llama3_8b", &sl_algo_dense, SL_ROW_GQA_BF16, 8192},
+                 {"deepseek_v32", &sl_algo_dsa, SL_ROW_MLA_BF16, 64},
+                 {"deepseek_v32", &sl_algo_dsa, SL_ROW_MLA_BF16, 4096}};
+    enum { REQUESTS = 20, H200 = 132 };
+    sl_model_config c;
+    sl_plan p;
+    sl_err err = {0};
+
+    for (size_t i = 0; i < SL_COUNT(plans); i++) {
+        ck_assert_msg(sl_synthetic_config(plans[i].model, 8, &c, &err) == SL_OK, "%s", err.text);
+        const sl_plan_in in = {.cfg = &c,
+                               .cache = sl_engine_cache_dims(&c, plans[i].rows, SL_INDEX_PLAIN),
+                               .algorithm = plans[i].algorithm,
+                               .max_context = 131072,
+                               .max_step_tokens = plans[i].step,
+                               .max_seqs = REQUESTS,
+                               .gpu_bytes = 1ull << 40,
+                               .host_bytes = 1ull << 40};
+        ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s", err.text);
+        for (int32_t t = 1; t <= plans[i].step; t += t < plans[i].step - 9 ? 1 + t / 9 : 1) {
+            ck_assert_uint_le(sl_linear_scratch(t, c.hidden_size, c.intermediate_size), p.scratch_bytes);
+            ck_assert_uint_le(sl_linear_scratch(t, c.intermediate_size, c.hidden_size), p.scratch_bytes);
+            ck_assert_uint_le(sl_linear_scratch(t, (int64_t)c.n_heads * c.v_head_dim, c.hidden_size),
+                              p.scratch_bytes);
+            ck_assert_uint_le(
+                sl_linear_scratch(t, c.q_lora_rank > 0 ? c.q_lora_rank : c.hidden_size,
+                                  (int64_t)c.n_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim)),
+                p.scratch_bytes);
+            if (c.n_routed_experts)
+                ck_assert_uint_le(sl_moe_grouped_scratch(t, c.num_experts_per_tok, c.n_routed_experts,
+                                                         c.hidden_size, c.moe_intermediate_size, 2),
+                                  p.scratch_bytes);
+        }
+        for (int32_t n = 1; c.n_kv_heads && n <= REQUESTS; n++)
+            for (int32_t len = 1024; len <= 131072; len *= 2)
+                ck_assert_uint_le(sl_gqa_decode_scratch(H200, n, c.n_heads, c.n_kv_heads, c.v_head_dim, len),
+                                  p.scratch_bytes);
+    }
+}
+END_TEST
+
 /* A hot buffer cannot hold 128K rows. Algorithms that read everything are then planned as what they are: resident. */
 START_TEST(lists_longer_than_a_hot_buffer_are_resident)
 {
@@ -369,6 +421,7 @@ int main(void)
     tcase_add_test(t, chosen_entries_are_planned_as_rows);
     tcase_add_test(t, state_is_for_all_requests);
     tcase_add_test(t, state_in_pages_is_planned_by_request);
+    tcase_add_test(t, scratch_of_every_op_is_planned);
     tcase_add_test(t, lists_longer_than_a_hot_buffer_are_resident);
     suite_add_tcase(s, t);
     return run_suite(s);
