@@ -91,7 +91,7 @@ const sl_option sl_cfg_own[] = {
         model, draft_tokens, "0", drafts,
         "Tokens that the checkpoint's MTP layer drafts for a request in a step, which the model then checks: every stream stays the "
         "same, bit by bit. 0: the layer is not loaded. 1 to 4: always as many. auto: up to 4, fewer or none for requests and "
-        "loads where they do not pay. With drafts one step is in flight at a time, and groups of ranks draft none. All processes of a "
+        "loads where they do not pay. With drafts one step is in flight at a time. All processes of a "
         "cluster must agree on 0 or not 0, because pages then have the rows of one more layer."),
 
     CHOICE(backend, name, "cpu", NULL, "Compute backend; cuda needs a build with CUDA and a GPU."),

@@ -211,7 +211,9 @@ static const sl_metric_def table[] = {
             "Tokens that the MTP layer drafted, by their place after the last token."),
     COUNTER("sluice_draft_accepted_tokens_total", D, "place=1|2|3|4",
             "Of these, tokens that the model chose as well, with all before them."),
-    SECONDS("sluice_draft_seconds_total", D, "", "Time of drafting, which is in addition to that of steps."),
+    SECONDS(
+        "sluice_draft_seconds_total", D, "",
+        "Time of drafting, which is in addition to that of steps; in a group of ranks it is a part of that of steps."),
     COUNTER(
         "sluice_sampled_tokens_total", D, "where=device|host",
         "Tokens chosen by steps, of which the host chooses those of requests for whose penalties and bias no "

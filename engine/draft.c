@@ -121,7 +121,8 @@ void sl_drafts_fill(sl_engine *e, sl_flight *f)
     sl_drafts *d = e->drafts;
     const sl_step_plan *p = &f->p;
     int32_t t = 0;
-    if (!d)
+    if (!d ||
+        p->tokens == 0) /* a rank without tokens runs no pass that would move them, or write over them */
         return;
     keep_states(e, f->in.keep);
     for (int32_t i = 0; i < p->tokens; i++)
@@ -179,9 +180,6 @@ static sl_status check_draft(const sl_engine *e, const sl_draft_item *it, sl_err
 
 static sl_status check_drafts(const sl_engine *e, const sl_draft_item *items, int32_t n, sl_err *err)
 {
-    if (!e->drafts || e->comm)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "draft: %s",
-                       e->comm ? "the ranks of a group do not draft" : "the model's MTP layer is not loaded");
     if (e->n_flights > 0)
         return sl_fail(err, SL_ERR_INVALID, "draft: %d steps are in flight", e->n_flights);
     if (n < 1 || n > e->o.max_seqs || n > e->max_logits || n > e->o.max_step_tokens)
@@ -207,6 +205,9 @@ static sl_status enqueue_draft(sl_engine *e, const sl_draft_item *items, int32_t
     sl_flight *f = &e->flight[0];
     sl_drafts *d = e->drafts;
     f->p = (sl_step_plan){.tokens = n};
+    d->now = (sl_draft_pass){.hidden = d->hidden, .prev = e->in_dev.prev, .first = d->draft, .alone = true};
+    if (n == 0) /* of a group, in which others draft */
+        return sl_step_forward(e, 0, 0, err);
     sl_step_place(e, f);
     for (int32_t t = 0; t < n; t++) {
         const sl_draft_item *it = &items[d->live[t]];
@@ -221,7 +222,7 @@ static sl_status enqueue_draft(sl_engine *e, const sl_draft_item *items, int32_t
         SL_TRY(sl_seq_upload(s, &f->tables, err));
     }
     SL_TRY(sl_be_copy(e->be, e->in_dev.ids, f->in.ids, (size_t)sl_step_words(e, f) * 4, err));
-    d->now = (sl_draft_pass){.hidden = d->hidden, .prev = e->in_dev.prev, .first = d->draft, .alone = true};
+    d->now.prev = e->in_dev.prev;
     SL_TRY(sl_step_forward(e, n, 0, err));
     if (!e->choices.device)
         return e->unified ? SL_OK
@@ -281,17 +282,32 @@ static int32_t choose_live(sl_drafts *d, const sl_draft_item *items, int32_t n_i
     return n;
 }
 
-sl_status sl_engine_draft(sl_engine *e, sl_draft_item *items, int32_t n_items, sl_err *err)
+/* The most items of any rank that want a further token; without a group, n. */
+static sl_status agree_on_pass(sl_engine *e, int32_t n, int32_t *most, sl_err *err)
+{
+    int32_t all[SL_COMM_RANKS_MAX];
+    *most = n;
+    if (!e->comm)
+        return SL_OK;
+    SL_TRY(sl_comm_agree(e->comm, &n, all, sizeof n, err));
+    for (int32_t r = 0; r < sl_comm_ranks(e->comm); r++)
+        *most = all[r] > *most ? all[r] : *most;
+    e->group_tokens = *most > 0 ? sl_graphs_pad(*most, e->o.max_step_tokens) : 0;
+    return SL_OK;
+}
+
+static sl_status make_drafts(sl_engine *e, sl_draft_item *items, int32_t n_items, sl_err *err)
 {
     sl_drafts *d = e->drafts;
-    sl_status st = SL_OK;
-    SL_TRY(check_drafts(e, items, n_items, err));
-    int32_t n = 0, passes = 0;
+    sl_status st;
+    int32_t n = 0, passes = 0, most;
     uint64_t t0 = sl_now_ns();
     for (;; passes++) {
         n = choose_live(d, items, n_items, n, passes);
-        st = n > 0 ? run_draft(e, items, n, passes, err) : SL_OK;
-        if (n == 0 || st != SL_OK)
+        st = agree_on_pass(e, n, &most, err);
+        if (st == SL_OK && most > 0)
+            st = run_draft(e, items, n, passes, err);
+        if (st != SL_OK || most == 0)
             break;
         e->stats.drafted += (uint64_t)n;
     }
@@ -301,4 +317,26 @@ sl_status sl_engine_draft(sl_engine *e, sl_draft_item *items, int32_t n_items, s
     }
     e->stats.draft_ns += sl_now_ns() - t0;
     return st;
+}
+
+sl_status sl_engine_draft(sl_engine *e, sl_draft_item *items, int32_t n_items, sl_err *err)
+{
+    if (!e->drafts || e->comm)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "draft: %s",
+                       e->comm ? "the ranks of a group draft with their steps"
+                               : "the model's MTP layer is not loaded");
+    SL_TRY(check_drafts(e, items, n_items, err));
+    return make_drafts(e, items, n_items, err);
+}
+
+sl_status sl_drafts_round(sl_engine *e, const sl_step_drafts *d, bool *begun, sl_err *err)
+{
+    const bool any = d && d->n > 0;
+    const sl_status refused = any ? check_drafts(e, d->items, d->n, err) : SL_OK;
+    const bool own = any && refused == SL_OK;
+    const sl_status st = make_drafts(e, own ? d->items : NULL, own ? d->n : 0, refused == SL_OK ? err : NULL);
+    *begun = st != SL_OK;
+    if (own && st == SL_OK)
+        d->made(d->ctx);
+    return refused != SL_OK ? refused : st;
 }

@@ -14,6 +14,7 @@
 #define SL_ENGINE_DRAFT_H
 
 #include "base/status.h"
+#include "engine/engine.h"
 #include "model/model.h"
 
 struct sl_seq;
@@ -38,6 +39,9 @@ void sl_drafts_begin(struct sl_seq *s);     /* it has no states yet */
 void sl_drafts_forget(struct sl_engine *e); /* after a failure: nor has any */
 /* The arrays of a step that is about to be uploaded, when its shape is known. */
 void sl_drafts_fill(struct sl_engine *e, struct sl_flight *f);
+/* In a group with the layer: drafts before a step of all ranks. *begun: a pass has failed, so the others wait for this rank in vain;
+ * after another error they do not. */
+sl_status sl_drafts_round(struct sl_engine *e, const sl_step_drafts *d, bool *begun, sl_err *err);
 /* Of the pass that is enqueued; NULL: there is no MTP layer. */
 const sl_draft_pass *sl_drafts_pass(struct sl_engine *e);
 

@@ -301,6 +301,25 @@ typedef struct sl_step_item {
  */
 enum { SL_STEPS_IN_FLIGHT = 2 };
 
+/* A sequence for which tokens are drafted. */
+typedef struct sl_draft_item {
+    sl_seq *seq;
+    int32_t token;               /* that follows its last one: chosen, and in no step yet */
+    int32_t n;                   /* tokens wanted after that, 1 .. max_item_tokens - 1 */
+    const sl_sampling *sampling; /* of the request */
+    int32_t *out;                /* out: [n] */
+} sl_draft_item;
+
+/* What a rank of a group wants drafted before a step, in which all ranks take part; see sl_engine_draft(). */
+typedef struct sl_step_drafts {
+    sl_draft_item *items; /* [n] */
+    int32_t n;
+    void (*made)(
+        void *
+            ctx); /* all are drafted; the items of the step are read after this. Not called after an error, or if n is 0 */
+    void *ctx;
+} sl_step_drafts;
+
 typedef struct sl_step_hooks {
     void *ctx;
     /*
@@ -309,6 +328,7 @@ typedef struct sl_step_hooks {
      * not block. May be NULL.
      */
     void (*layer_done)(void *ctx, int32_t layer);
+    const sl_step_drafts *drafts; /* in a group, whose engines have the MTP layer; NULL: none */
 } sl_step_hooks;
 
 /*
@@ -325,15 +345,6 @@ typedef struct sl_step_hooks {
 sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
                          sl_err *err);
 
-/* A sequence for which tokens are drafted. */
-typedef struct sl_draft_item {
-    sl_seq *seq;
-    int32_t token;               /* that follows its last one: chosen, and in no step yet */
-    int32_t n;                   /* tokens wanted after that, 1 .. max_item_tokens - 1 */
-    const sl_sampling *sampling; /* of the request */
-    int32_t *out;                /* out: [n] */
-} sl_draft_item;
-
 /*
  * The model's MTP layer (sl_model_opts.draft) drafts tokens, for a step that will append `token` and them, and choose the
  * tokens that follow each (sl_step_item.n_samples): those that are equal to what the model chooses stand, the rest is taken back
@@ -344,6 +355,9 @@ typedef struct sl_draft_item {
  *
  * No step is in flight. Afterwards a sequence cannot be truncated before its next step. SL_ERR_UNSUPPORTED: no MTP layer, or in a
  * group. After an error the sequences are as before.
+ *
+ * The experts of the layer are shared out among the ranks of a group, so there drafting is a part of the step, of all ranks
+ * (sl_step_hooks.drafts): before each place they agree on the number of items, until none wants a further one.
  */
 sl_status sl_engine_draft(sl_engine *e, sl_draft_item *items, int32_t n_items, sl_err *err);
 

@@ -336,7 +336,10 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
     bool begun = false;
     if (e->n_flights > 0)
         return sl_fail(err, SL_ERR_INVALID, "step: %d steps are in flight", e->n_flights);
-    sl_status st = step(e, items, n_items, hooks, &begun, err);
+    sl_status st =
+        e->comm && e->drafts ? sl_drafts_round(e, hooks ? hooks->drafts : NULL, &begun, err) : SL_OK;
+    if (st == SL_OK)
+        st = step(e, items, n_items, hooks, &begun, err);
     if (st == SL_OK || !e->comm)
         return st;
     if (!begun)

@@ -42,7 +42,9 @@ static sl_status run_pass(sl_pass *p)
 /* A pass of a rank without tokens: the others need its experts. */
 static sl_status run_idle(sl_pass *p)
 {
-    for (p->layer = 0; p->layer < p->c->n_layers - p->c->n_draft; p->layer++) {
+    const int32_t own = p->c->n_layers - p->c->n_draft;
+    const bool alone = p->f->draft && p->f->draft->alone;
+    for (p->layer = alone ? own : 0; p->layer < (alone ? p->c->n_layers : own); p->layer++) {
         p->lw = &p->m->weights.layers[p->layer];
         if (!p->c->layer_is_moe[p->layer])
             continue;
@@ -77,9 +79,8 @@ sl_status sl_model_forward(sl_model *m, const sl_forward *f, sl_err *err)
         return sl_fail(err, SL_ERR_PEER, "forward: the group of this rank is not formed");
     if (m->weights.ranks > 1)
         SL_TRY(sl_model_arrivals(m, err));
-    if (f->draft && (!m->config.n_draft || (f->draft->alone && m->weights.ranks > 1)))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "forward: the MTP layer %s",
-                       m->config.n_draft ? "of a group does not draft" : "is not loaded");
+    if (f->draft && !m->config.n_draft)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "forward: the MTP layer is not loaded");
     if (f->seqs->n_tokens == 0 && (m->weights.ranks < 2 || f->group_tokens == 0))
         return SL_OK;
     sl_pass p = {.m = m,

@@ -308,7 +308,7 @@ static sl_status run_all(sweep *s)
     if (b->local.checkpoint.cfg.index_blocks.tokens > 0)
         b->local.checkpoint.index_format = SL_INDEX_PLAIN;
     if (o->draft >= 0 && s->comm)
-        return sl_fail(&b->err, SL_ERR_UNSUPPORTED, "--draft: the ranks of a group do not draft");
+        return sl_fail(&b->err, SL_ERR_UNSUPPORTED, "--draft: this benchmark does not draft in a group");
     if (o->draft >= 0)
         SL_TRY(sl_model_config_draft(&b->local.checkpoint.cfg, &b->err));
     set_experts(o, &b->local.checkpoint.cfg);

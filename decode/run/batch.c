@@ -214,7 +214,7 @@ static sl_status begin(sl_run *r, bool *begun, sl_err *err)
     f->began_ns = sl_now_ns();
     r->st.steps++;
     f->st = r->depth > 1 ? r->runner->submit(r->runner->impl, f->items, n, err)
-                         : sl_runner_step(r->runner, f->items, n, NULL, err);
+                         : sl_runner_step(r->runner, f->items, n, sl_drafts_hooks(r), err);
     sl_laps_mark(&r->laps, SL_LAP_SUBMIT);
     if (f->st != SL_OK) {
         *begun = !sl_runner_broken(r->runner);

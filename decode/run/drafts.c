@@ -4,7 +4,8 @@
  * back. The stream of a request is the same with drafts and without. How many are drafted: draft_length.h.
  *
  * A request gets no drafts while it has a constraint, whose mask follows from the token before, at the end of its last page
- * (the next one is taken when it is needed), and at the limits of its length. With drafts, one step is in flight at a time.
+ * (the next one is taken when it is needed), and at the limits of its length. With drafts, one step is in flight at a time. The ranks of a
+ * group draft when the step of all ranks begins (sl_step_hooks.drafts).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ sl_status sl_drafts_open(sl_run *r, sl_err *err)
 {
     sl_run_drafts *d = &r->drafts;
     const size_t n = (size_t)r->o.max_batch;
-    if (!r->runner->draft || r->runner->group || r->o.draft_tokens == 0)
+    if (!r->runner->draft || r->o.draft_tokens == 0)
         return SL_OK;
     d->automatic = r->o.draft_tokens < 0;
     d->most = d->automatic || r->o.draft_tokens > SL_DRAFTS_MAX ? SL_DRAFTS_MAX : r->o.draft_tokens;
@@ -116,6 +117,16 @@ static void put_drafts(sl_run_drafted *o, sl_step_item *it)
     }
 }
 
+/* The tokens are there. */
+static void drafted(void *ctx)
+{
+    sl_run_drafts *d = &((sl_run *)ctx)->drafts;
+    d->took_ns = sl_now_ns() - d->began_ns;
+    for (int32_t i = 0; i < d->flight->decoding; i++)
+        if (d->flight->items[i].n_tokens > 1)
+            put_drafts(&d->of[i], &d->flight->items[i]);
+}
+
 sl_status sl_drafts_make(sl_run *r, sl_run_flight *f, sl_err *err)
 {
     sl_run_drafts *d = &r->drafts;
@@ -123,15 +134,20 @@ sl_status sl_drafts_make(sl_run *r, sl_run_flight *f, sl_err *err)
     if (!d->most)
         return SL_OK;
     int32_t n = choose(r, f);
-    if (n == 0)
+    d->began_ns = sl_now_ns();
+    d->flight = f;
+    d->of_step = (sl_step_drafts){.items = d->items, .n = n, .made = drafted, .ctx = r};
+    if (n == 0 || r->runner->group) /* of a group, whose ranks draft together when the step begins */
         return SL_OK;
-    const uint64_t began = sl_now_ns();
     SL_TRY(r->runner->draft(r->runner->impl, d->items, n, err));
-    d->took_ns = sl_now_ns() - began;
-    for (int32_t i = 0; i < f->decoding; i++)
-        if (f->items[i].n_tokens > 1)
-            put_drafts(&d->of[i], &f->items[i]);
+    drafted(r);
     return SL_OK;
+}
+
+const sl_step_hooks *sl_drafts_hooks(sl_run *r)
+{
+    r->drafts.hooks = (sl_step_hooks){.drafts = &r->drafts.of_step};
+    return r->drafts.most && r->runner->group ? &r->drafts.hooks : NULL;
 }
 
 void sl_drafts_measure(sl_run *r, const sl_run_flight *f, uint64_t ns)
@@ -140,7 +156,7 @@ void sl_drafts_measure(sl_run *r, const sl_run_flight *f, uint64_t ns)
     r->st.draft_ns += d->took_ns;
     r->st.decoded += (uint64_t)f->decoding;
     if (d->most && f->decoding && !f->prompts)
-        sl_draft_cost_saw(&d->cost, d->longest, (double)(ns + d->took_ns));
+        sl_draft_cost_saw(&d->cost, d->longest, (double)(ns + (r->runner->group ? 0 : d->took_ns)));
 }
 
 /* Tokens that stand: each draft before them is what was chosen at its place, and none of them ends the stream. */

@@ -92,8 +92,12 @@ typedef struct sl_run_drafts {
     sl_draft_item *items;      /* [max_batch] */
     struct sl_run_drafted *of; /* [max_batch]: by number of the item in the step */
     int32_t n_of;
-    int32_t longest;  /* drafts of a request in this step */
-    uint64_t took_ns; /* drafting for this step */
+    int32_t longest; /* drafts of a request in this step */
+    uint64_t began_ns,
+        took_ns; /* drafting for this step, in a group with the wait for the other ranks, and as a part of the step */
+    struct sl_run_flight *flight;
+    sl_step_drafts of_step;
+    sl_step_hooks hooks;
 } sl_run_drafts;
 
 /* What the router of this session is told while messages are gathered. */
@@ -261,6 +265,8 @@ sl_status sl_drafts_open(sl_run *r, sl_err *err);
 void sl_drafts_close(sl_run *r);
 /* Drafts for the running requests of the step, and puts the drafts into their items. Nothing is in flight. */
 sl_status sl_drafts_make(sl_run *r, sl_run_flight *f, sl_err *err);
+/* Of the step, after that; NULL: there are none. */
+const sl_step_hooks *sl_drafts_hooks(sl_run *r);
 /* The step took ns. */
 void sl_drafts_measure(sl_run *r, const sl_run_flight *f, uint64_t ns);
 /* After the step: how many tokens of item i of a running request stand, 1 or more; the others are taken back. 0: the first one

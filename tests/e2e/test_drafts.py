@@ -122,3 +122,30 @@ def test_penalties_and_stops_are_those_without_drafts(start, checkpoint):
         assert again.cached_tokens == 128 and list(again.output_ids) == generate(checkpoint, ids, 30)["ids"]
         assert c.close()
     assert answers[1] == answers[0] and answers[2] == answers[0]
+
+
+def test_ranks_of_a_group_draft_together(start, checkpoint):
+    """A group of two ranks of role both, whose MTP layer's experts are shared out between them: the tokens of one process without the layer,
+    also while a rank is killed in mid-stream and replaced."""
+    model = {"model.path": checkpoint, "model.draft_tokens": 3}
+    c = start(real.Process, "router", **QUICK, **model, **{"router.retries": 20})
+    settings = {**HOT, **model, "cluster.groups": f"[both=2@127.0.0.1:{real.free_ports(1)}]"}
+
+    def rank(k):
+        return start(real.Process, "both", None, c.worker_address, rank=("0", str(k), "2"), **QUICK, **settings)
+
+    ranks = [rank(1), rank(0)][::-1]
+    c.wait_ready(2)
+    todo = jobs("group-drafts", 4, prompt=90, out=100)
+    want = [generate(checkpoint, ids, n, **kw)["ids"] for ids, n, kw in todo]
+    Streams(c, todo, want=want).check()
+    for r in ranks:
+        text = r.metrics()
+        assert 0 < total(text, "sluice_draft_accepted_tokens_total") < total(text, "sluice_draft_tokens_total")
+        assert 0 < real.metric(text, "sluice_draft_seconds_total")
+    streams = Streams(c, todo, want=want)
+    streams.until_streaming(tokens=5)
+    ranks[1].process.kill()
+    ranks[1].process.wait(60)
+    ranks[1] = rank(1)
+    streams.check()

@@ -18,7 +18,7 @@ START_TEST(messages)
           "bench decode: --draft-accept: 0.5,0.6 is not a list of at most 4 numbers");
     fails("bench decode --draft-accept 1,1,1,1,1", 2, "--draft-accept: 1,1,1,1,1 is not a list");
     fails("bench decode --backend cpu --model tiny_llama --draft 1", 1, "no MTP layer");
-    fails("bench decode --backend cpu --model tiny --group 2 --draft 1", 1, "do not draft");
+    fails("bench decode --backend cpu --model tiny --group 2 --draft 1", 1, "does not draft in a group");
     fails("bench prefill --chunks 1", 2, "bench prefill: --chunks 1 is not a list");
     fails("bench prefill --ttft 0", 2, "bench prefill: --ttft 0 is not a list");
     fails("bench prefill --ttft 100 --backend cpu --model tiny", 1, "tiny has no KV heads");
