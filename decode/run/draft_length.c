@@ -14,6 +14,17 @@ static double blend(double old, double seen, double n, double memory)
     return old + (seen - old) / (n < memory ? n + 1 : memory);
 }
 
+sl_draft_cost *sl_draft_cost_of(sl_draft_costs *c, int32_t batch, int64_t tokens)
+{
+    int32_t size = 0, context = 0;
+    const int64_t mean = batch > 0 ? tokens / batch : 0;
+    while (size < SL_DRAFT_BATCHES - 1 && batch >> (size + 1) > 0)
+        size++;
+    while (context < SL_DRAFT_CONTEXTS - 1 && mean >> (12 + 2 * context) > 0)
+        context++;
+    return &c->of[size][context];
+}
+
 bool sl_draft_cost_turn(sl_draft_cost *c)
 {
     return c->steps++ % SL_DRAFT_PROBE == 0;

@@ -76,17 +76,26 @@ static bool copy_output(sl_run_drafted *o, const sl_ticket *t)
     return true;
 }
 
+static sl_draft_cost *cost_of(sl_run *r, const sl_run_flight *f)
+{
+    int64_t tokens = 0;
+    for (int32_t i = 0; i < f->decoding; i++)
+        tokens += f->parts[i].end;
+    return sl_draft_cost_of(&r->drafts.costs, f->decoding, tokens);
+}
+
 /* Chooses the requests that get drafts; returns their number. */
 static int32_t choose(sl_run *r, sl_run_flight *f)
 {
     sl_run_drafts *d = &r->drafts;
-    const bool plain = d->automatic && sl_draft_cost_turn(&d->cost);
+    d->cost = cost_of(r, f);
+    const bool plain = d->automatic && sl_draft_cost_turn(d->cost);
     int32_t n = 0;
     for (int32_t i = 0; i < f->decoding; i++) {
         sl_ticket *t = sl_tickets_number(&r->core.tickets, f->parts[i].number);
         int32_t room = t && !plain ? at_most(d->most, room_of(r, t)) : 0;
         int32_t want =
-            room > 0 && d->automatic ? sl_draft_length(&d->cost, &sl_run_of(t)->drafts, room) : room;
+            room > 0 && d->automatic ? sl_draft_length(d->cost, &sl_run_of(t)->drafts, room) : room;
         if (want < 1 || !copy_output(&d->of[i], t))
             continue;
         d->of[i].ids[0] = t->tokens[t->n_tokens - 1];
@@ -155,8 +164,8 @@ void sl_drafts_measure(sl_run *r, const sl_run_flight *f, uint64_t ns)
     sl_run_drafts *d = &r->drafts;
     r->st.draft_ns += d->took_ns;
     r->st.decoded += (uint64_t)f->decoding;
-    if (d->most && f->decoding && !f->prompts)
-        sl_draft_cost_saw(&d->cost, d->longest, (double)(ns + (r->runner->group ? 0 : d->took_ns)));
+    if (d->cost && f->decoding && !f->prompts)
+        sl_draft_cost_saw(d->cost, d->longest, (double)(ns + (r->runner->group ? 0 : d->took_ns)));
 }
 
 /* Tokens that stand: each draft before them is what was chosen at its place, and none of them ends the stream. */

@@ -88,7 +88,8 @@ typedef struct sl_run_flight {
 typedef struct sl_run_drafts {
     int32_t most;   /* drafts of a request in a step */
     bool automatic; /* fewer, or none, where they do not pay; else always as many */
-    sl_draft_cost cost;
+    sl_draft_costs costs;
+    sl_draft_cost *cost;       /* of this step's size */
     sl_draft_item *items;      /* [max_batch] */
     struct sl_run_drafted *of; /* [max_batch]: by number of the item in the step */
     int32_t n_of;

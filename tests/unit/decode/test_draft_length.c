@@ -92,6 +92,50 @@ START_TEST(near_the_best_length)
 }
 END_TEST
 
+/* Every batch and context has a size, neighbours within a power share one, and longer ones never have a smaller one. */
+START_TEST(sizes)
+{
+    static sl_draft_costs c;
+    const sl_draft_cost *first = &c.of[0][0], *end = first + SL_DRAFT_BATCHES * SL_DRAFT_CONTEXTS;
+    ck_assert(sl_draft_cost_of(&c, 64, 64 * 60000) == sl_draft_cost_of(&c, 127, 127 * 20000ll));
+    ck_assert(sl_draft_cost_of(&c, 63, 63 * 60000) != sl_draft_cost_of(&c, 64, 64 * 60000));
+    ck_assert(sl_draft_cost_of(&c, 1, 4095) == &c.of[0][0] && sl_draft_cost_of(&c, 1, 4096) == &c.of[0][1]);
+    for (int32_t b = 0; b < 3000; b++)
+        for (int64_t mean = 0; mean < 1 << 22; mean = 3 * mean + 1) {
+            const sl_draft_cost *x = sl_draft_cost_of(&c, b, b * mean),
+                                *more = sl_draft_cost_of(&c, b + 1, (b + 1) * mean);
+            if (x < first || x >= end || more < x)
+                ck_abort_msg("batch %d, context %ld", b, (long)mean);
+        }
+}
+END_TEST
+
+/* One request, while others come and go: alone drafts are nearly free, in the batch each costs a step. */
+START_TEST(batches_that_change)
+{
+    const world alone = {.cost = {1e6, 1.05e6, 1.1e6, 1.15e6, 1.2e6}, .stands = {0.9, 0.8, 0.7, 0.6}},
+                many = {.cost = {4e6, 8e6, 12e6, 16e6, 20e6}, .stands = {0.9, 0.8, 0.7, 0.6}};
+    static sl_draft_costs c;
+    sl_draft_seen s = {0};
+    double tokens[2] = {0}, ns[2] = {0};
+    dice = 5;
+    for (int i = 0; i < STEPS; i++) {
+        const int at = i / 20 % 2;
+        const world *w = at ? &many : &alone;
+        sl_draft_cost *own = sl_draft_cost_of(&c, at ? 64 : 1, at ? 64 * 9000 : 9000);
+        int32_t n = sl_draft_cost_turn(own) ? 0 : sl_draft_length(own, &s, SL_DRAFTS_MAX), k = stood(w, n);
+        sl_draft_saw(&s, n, k);
+        sl_draft_cost_saw(own, n, w->cost[n]);
+        tokens[at] += 1 + k, ns[at] += w->cost[n];
+    }
+    for (int at = 0; at < 2; at++) {
+        double got = tokens[at] / ns[at], most = best(at ? &many : &alone);
+        ck_assert_msg(got > 0.93 * most, "%s: %.4g of %.4g tokens/s", at ? "in the batch" : "alone",
+                      got * 1e9, most * 1e9);
+    }
+}
+END_TEST
+
 /* Where nothing stands, drafts cost little more than their probes. */
 START_TEST(off_where_it_does_not_pay)
 {
@@ -120,6 +164,8 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, near_the_best_length, 0, 60);
     tcase_add_test(c, off_where_it_does_not_pay);
+    tcase_add_test(c, sizes);
+    tcase_add_test(c, batches_that_change);
     suite_add_tcase(s, c);
     return run_suite(s);
 }
