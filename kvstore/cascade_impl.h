@@ -1,6 +1,6 @@
 /*
- * The data of a cascade, shared by its parts: cascade.c (creation, time, statistics), cascade_load.c (a load from its
- * lookup to its end, and the requests that wait), cascade_read.c (the chunks of a load), cascade_write.c (store to tiers).
+ * The data of a cascade, shared by its parts: cascade.c (creation, time, statistics), cascade_wait.c
+ * (the requests that wait), cascade_load.c (a load), cascade_lookup.c (which tier has its pages), cascade_read.c (its chunks), cascade_write.c (store to tiers).
  * No other file includes this.
  */
 #ifndef SL_KVSTORE_CASCADE_IMPL_H
@@ -150,14 +150,35 @@ uint64_t sl_cascade_loads_tick(sl_cascade *c, uint64_t now);
 void sl_cascade_load_free(sl_cascade_load *l);
 /* Something of the load has changed: begins what can begin, lets requests continue, ends the load. l may be gone afterwards. */
 void sl_cascade_load_advance(sl_cascade_load *l);
-/* Whether a load may ask this tier now; if not, why. */
-bool sl_cascade_usable(const sl_cascade *c, int tier, sl_cascade_miss *why);
-/* Notes the request of the job in flight, and submits it. */
-void sl_cascade_load_submit(sl_cascade_job *j, sl_tier_op op, sl_tier_done_fn *done);
+/* A load of pages [have, most) of this prefix, which nothing knows yet; NULL: out of memory. */
+sl_cascade_load *sl_cascade_load_make(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t have,
+                                      int32_t most);
 static inline void sl_cascade_missed(sl_cascade_load *l, int tier, int32_t i, sl_cascade_miss why)
 {
     l->seen[tier * l->n + i] = (uint8_t)(SEEN_MISSED + why);
 }
+
+/* cascade_lookup.c */
+/* Whether a load may ask this tier now; if not, why. */
+bool sl_cascade_usable(const sl_cascade *c, int tier, sl_cascade_miss *why);
+/* Sets the order in which the load asks the tiers; the place of one in it. */
+void sl_cascade_load_order(sl_cascade_load *l);
+int sl_cascade_load_place(const sl_cascade_load *l, int tier);
+/* Asks the next tier, from this place of the order on, for the pages that were not found; after the last one the reading
+ * begins. */
+void sl_cascade_look_up(sl_cascade_load *l, int at);
+/* Notes the request of the job in flight, and submits it. */
+void sl_cascade_load_submit(sl_cascade_job *j, sl_tier_op op, sl_tier_done_fn *done);
+static inline bool sl_cascade_needs_advice(const sl_cascade *c, int tier)
+{
+    return c->tiers[tier].t.tier->ops->needs_source;
+}
+
+/* cascade_wait.c */
+/* Puts the request in the list of those that are to be told, once. */
+void sl_cascade_tell(sl_cascade *c, sl_cascade_waiter *w);
+/* Tells a request that waits what will come, if it is worth while. */
+void sl_cascade_tell_begun(const sl_cascade_load *l, sl_cascade_waiter *w);
 
 /* cascade_read.c */
 /* Begins the next chunk. False: not now, or there is none; then l->limit may be less than before. */
