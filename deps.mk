@@ -21,7 +21,7 @@ router:    base model transport kvstore/page_key.h kvstore/domain.h kvstore/aren
 local:     base kernels model sparse kvstore engine
 eval:      base kernels model sparse engine local
 bench:     base kernels collectives model sparse transport kvstore engine worker prefill decode router local
-simulate:  base kernels/params.h kernels/cache.h model transport kvstore router worker/prompt_queue.h worker/stall.h decode/core/effects.h
+simulate:  base kernels/params.h kernels/cache.h model transport kvstore router worker/prompt_queue.h worker/stall.h decode/core/admission.h decode/core/effects.h
 cli:       base kernels collectives model sparse transport kvstore events engine worker prefill decode router local bench simulate eval
 
 only transport/ucx:    ucp/* uct/* ucs/*

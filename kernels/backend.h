@@ -25,13 +25,6 @@ typedef enum {
 } sl_mem_kind;
 
 /* SL_OP_EMBED ...: the ops of kernels/ops.h. */
-typedef enum {
-#define X(op, name, items, field, text) SL_OP_##op,
-    SL_OPS(X)
-#undef X
-        SL_OP_COUNT,
-} sl_op;
-
 enum {
     /* device memory is host memory: SL_MEM_DEVICE pointers may be read by the host after sync */
     SL_BE_UNIFIED = 1u << 0,

@@ -87,4 +87,11 @@
     X(DRAW,            draw,            SEQS,   seqs,            "Random lists for benchmarks.")
 /* clang-format on */
 
+typedef enum {
+#define X(op, name, items, field, text) SL_OP_##op,
+    SL_OPS(X)
+#undef X
+        SL_OP_COUNT,
+} sl_op;
+
 #endif

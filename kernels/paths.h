@@ -15,7 +15,7 @@
 
 #include "kernels/ops.h"
 
-#include "kernels/backend.h"
+#include "kernels/params.h"
 #include "kernels/bounds.h"
 #include "kernels/clusters.h"
 #include "kernels/ep.h"

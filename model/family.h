@@ -14,7 +14,7 @@
 #define SL_MODEL_FAMILY_H
 
 #include "model/model.h"
-#include "model/workspace.h"
+#include "model/carve.h"
 
 struct sl_config_reader; /* model/config_read.h */
 struct sl_pass;          /* model/steps.h */

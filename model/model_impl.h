@@ -6,6 +6,7 @@
 
 #include "kernels/ep.h"
 #include "model/weights.h"
+#include "model/workspace.h"
 
 struct sl_model {
     sl_backend *be;
@@ -28,7 +29,10 @@ struct sl_model {
     sl_comm *arrives_of;
 };
 
-/* model/model.c: what follows the weights: rope tables, workspace, and whether the backend can run it all. */
+/* model/finish.c: whether the options are possible, and the rank among them; what follows the weights: rope tables, workspace, and
+ * whether the backend can run it all. */
+sl_status sl_model_check_opts(const sl_model_opts *o, sl_err *err);
+sl_status sl_model_check_rank(const sl_model_opts *o, sl_err *err);
 sl_status sl_model_finish(sl_model *m, sl_err *err);
 
 /* model/forward.c: whether the backend can run every op of a forward pass of this model; SL_ERR_UNSUPPORTED

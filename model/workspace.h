@@ -7,20 +7,9 @@
 #ifndef SL_MODEL_WORKSPACE_H
 #define SL_MODEL_WORKSPACE_H
 
-#include "model/model.h"
-
-struct sl_family;
+#include "model/family.h"
 
 enum { SL_DRAFT_SLICE = 512 };
-
-/* Divides a block into aligned buffers. base NULL: only adds up the sizes, and the buffers are NULL. */
-typedef struct sl_carve {
-    uint8_t *base;
-    size_t at;
-} sl_carve;
-
-/* The next buffer, of rows * cols values of `size` bytes. */
-void *sl_carve_take(sl_carve *k, int64_t rows, int64_t cols, size_t size);
 
 /* The least number of values, at least dim, that takes whole lines of SL_ROW_ALIGN bytes: the width of a part of a row that
  * ops get as a matrix of its own, because it begins at a line then (kernels/check.h). */
@@ -61,7 +50,7 @@ void sl_workspace_exchange(const sl_model_config *c, sl_dtype act, int32_t max_t
 void sl_workspace_arrivals(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks,
                            sl_carve *k, sl_workspace *w);
 /* On failure *out needs no freeing. */
-sl_status sl_workspace_create(sl_backend *be, const struct sl_family *f, const sl_model_config *c,
+sl_status sl_workspace_create(sl_backend *be, const sl_family *f, const sl_model_config *c,
                               const sl_model_opts *o, sl_workspace *out, sl_err *err);
 /* A zeroed struct is allowed. */
 void sl_workspace_free(sl_backend *be, sl_workspace *ws);

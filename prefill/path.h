@@ -12,7 +12,7 @@
 #ifndef SL_PREFILL_PATH_H
 #define SL_PREFILL_PATH_H
 
-#include "prefill/peer.h"
+#include "prefill/prefill_impl.h"
 #include "worker/shipping.h"
 
 struct sl_ship_path {

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "prefill/peer.h"
 #include "prefill/prefill_impl.h"
 
 enum { WINDOW_BATCHES = 32 /* largest number of batches of a connection that the copier holds */ };

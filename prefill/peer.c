@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "prefill/prefill_impl.h"
+#include "prefill/path.h"
 
 static const uint64_t MS = 1000000;
 

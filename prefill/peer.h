@@ -9,23 +9,7 @@
 #ifndef SL_PREFILL_PEER_H
 #define SL_PREFILL_PEER_H
 
-#include "kvstore/arena.h"
-#include "prefill/shipment.h"
-#include "worker/direct.h"
-#include "worker/remote.h"
-
-typedef struct sl_ship_path sl_ship_path;
-
-struct sl_decode_peer {
-    sl_decode_peer *next;
-    sl_remote remote;
-    const sl_ship_path *path; /* NULL before UP */
-    struct {                  /* used by path_direct.c only */
-        sl_direct *map;       /* the mapped arena of the peer; NULL on other paths */
-        bool registered;      /* the map is registered with the device, so the copier may write there */
-        int32_t batches;      /* mails for this peer that the copier holds */
-    } direct;
-};
+#include "prefill/prefill_impl.h"
 
 /* The connection for this request of this session; it is made if it does not exist. */
 sl_decode_peer *sl_peer_get(sl_prefill *p, uint32_t router, const sl_msg_prefill *m, sl_err *err);

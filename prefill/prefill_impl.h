@@ -24,11 +24,11 @@
 #include "kvstore/snapshot.h"
 #include "prefill/copier.h"
 #include "worker/constraint.h"
+#include "worker/direct.h"
 #include "worker/page_read.h"
 #include "worker/prompt_queue.h"
+#include "worker/remote.h"
 #include "worker/scores.h"
-#include "prefill/path.h"
-#include "prefill/peer.h"
 #include "prefill/prefill.h"
 #include "prefill/shipment.h"
 
@@ -64,6 +64,18 @@ typedef struct sl_job_mail {
     sl_wmail mail;
     sl_prefill_job *job;
 } sl_job_mail;
+
+/* peer.h */
+struct sl_decode_peer {
+    sl_decode_peer *next;
+    sl_remote remote;
+    const sl_ship_path *path; /* NULL before UP */
+    struct {                  /* used by path_direct.c only */
+        sl_direct *map;       /* the mapped arena of the peer; NULL on other paths */
+        bool registered;      /* the map is registered with the device, so the copier may write there */
+        int32_t batches;      /* mails for this peer that the copier holds */
+    } direct;
+};
 
 /* Pages [first, end) of a request or a prefetch, which arrive together. It belongs to the shipment until its mail is posted; the
  * mail's receiver frees it. */

@@ -59,6 +59,7 @@ typedef struct sl_prefill sl_prefill;
 typedef struct sl_prefill_job sl_prefill_job;
 typedef struct sl_decode_peer sl_decode_peer;
 typedef struct sl_pull_chunk sl_pull_chunk;
+typedef struct sl_ship_path sl_ship_path;
 
 typedef enum {
     SHIP_WAITING,
@@ -117,18 +118,19 @@ typedef struct sl_ship_list {
     sl_prefill_job *head, **tail;
 } sl_ship_list;
 
-/* ---- events (shipment.c) ---- */
+/* ---- what comes from the router, the engine and the copier (shipment_mail.c) ---- */
 
 /* PREFILL, or PREFETCH. Takes m. */
 void sl_ship_new(sl_prefill *p, sl_wmsg *m);
 /* ABORT of a router. If there is no such shipment, or it is OVER, DRAINED is sent at once. */
 void sl_ship_abort(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt);
-/* PAGES_CRC from a peer that this router has introduced. */
-void sl_ship_pages_crc(sl_prefill *p, uint32_t router, const sl_msg_pages_crc *m);
-/* LEASE from this peer (shipment_lease.c). */
-void sl_ship_leased(sl_prefill *p, const sl_decode_peer *d, const sl_msg_lease *m);
 /* Mails of the engine and of the copier. */
 void sl_ship_mail(sl_prefill *p, sl_wmail *m);
+/* Unlinks and frees the job; called for RELEASE, and after the transport thread has ended. */
+void sl_ship_free(sl_prefill *p, sl_prefill_job *j);
+
+/* ---- events, which only record (shipment_events.c) ---- */
+
 /* Fails the shipments of this session. */
 void sl_ship_router_down(sl_prefill *p, uint32_t router);
 /* The connection of the peer is up, or has been closed; then the shipments forget the peer. */
@@ -142,15 +144,18 @@ void sl_ship_fail_peer(sl_prefill *p, const sl_decode_peer *d, sl_status st, con
 /* An operation or a batch was posted to the peer of the shipment; the other function: it has completed. */
 void sl_ship_posted(sl_prefill_job *j);
 void sl_ship_completed(sl_prefill_job *j, sl_decode_peer *d);
+/* PAGES_CRC from a peer that this router has introduced (shipment_pull.c). */
+void sl_ship_pages_crc(sl_prefill *p, uint32_t router, const sl_msg_pages_crc *m);
+/* LEASE from this peer (shipment_lease.c). */
+void sl_ship_leased(sl_prefill *p, const sl_decode_peer *d, const sl_msg_lease *m);
+
+/* ---- the pump (shipment_pump.c) ---- */
 
 /*
- * Handles the deadlines of shipments and peers, then runs the pump. Returns the time (ns) of the next call, which is
+ * Handles the deadlines of shipments and peers, then gives turns. Returns the time (ns) of the next call, which is
  * `now` if something was posted.
  */
 uint64_t sl_ship_tick(sl_prefill *p, uint64_t now);
-
-/* Unlinks and frees the job; called for RELEASE, and after the transport thread has ended. */
-void sl_ship_free(sl_prefill *p, sl_prefill_job *j);
 
 /* ---- shared by the files of the machine ---- */
 
@@ -162,6 +167,10 @@ typedef enum {
     SHIP_POSTED,  /* it posted something: next turn in this run */
 } sl_ship_turn;
 
+/* The lists of shipments: at the end of one; out of the one that it is in; the first, taken out, or NULL. */
+void sl_ship_list_put(sl_ship_list *l, sl_prefill_job *j);
+void sl_ship_list_out(sl_ship_list *l, sl_prefill_job *j);
+sl_prefill_job *sl_ship_list_first(sl_ship_list *l);
 void sl_ship_runnable(sl_prefill *p, sl_prefill_job *j);
 bool sl_ship_ends(const sl_prefill_job *j); /* it ends early, or it is OVER */
 const char *sl_ship_state_name(sl_ship_state s);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "router/front.h"
+#include "router/budget.h"
 
 enum {
     MAX_JOBS = 1024,
@@ -139,7 +139,7 @@ static uint64_t thread_cpu_ns(void)
 static void on_work(uv_work_t *w)
 {
     sl_front_job *j = w->data;
-    sl_pool *p = &sl_router_shared(j->r)->pool;
+    sl_pool *p = sl_router_pool(j->r);
     const size_t kind = (size_t)(j->kind - sl_pool_jobs);
     const uint64_t begin = thread_cpu_ns();
     j->kind->run(j);
@@ -153,7 +153,7 @@ static void on_done(uv_work_t *w, int status)
 {
     sl_front_job *j = w->data;
     sl_router *r = j->r;
-    sl_pool *p = &sl_router_shared(r)->pool;
+    sl_pool *p = sl_router_pool(r);
     sl_pool_lane *l = j->lane;
     j->running = false;
     l->running--;
@@ -193,7 +193,7 @@ static void start(sl_pool *p, sl_pool_lane *l)
 
 static void start_more(sl_router *r)
 {
-    sl_pool *p = &sl_router_shared(r)->pool;
+    sl_pool *p = sl_router_pool(r);
     sl_pool_lane *l;
     while (p->running < SLOTS && (l = next_lane(p)))
         start(p, l);
@@ -203,7 +203,7 @@ static void start_more(sl_router *r)
 sl_status sl_front_job_start(sl_router *r, uv_loop_t *loop, sl_front_job *j, const char *client, size_t bytes,
                              uint64_t deadline_ns, sl_err *err)
 {
-    sl_pool *p = &sl_router_shared(r)->pool;
+    sl_pool *p = sl_router_pool(r);
     uint64_t most = sl_router_options(r)->max_request_bytes / 2, part = most - most / CLIENT_PART;
     sl_pool_lane *l = lane_of(p, client);
     SL_CHECK(j->kind->lanes, "a kind of job that does not wait in lanes");
@@ -241,7 +241,7 @@ void sl_front_job_cancel(sl_front_job *j, sl_status why)
     sl_guard_stop(&j->guard);
     if (j->running)
         return;
-    sl_pool *p = &sl_router_shared(j->r)->pool;
+    sl_pool *p = sl_router_pool(j->r);
     unlink_job(p, j->lane, j);
     forget(p, j);
     j->kind->done(j, false);
@@ -263,15 +263,15 @@ static void stop_lane(sl_pool_lane *l, uint64_t now_ns, sl_status why)
 
 void sl_pool_tick(sl_router *r, uint64_t now_ns)
 {
-    for (sl_pool_lane *l = sl_router_shared(r)->pool.lanes; l; l = l->next)
+    for (sl_pool_lane *l = sl_router_pool(r)->lanes; l; l = l->next)
         stop_lane(l, now_ns, SL_ERR_DEADLINE);
 }
 
 void sl_pool_stop(sl_router *r, sl_status why)
 {
-    for (sl_pool_lane *l = sl_router_shared(r)->pool.lanes; l; l = l->next)
+    for (sl_pool_lane *l = sl_router_pool(r)->lanes; l; l = l->next)
         stop_lane(l, 0, why);
-    sweep(&sl_router_shared(r)->pool);
+    sweep(sl_router_pool(r));
 }
 
 /* ---- posted work ---- */

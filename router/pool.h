@@ -118,6 +118,7 @@ typedef struct sl_pool {
     /* Of each kind: how many have run, and their processor time. Written by the threads of the pool, atomic. */
     uint64_t ran[SL_POOL_JOB_KINDS], cpu_ns[SL_POOL_JOB_KINDS];
 } sl_pool;
+sl_pool *sl_router_pool(sl_router *r);
 
 /* Stops jobs whose deadline has passed. */
 void sl_pool_tick(sl_router *r, uint64_t now_ns);

@@ -3,7 +3,7 @@
  *
  * At every moment one kind of work is being done; entering another one ends it, and returns its name, so that a function whose caller
  * did something can go back to that. Names are static strings, compared by address. Times are wall times, because reading a thread's
- * processor time is a system call; router.c asks only about turns whose processor time was long.
+ * processor time is a system call; run.c asks only about turns whose processor time was long.
  *
  * Threads: the loop's thread.
  */

@@ -17,6 +17,7 @@
 #ifndef SL_SIMULATE_SIM_IMPL_H
 #define SL_SIMULATE_SIM_IMPL_H
 
+#include "decode/core/admission.h"
 #include "decode/core/effects.h"
 #include "kvstore/cascade.h"
 #include "kvstore/page_key.h"

@@ -9,7 +9,8 @@
 
 #include "engine/choose.h"
 #include "engine/engine.h"
-#include "worker/setup_impl.h"
+#include "worker/select.h"
+#include "worker/wanted.h"
 
 enum { HOST_CHARS = 40 };
 

@@ -1,7 +1,7 @@
 /*
  * The parts of sl_parts_create, one file for each subject: setup_device.c (backend, NUMA node, network devices),
  * setup_group.c (the group of this rank),
- * setup_model.c (formats, weights), setup_cache.c (host store, plan, engine), setup_tier.c (storage tiers),
+ * setup_model.c (weights), setup_cache.c (host store, plan, engine), setup_tier.c (storage tiers),
  * setup_bench.c (what benchmarks replace), setup_core.c (address and options of the worker core). setup.c calls them in this order; each needs the results of those before it. Private to worker/.
  */
 #ifndef SL_WORKER_SETUP_IMPL_H
@@ -12,6 +12,7 @@
 #include "worker/pinning.h"
 #include "worker/select.h"
 #include "worker/setup.h"
+#include "worker/wanted.h"
 
 /* Phases of the start; names are those of the metric. Weights and pinning go on at the same time where device memory is not host
  * memory. */
@@ -42,8 +43,6 @@ sl_status sl_setup_backend(sl_setup *s, sl_err *err);
 sl_status sl_setup_group(sl_setup *s, sl_err *err);
 /* The options of the links of this process: transport, secret, times. */
 void sl_setup_links(const sl_setup *s, sl_worker_opts *out);
-/* The model as the configuration wants it: with its MTP layer or without. Errors name model.path or model.draft_tokens. */
-sl_status sl_setup_config(const sl_config *cfg, sl_model_config *out, sl_err *err);
 /* Most tokens of a sequence in a decode step: 1, and its drafts. */
 int32_t sl_setup_item_tokens(const sl_config *cfg, sl_role role);
 /* Most tokens of a step of this role, and most sequences that are open at once. */
@@ -58,14 +57,6 @@ void sl_setup_nics(sl_setup *s);
 sl_status sl_setup_cache(sl_setup *s, sl_err *err);
 /* Reads the checkpoint's configuration, decides the formats, loads the weights; sets s->mc, s->mo, p->model. */
 sl_status sl_setup_model(sl_setup *s, sl_err *err);
-/* The dtype of most weights: of the checkpoint, or with model.load_format dummy of what is made. */
-sl_status sl_setup_stored(const sl_config *cfg, const sl_model_config *mc, sl_dtype *out, sl_err *err);
-/*
- * Decides the formats of the cache: those of the configuration; for "auto", those that suit weights stored as `stored`.
- * Together with the type of the activations they are part of a worker's identity.
- */
-sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_dtype stored,
-                           sl_index_format *index, sl_row_format *row, sl_err *err);
 /* Begins to create and pin the host store, while the weights are loaded: needs what sl_setup_cache() has decided, and the
  * fingerprint in s->mo. */
 sl_status sl_setup_pin(sl_setup *s, sl_err *err);

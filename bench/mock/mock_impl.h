@@ -10,6 +10,7 @@
 #include "model/sampler.h"
 #include "router/core/keyset.h"
 #include "bench/mock/mock.h"
+#include "decode/core/admission.h"
 #include "decode/core/effects.h"
 
 typedef enum { JOB_PREFILL, JOB_COMMITTING } job_state;

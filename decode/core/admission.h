@@ -16,39 +16,7 @@
 #ifndef SL_DECODE_CORE_ADMISSION_H
 #define SL_DECODE_CORE_ADMISSION_H
 
-#include "decode/core/ticket.h"
-
-typedef struct sl_core sl_core;
-
-enum { SL_ADMISSION_ROUTERS = 32 };
-
-typedef struct sl_admission_opts {
-    int32_t max_batch, max_waiting;
-} sl_admission_opts;
-
-/* A router that has a session. */
-typedef struct sl_admission_router {
-    uint32_t session;
-    uint64_t place_asked_ns; /* when its last RESERVE was refused because no place was free; 0: never */
-    /* its request that was refused pages */
-    bool claims;
-    uint64_t claim_rid, claim_asked_ns; /* the last RESERVE */
-    uint32_t passed;                    /* tickets of other routers that were granted since */
-    uint64_t due_ns;                    /* from when on pages are set aside for it; 0: not yet */
-} sl_admission_router;
-
-typedef struct sl_admission {
-    sl_admission_opts o;
-    bool draining;
-    sl_admission_router routers[SL_ADMISSION_ROUTERS];
-    int n_routers;
-} sl_admission;
-
-/* What a lease has. */
-typedef struct sl_grant {
-    int32_t n_pages, matched;
-    int32_t verify; /* leading matched pages that are to be verified */
-} sl_grant;
+#include "decode/core/core.h"
 
 void sl_admission_session(sl_core *c, uint32_t session, bool up);
 

@@ -18,56 +18,7 @@
 #ifndef SL_DECODE_CORE_EFFECTS_H
 #define SL_DECODE_CORE_EFFECTS_H
 
-#include "decode/core/admission.h"
-#include "decode/core/tickets.h"
-
-typedef struct sl_world {
-    void *ctx;
-    /* messages to t's router, and what is counted and logged with them */
-    void (*tell_reserved)(void *ctx, sl_ticket *t);
-    void (*tell_failed)(void *ctx, const sl_ticket *t, sl_status st, bool retryable, const char *why);
-    void (*tell_prefilled)(void *ctx, const sl_ticket *t);
-    void (*tell_tokens)(void *ctx, sl_ticket *t, int32_t first_index, const sl_msg_token *list, int32_t n);
-    void (*tell_done)(void *ctx, sl_ticket *t, sl_finish finish, int32_t matched);
-    void (*tell_retracted)(void *ctx, sl_ticket *t, const char *why);
-    void (*tell_drained)(void *ctx, const sl_ticket *t);
-    /* Gives the checker this job; false: there is no memory. CHECKED comes later, not inside of the call. */
-    bool (*check)(void *ctx, sl_ticket *t, sl_ticket_job job, int32_t first, int32_t n,
-                  const sl_msg_commit *commit);
-    /* Full pages of the first `rows` tokens enter the prefix tree. */
-    void (*publish)(void *ctx, sl_ticket *t, int32_t rows);
-    void (*accepted)(void *ctx, const sl_ticket *t);
-    void (*quarantined)(void *ctx, const sl_ticket *t);
-    void (*fence)(void *ctx, const sl_ticket *t); /* FENCED comes later */
-    void (*close)(void *ctx, sl_ticket *t);       /* its sequence, if it has one */
-    void (*leave)(void *ctx, sl_ticket *t);       /* the load that it waits for */
-    void (*release)(void *ctx, sl_ticket *t);     /* its pages */
-
-    /* what admission asks (admission.h) */
-    int32_t (*missing)(void *ctx,
-                       const sl_ticket *t); /* pages of its tokens that the prefix tree does not have */
-    int32_t (*available)(void *ctx);        /* pages that can be allocated */
-    /* Whether it waits for pages of a storage tier first: then the driver calls sl_admission_ask() again when they are here. */
-    bool (*load)(void *ctx, sl_ticket *t);
-    sl_status (*lease)(void *ctx, sl_ticket *t, sl_grant *out); /* SL_ERR_EXHAUSTED: too few pages are free */
-} sl_world;
-
-typedef struct sl_effect_list {
-    sl_ticket_effect *of;
-    size_t n, cap;
-} sl_effect_list;
-
-typedef struct sl_core {
-    sl_ticket_env env;
-    sl_world world;
-    sl_tickets tickets;
-    sl_admission admission;
-    sl_effect_list queue; /* not performed yet, from `at` on */
-    size_t at;
-    sl_effect_list held;
-    bool performing, holds;
-    uint64_t now_ns; /* of the last event */
-} sl_core;
+#include "decode/core/core.h"
 
 /* env, world, tickets.bytes, tickets.free and admission.o are set, the rest is zeroed. */
 sl_status sl_core_open(sl_core *c, sl_err *err);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "decode/core/ticket_step.h"
+#include "decode/core/ticket_impl.h"
 #include "kernels/params.h"
 #include "kvstore/snapshot.h"
 

@@ -2,7 +2,7 @@
  * How tickets end, and what must be known before they do: fences, aborts, deadlines, damage, rounds of the patrol. The table is in
  * ticket.h.
  */
-#include "decode/core/ticket_step.h"
+#include "decode/core/ticket_impl.h"
 #include "kernels/params.h"
 
 static const uint64_t MS = 1000000;

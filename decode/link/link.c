@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "decode/link/parts.h"
+#include "decode/link/link_impl.h"
 
 struct sl_link {
     sl_link_env e;

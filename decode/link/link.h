@@ -1,12 +1,12 @@
 /*
  * The connections of a decode worker: prefill workers that write into its arena and readers (peers.c), and decode workers whose
  * pages it reads itself (owners.c, for decode/pages/pull.h). Transport thread, except where a function says otherwise; with
- * the engine thread it exchanges mail alone (decode/mail.h).
+ * the engine thread it exchanges mail alone (decode/mail/mail.h).
  */
 #ifndef SL_DECODE_LINK_LINK_H
 #define SL_DECODE_LINK_LINK_H
 
-#include "decode/mail.h"
+#include "decode/mail/mail.h"
 #include "kvstore/arena.h"
 #include "worker/shipping.h"
 #include "worker/worker.h"

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "decode/link/parts.h"
+#include "decode/link/link_impl.h"
 #include "worker/remote.h"
 
 static const uint64_t MS = 1000000;

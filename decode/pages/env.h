@@ -5,7 +5,7 @@
 #ifndef SL_DECODE_PAGES_ENV_H
 #define SL_DECODE_PAGES_ENV_H
 
-#include "decode/mail.h"
+#include "decode/mail/mail.h"
 #include "decode/pages/types.h"
 #include "worker/checker.h"
 #include "worker/runner.h"

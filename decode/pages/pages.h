@@ -16,7 +16,7 @@
 #ifndef SL_DECODE_PAGES_PAGES_H
 #define SL_DECODE_PAGES_PAGES_H
 
-#include "decode/mail.h"
+#include "decode/mail/mail.h"
 #include "decode/pages/types.h"
 #include "worker/checker.h"
 #include "worker/runner.h"

@@ -20,7 +20,7 @@
 
 #include "base/drawn.h"
 #include "decode/core/ticket.h"
-#include "decode/mail.h"
+#include "decode/mail/mail.h"
 #include "decode/pages/pages.h"
 #include "decode/run/draft_length.h"
 #include "kvstore/snapshot.h"

@@ -3,6 +3,7 @@
 #define SL_DECODE_RUN_RUN_IMPL_H
 
 #include "base/log.h"
+#include "decode/core/admission.h"
 #include "decode/core/effects.h"
 #include "decode/run/laps.h"
 #include "decode/run/run.h"

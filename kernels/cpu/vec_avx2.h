@@ -8,7 +8,7 @@
 #ifndef SL_KERNELS_CPU_VEC_AVX2_H
 #define SL_KERNELS_CPU_VEC_AVX2_H
 
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/dots.h"
 
 /* Where the dot of row r and token t goes; both versions of the loops end here. */
 static inline void sl_vec_put(const sl_dot_job *j, int32_t r, int32_t t, float dot)

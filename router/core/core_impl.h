@@ -1,6 +1,6 @@
 /*
  * The router's state, one struct per owner, and the functions that the files of core/ call of each other. Apart from
- * tests and fuzzers, only files of router/core and router.c include this.
+ * tests and fuzzers, only files of router/core, router/run.c and router/reload.c include this.
  *
  *   link.c            transport in the loop, sending, receiving         sl_router_link
  *   members.c, join.c member table: liveness, loads; the handshake      sl_cluster
@@ -483,10 +483,17 @@ void sl_kv_on_lost(sl_member *w);
 void sl_kv_tick(sl_member *w, uint64_t now);
 void sl_kv_free(sl_router *r);
 
-/* ---- router.c ---- */
+/* ---- router/run.c ---- */
 
 /* What the core does every SL_ROUTER_TICK_MS: liveness, deadlines, the queue. */
 void sl_router_core_tick(sl_router *r, uint64_t now);
+
+/* ---- router/reload.c ---- */
+
+/* At start: the certificates, if there are any. */
+sl_status sl_router_load_tls(sl_router *r, sl_err *err);
+/* Reads certificates and keys again. What is wrong is logged, and leaves what there was. */
+void sl_router_reload(sl_router *r);
 
 /* ---- facts.c ---- */
 

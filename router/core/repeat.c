@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "kvstore/page_key.h"
-#include "router/core/request_step.h"
+#include "router/core/request_impl.h"
 
 static const float LOGPROB_TOLERANCE = 0.05f;
 

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "kvstore/page_key.h"
-#include "router/core/request_step.h"
+#include "router/core/request_impl.h"
 
 enum { DEATHS_ALONE = 2 }; /* workers that died with a request before it is suspected */
 

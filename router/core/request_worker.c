@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "kvstore/page_key.h"
-#include "router/core/request_step.h"
+#include "router/core/request_impl.h"
 
 enum {
     TELL_BOTH = SL_TELL_PREFILL | SL_TELL_DECODE,

@@ -25,7 +25,7 @@ static void turn(void)
 static bool quiet(void)
 {
     return front->c->idle(front) && !router->requests.active && !router->requests.groups &&
-           !router->queue.length && !sl_router_shared(router)->held;
+           !router->queue.length && !sl_router_shared(router)->budget.held;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/strbuf.h"
+#include "kernels/backend.h"
 #include "kernels/paths.h"
 #include "tests/unit/run_suite.h"
 

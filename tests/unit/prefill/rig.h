@@ -13,7 +13,8 @@
 
 #include <check.h>
 
-#include "prefill/prefill_impl.h"
+#include "prefill/path.h"
+#include "prefill/peer.h"
 
 enum { RIG_ROUTER = 3 }; /* the session in which the shipments come */
 enum { RIG_LAYERS = 3, RIG_TOKENS = 200, RIG_PAGES = 4, RIG_PULLED = 2 /* pages, of a pulling shipment */ };

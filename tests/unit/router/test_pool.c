@@ -111,7 +111,7 @@ static uint64_t cpu_ns(sl_pool_job_id k)
 static bool idle(void)
 {
     const sl_front_shared *s = sl_router_shared(h.r);
-    return !s->pool.running && !s->pool.waiting && !__atomic_load_n(&s->held, __ATOMIC_RELAXED) &&
+    return !s->pool.running && !s->pool.waiting && !__atomic_load_n(&s->budget.held, __ATOMIC_RELAXED) &&
            !h.r->requests.active;
 }
 
@@ -126,7 +126,7 @@ static uint64_t most_read; /* by how much what is held of bodies grew in a turn,
 
 static void turn_that_reads(void)
 {
-    const uint64_t *held_now = &sl_router_shared(h.r)->held,
+    const uint64_t *held_now = &sl_router_shared(h.r)->budget.held,
                    before = __atomic_load_n(held_now, __ATOMIC_RELAXED);
     h_turn(&h);
     const uint64_t after = __atomic_load_n(held_now, __ATOMIC_RELAXED);

@@ -5,17 +5,7 @@
 #ifndef TESTS_UNIT_SPARSE_ORACLE_METHODS_H
 #define TESTS_UNIT_SPARSE_ORACLE_METHODS_H
 
-#include "kernels/backend.h"
-#include "tests/unit/sparse/oracle_data.h"
-
-typedef struct oracle_input {
-    const oracle_data *d;
-    sl_backend *be, *cpu; /* that is tested; of the CPU, which may be the same */
-    int32_t budget;       /* tokens */
-    int32_t ask;          /* the question is in the observation window */
-    const double *p;      /* [ORACLE_HEADS][n] weights of dense attention */
-    uint64_t seed;
-} oracle_input;
+#include "tests/unit/sparse/oracle_rig.h"
 
 typedef struct oracle_method {
     const char *name;

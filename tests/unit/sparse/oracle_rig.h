@@ -5,9 +5,19 @@
 #ifndef TESTS_UNIT_SPARSE_ORACLE_RIG_H
 #define TESTS_UNIT_SPARSE_ORACLE_RIG_H
 
+#include "kernels/backend.h"
 #include "kernels/clusters.h"
 #include "kernels/window.h"
-#include "tests/unit/sparse/oracle_methods.h"
+#include "tests/unit/sparse/oracle_data.h"
+
+typedef struct oracle_input {
+    const oracle_data *d;
+    sl_backend *be, *cpu; /* that is tested; of the CPU, which may be the same */
+    int32_t budget;       /* tokens */
+    int32_t ask;          /* the question is in the observation window */
+    const double *p;      /* [ORACLE_HEADS][n] weights of dense attention */
+    uint64_t seed;
+} oracle_input;
 
 enum { ORACLE_ALLOCS = 24 };
 

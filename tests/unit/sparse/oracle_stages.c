@@ -8,7 +8,7 @@
 
 #include "kernels/codes.h"
 #include "kernels/retained.h"
-#include "tests/unit/sparse/oracle_rig.h"
+#include "tests/unit/sparse/oracle_methods.h"
 
 enum { KV = ORACLE_KV, HEADS = ORACLE_HEADS, DIM = ORACLE_DIM };
 

@@ -8,7 +8,7 @@
  */
 #ifndef SL_KERNELS_CUDA_SM90_ATTN_ATTN_MLA_ROWS_CUH
 #define SL_KERNELS_CUDA_SM90_ATTN_ATTN_MLA_ROWS_CUH
-#include "kernels/cuda/sm90/attn/attn_mla.cuh"
+#include "kernels/cuda/sm90/attn/attn_mla_impl.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ static inline uint32_t pack(float a, float b, __half)

@@ -4,7 +4,7 @@
  */
 #ifndef SL_KERNELS_CUDA_SM90_ATTN_ATTN_MLA_SCORES_CUH
 #define SL_KERNELS_CUDA_SM90_ATTN_ATTN_MLA_SCORES_CUH
-#include "kernels/cuda/sm90/attn/attn_mla.cuh"
+#include "kernels/cuda/sm90/attn/attn_mla_impl.cuh"
 #include "kernels/cuda/sm90/attn/attn_mla_rows.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -4,7 +4,7 @@
  */
 #ifndef SL_KERNELS_CUDA_SM90_ATTN_ATTN_MLA_VALUES_CUH
 #define SL_KERNELS_CUDA_SM90_ATTN_ATTN_MLA_VALUES_CUH
-#include "kernels/cuda/sm90/attn/attn_mla.cuh"
+#include "kernels/cuda/sm90/attn/attn_mla_impl.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ static inline void product_values(float (&o)[64], uint64_t a, uint64_t b, bool add, __half)

@@ -5,7 +5,7 @@
  */
 #ifndef SL_KERNELS_CUDA_SM90_ATTN_GQA_DECODE_FETCH_CUH
 #define SL_KERNELS_CUDA_SM90_ATTN_GQA_DECODE_FETCH_CUH
-#include "kernels/cuda/sm90/attn/gqa_decode.cuh"
+#include "kernels/cuda/sm90/attn/gqa_decode_impl.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "decode/core/admission.h"
 #include "decode/core/effects.h"
 #include "kernels/params.h"
 #include "tests/unit/run_suite.h"

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "decode/core/admission.h"
 #include "decode/core/effects.h"
 #include "kernels/params.h"
 #include "tests/unit/run_suite.h"

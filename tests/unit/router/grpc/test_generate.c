@@ -107,7 +107,7 @@ END_TEST
 
 static uint64_t held(void)
 {
-    return __atomic_load_n(&sl_router_shared(h.r)->held, __ATOMIC_RELAXED);
+    return __atomic_load_n(&sl_router_shared(h.r)->budget.held, __ATOMIC_RELAXED);
 }
 
 static sl_msg_token score(uint32_t at)

@@ -5,8 +5,8 @@
  * A unit is the list of one KV head of one token, or one segment of SEGMENT tokens of that list. Its sums do not depend on
  * any other unit. With the rule of skip_factor a unit is a whole list, because the rule needs the maximum of all earlier tokens.
  */
-#ifndef SL_KERNELS_CUDA_SM90_ATTN_GQA_DECODE_CUH
-#define SL_KERNELS_CUDA_SM90_ATTN_GQA_DECODE_CUH
+#ifndef SL_KERNELS_CUDA_SM90_ATTN_GQA_DECODE_IMPL_CUH
+#define SL_KERNELS_CUDA_SM90_ATTN_GQA_DECODE_IMPL_CUH
 #include "kernels/cuda/sm90/attn/gqa_segments.cuh"
 #include "kernels/cuda/maps.h"
 

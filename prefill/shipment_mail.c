@@ -1,74 +1,19 @@
 /*
- * See shipment.h: the beginning of a shipment, its events, and the pump. shipment_post.c has the posting,
- * shipment_pull.c the pulling, shipment_end.c the end.
+ * The beginning and the end of a shipment, and what the router, the engine and the copier say about it (shipment.h).
  */
-#include "prefill/shipment.h"
-
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "prefill/prefill_impl.h"
+#include "prefill/path.h"
+#include "prefill/peer.h"
 
 static const uint64_t MS = 1000000;
 enum {
     PAGE = SL_PAGE_TOKENS,
-    DRAIN_LOOK_MS = 50,    /* interval of the turns that a draining shipment gets without an event */
-    PREFETCH_MS = 120000,  /* a prefetch whose request does not come ends */
-    DIRECT_TURN = 16 << 20 /* bytes that the transport thread copies before it handles messages again */
+    PREFETCH_MS = 120000 /* a prefetch whose request does not come ends */
 };
-
-const char *sl_ship_state_name(sl_ship_state s)
-{
-    static const char *const names[] = {"waiting", "connecting", "pulling",  "sending", "flushing",
-                                        "leasing", "holding",    "draining", "over"};
-    return names[s];
-}
-
-bool sl_ship_ends(const sl_prefill_job *j)
-{
-    return j->ship.ending.cause != SHIP_NOT_ENDING || j->ship.state == SHIP_OVER;
-}
-
-/* ---- the list of runnable shipments ---- */
-
-static void put_last(sl_ship_list *l, sl_prefill_job *j)
-{
-    if (!l->tail)
-        l->tail = &l->head;
-    j->ship.run.next = NULL;
-    j->ship.run.pprev = l->tail;
-    *l->tail = j;
-    l->tail = &j->ship.run.next;
-}
-
-static void take_out(sl_ship_list *l, sl_prefill_job *j)
-{
-    *j->ship.run.pprev = j->ship.run.next;
-    if (j->ship.run.next)
-        j->ship.run.next->ship.run.pprev = j->ship.run.pprev;
-    else
-        l->tail = j->ship.run.pprev;
-    j->ship.run.pprev = NULL;
-}
-
-static sl_prefill_job *take_first(sl_ship_list *l)
-{
-    sl_prefill_job *j = l->head;
-    if (j)
-        take_out(l, j);
-    return j;
-}
-
-void sl_ship_runnable(sl_prefill *p, sl_prefill_job *j)
-{
-    if (!j->ship.run.pprev)
-        put_last(&p->runnable, j);
-}
-
-/* ---- beginning and end of the object ---- */
 
 static sl_prefill_job *find_kind(sl_prefill *p, bool prefetch, uint32_t router, uint64_t rid,
                                  uint32_t attempt)
@@ -214,7 +159,7 @@ void sl_ship_new(sl_prefill *p, sl_wmsg *m)
 void sl_ship_free(sl_prefill *p, sl_prefill_job *j)
 {
     if (j->ship.run.pprev)
-        take_out(&p->runnable, j);
+        sl_ship_list_out(&p->runnable, j);
     *(j->ship.prev ? &j->ship.prev->ship.next : &p->ships) = j->ship.next;
     if (j->ship.next)
         j->ship.next->ship.prev = j->ship.prev;
@@ -226,35 +171,6 @@ void sl_ship_free(sl_prefill *p, sl_prefill_job *j)
     sl_cursor_free(&j->ship.cursor);
     free(j->ship.crc);
     free(j);
-}
-
-/* ---- events, which only record ---- */
-
-void sl_ship_fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retryable, const char *fmt, ...)
-{
-    sl_ship_ending *e = &j->ship.ending;
-    if (sl_ship_ends(j))
-        return;
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(e->reason, sizeof e->reason, fmt, ap);
-    va_end(ap);
-    e->cause = SHIP_FAILED;
-    e->status = st;
-    e->retryable = retryable;
-    sl_log(j->prefetch ? SL_LOG_INFO : SL_LOG_WARN, "prefill",
-           j->prefetch ? "prefetch_failed" : "request_failed",
-           "rid=%016" PRIx64 " attempt=%u status=%s retryable=%d reason=\"%s\"", j->rid, j->attempt,
-           sl_status_name(st), retryable, e->reason);
-    sl_ship_runnable(p, j);
-}
-
-void sl_ship_fail_peer(sl_prefill *p, const sl_decode_peer *d, sl_status st, const char *why)
-{
-    for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
-        if (j->ship.peer == d)
-            sl_ship_fail(p, j, st, true, "decode worker %s: %s", d->remote.address, why);
-    }
 }
 
 static void end_prefetch(sl_prefill *p, sl_prefill_job *j)
@@ -277,46 +193,6 @@ void sl_ship_abort(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attemp
     j->ship.ending.cause = SHIP_ABORTED;
     sl_log(SL_LOG_DEBUG, "prefill", "request_aborted", "rid=%016" PRIx64 " attempt=%u", rid, attempt);
     sl_ship_runnable(p, j);
-}
-
-void sl_ship_router_down(sl_prefill *p, uint32_t router)
-{
-    for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
-        if (j->router == router)
-            sl_ship_fail(p, j, SL_ERR_PEER, true, "the router is gone");
-    }
-}
-
-void sl_ship_peer_up(sl_prefill *p, const sl_decode_peer *d)
-{
-    for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
-        if (j->ship.peer == d)
-            sl_ship_runnable(p, j);
-    }
-}
-
-void sl_ship_peer_closed(sl_prefill *p, const sl_decode_peer *d)
-{
-    for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
-        if (j->ship.peer == d) {
-            j->ship.peer = NULL;
-            sl_ship_runnable(p, j);
-        }
-    }
-}
-
-void sl_ship_posted(sl_prefill_job *j)
-{
-    sl_decode_peer *d = j->ship.peer;
-    sl_remote_posted(&d->remote);
-    j->ship.in_flight++;
-}
-
-void sl_ship_completed(sl_prefill_job *j, sl_decode_peer *d)
-{
-    sl_remote_completed(&d->remote);
-    j->ship.in_flight--;
-    sl_ship_runnable(j->ship.owner, j);
 }
 
 static void push(sl_prefill *p, sl_prefill_job *j, sl_piece piece)
@@ -404,122 +280,4 @@ void sl_ship_mail(sl_prefill *p, sl_wmail *m)
     default:
         SL_CHECK(false, "mail %d", m->kind);
     }
-}
-
-/* ---- the pump ---- */
-
-static bool landing_pages_exist(const sl_prefill_job *j)
-{
-    for (size_t i = 0; i < j->msg->n_pages; i++) {
-        if (j->msg->pages[i] >= (uint64_t)j->ship.peer->remote.n_pages)
-            return false;
-    }
-    return true;
-}
-
-/* Moves from CONNECTING to PULLING, SENDING or LEASING if the peer is up. */
-static sl_ship_turn connect_turn(sl_prefill *p, sl_prefill_job *j)
-{
-    const sl_decode_peer *d = j->ship.peer;
-    if (!d || d->remote.state != SL_REMOTE_UP)
-        return SHIP_IDLE;
-    if (!landing_pages_exist(j)) {
-        sl_ship_fail(p, j, SL_ERR_CORRUPT, true, "a landing page is outside the decode worker's arena");
-        return SHIP_IDLE;
-    }
-    j->ship.map = (sl_page_map){.local = p->geo,
-                                .remote = &d->remote.geo,
-                                .local_base = sl_arena_base(p->o.role.arena),
-                                .remote_base = d->remote.base,
-                                .local_n = sl_arena_pages(p->o.role.arena),
-                                .remote_n = d->remote.n_pages,
-                                .lpages = j->own_pages,
-                                .rpages = j->msg->pages,
-                                .n_tokens = (int32_t)j->msg->n_tokens};
-    j->ship.state = j->prefetch ? SHIP_LEASING : j->pull_end > j->own_matched ? SHIP_PULLING : SHIP_SENDING;
-    if (j->ship.state == SHIP_PULLING)
-        sl_ship_ask_sums(j);
-    return SHIP_MOVED;
-}
-
-static sl_ship_turn take_turn(sl_prefill *p, sl_prefill_job *j)
-{
-    if (j->ship.ending.cause != SHIP_NOT_ENDING && j->ship.state < SHIP_DRAINING)
-        sl_ship_begin_draining(p, j);
-    switch (j->ship.state) {
-    case SHIP_CONNECTING:
-        return connect_turn(p, j);
-    case SHIP_PULLING:
-        return sl_ship_pull(p, j);
-    case SHIP_SENDING:
-        return sl_ship_send(p, j);
-    case SHIP_FLUSHING:
-        return sl_ship_finish(p, j);
-    case SHIP_LEASING:
-        return sl_ship_ask_lease(p, j);
-    case SHIP_DRAINING:
-        return sl_ship_drain(p, j);
-    case SHIP_WAITING: /* waits for START */
-    case SHIP_HOLDING: /* waits for FINISH */
-    case SHIP_OVER:    /* waits for RELEASE */
-        break;
-    }
-    return SHIP_IDLE;
-}
-
-/*
- * Gives turns to the runnable shipments until none of them posts any more. A turn posts one operation, so that a long
- * prompt does not delay short ones. True if something was posted.
- */
-static bool pump(sl_prefill *p)
-{
-    bool posted = false;
-    sl_ship_list blocked = {0};
-    p->direct_left = DIRECT_TURN;
-    for (sl_prefill_job *j; (j = take_first(&p->runnable));) {
-        sl_ship_turn turn = take_turn(p, j);
-        posted |= turn == SHIP_POSTED;
-        if (turn == SHIP_BLOCKED && !j->ship.run.pprev)
-            put_last(&blocked, j);
-        else if (turn >= SHIP_MOVED)
-            sl_ship_runnable(p, j);
-    }
-    for (sl_prefill_job *j; (j = take_first(&blocked));)
-        put_last(&p->runnable, j);
-    return posted;
-}
-
-static void check_deadlines(sl_prefill *p, uint64_t now)
-{
-    for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
-        if (now >= j->deadline_ns)
-            sl_ship_fail(p, j, SL_ERR_DEADLINE, true, "deadline of the request passed");
-        if (j->ship.state != SHIP_DRAINING)
-            continue;
-        sl_ship_runnable(p, j); /* needed if its flush could not be posted, or failed */
-        if (now >= j->ship.drain_deadline_ns && j->ship.peer)
-            sl_peer_drop(p, j->ship.peer, SL_ERR_TIMEOUT, "posted operations do not drain");
-    }
-}
-
-static uint64_t next_deadline(const sl_prefill *p, uint64_t now)
-{
-    uint64_t due = UINT64_MAX;
-    for (const sl_prefill_job *j = p->ships; j; j = j->ship.next) {
-        if (j->ship.state == SHIP_OVER)
-            continue;
-        uint64_t at = j->ship.state == SHIP_DRAINING ? now + DRAIN_LOOK_MS * MS : j->deadline_ns;
-        due = at < due ? at : due;
-    }
-    return due;
-}
-
-uint64_t sl_ship_tick(sl_prefill *p, uint64_t now)
-{
-    check_deadlines(p, now);
-    uint64_t peers = sl_peer_tick(p, now);
-    if (pump(p))
-        return now;
-    uint64_t ships = next_deadline(p, now);
-    return ships < peers ? ships : peers;
 }

@@ -2,8 +2,8 @@
  * What the steps of a ticket share (ticket.h): ticket.c has the way from RESERVE to the tokens and the table, ticket_end.c the
  * ways to its end.
  */
-#ifndef SL_DECODE_CORE_TICKET_STEP_H
-#define SL_DECODE_CORE_TICKET_STEP_H
+#ifndef SL_DECODE_CORE_TICKET_IMPL_H
+#define SL_DECODE_CORE_TICKET_IMPL_H
 
 #include "decode/core/ticket.h"
 

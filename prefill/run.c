@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#include "prefill/path.h"
+#include "prefill/peer.h"
 #include "prefill/prefill_impl.h"
 
 /* ---- transport thread ---- */

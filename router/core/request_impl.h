@@ -2,8 +2,8 @@
  * The parts of the step function that request.c and request_worker.c share. Each sl_step_* changes the request and
  * appends effects, and does nothing else.
  */
-#ifndef SL_ROUTER_CORE_REQUEST_STEP_H
-#define SL_ROUTER_CORE_REQUEST_STEP_H
+#ifndef SL_ROUTER_CORE_REQUEST_IMPL_H
+#define SL_ROUTER_CORE_REQUEST_IMPL_H
 
 #include "router/core/request.h"
 

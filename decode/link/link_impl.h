@@ -1,8 +1,8 @@
 /*
  * The two kinds of connections of a decode worker, and what they share. Only files of this folder include it.
  */
-#ifndef SL_DECODE_LINK_PARTS_H
-#define SL_DECODE_LINK_PARTS_H
+#ifndef SL_DECODE_LINK_LINK_IMPL_H
+#define SL_DECODE_LINK_LINK_IMPL_H
 
 #include <stdatomic.h>
 

@@ -2,8 +2,8 @@
  * Mail between the threads of a decode worker. The rooms below decode/ share it: connections (link/) on the transport thread,
  * tickets and pages on the engine thread, and the checker (worker/checker.h).
  */
-#ifndef SL_DECODE_MAIL_H
-#define SL_DECODE_MAIL_H
+#ifndef SL_DECODE_MAIL_MAIL_H
+#define SL_DECODE_MAIL_MAIL_H
 
 #include <stdbool.h>
 #include <stdint.h>

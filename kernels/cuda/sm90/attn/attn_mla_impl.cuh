@@ -2,8 +2,8 @@
  * Inside attn_mla.cu: the sizes of its tiles, the shared memory of a thread block, the work of a launch, and how the
  * results of two parts of a list are merged.
  */
-#ifndef SL_KERNELS_CUDA_SM90_ATTN_ATTN_MLA_CUH
-#define SL_KERNELS_CUDA_SM90_ATTN_ATTN_MLA_CUH
+#ifndef SL_KERNELS_CUDA_SM90_ATTN_ATTN_MLA_IMPL_CUH
+#define SL_KERNELS_CUDA_SM90_ATTN_ATTN_MLA_IMPL_CUH
 #include "kernels/cuda/sm90/wgmma.cuh"
 
 #include <cooperative_groups.h>

@@ -91,6 +91,16 @@ sl_front_shared *sl_router_shared(sl_router *r)
     return &r->shared;
 }
 
+sl_budget *sl_router_budget(sl_router *r)
+{
+    return &r->shared.budget;
+}
+
+sl_pool *sl_router_pool(sl_router *r)
+{
+    return &r->shared.pool;
+}
+
 sl_tls *sl_router_tls(sl_router *r)
 {
     return r->tls;
@@ -325,73 +335,10 @@ static void on_wake(uv_async_t *h)
     check_drain(h->data, sl_now_ns());
 }
 
-static bool has_tls(const sl_router *r)
-{
-    return r->o.tls_cert && *r->o.tls_cert;
-}
-
-static void use_tls(sl_router *r, sl_tls *t)
-{
-    sl_tls_unref(r->tls);
-    r->tls = t;
-    sl_log(SL_LOG_INFO, "router", "tls_loaded", "cert=%s expires=%s client_ca=%s", r->o.tls_cert,
-           sl_tls_expires(t), r->o.tls_client_ca ? r->o.tls_client_ca : "");
-}
-
-/* At start a date that does not fit the clock is a warning only: there is no other certificate to keep, the clock may be
- * what is wrong, and clients judge the date themselves. */
-static sl_status load_tls(sl_router *r, sl_err *err)
-{
-    sl_tls *t;
-    sl_err date = {""};
-    if (!has_tls(r))
-        return SL_OK;
-    SL_TRY(sl_tls_load(r->o.tls_cert, r->o.tls_key, r->o.tls_client_ca, &t, err));
-    if (sl_tls_check_dates(t, r->o.tls_cert, &date))
-        sl_log(SL_LOG_WARN, "router", "tls_not_valid_now", "reason=\"%s\"", date.text);
-    use_tls(r, t);
-    return SL_OK;
-}
-
-/* Files that are wrong, or whose dates do not fit the clock, leave the certificates as they are; connections keep those
- * they began with. */
-static void reload_tls(sl_router *r)
-{
-    sl_tls *t = NULL;
-    sl_err err = {""};
-    if (!has_tls(r))
-        return;
-    if (sl_tls_load(r->o.tls_cert, r->o.tls_key, r->o.tls_client_ca, &t, &err) ||
-        sl_tls_check_dates(t, r->o.tls_cert, &err)) {
-        sl_log(SL_LOG_ERROR, "router", "tls_kept", "expires=%s reason=\"%s\"", sl_tls_expires(r->tls),
-               err.text);
-        sl_tls_unref(t);
-        return;
-    }
-    use_tls(r, t);
-}
-
-/* A file that is wrong leaves the tenants as they are. */
-static void reload_keys(sl_router *r)
-{
-    sl_tenants t;
-    sl_err err = {""};
-    if (!r->o.keys_file || !*r->o.keys_file)
-        return;
-    if (sl_tenants_load(r->o.keys_file, &t, &err)) {
-        sl_log(SL_LOG_ERROR, "router", "keys_kept", "tenants=%zu reason=\"%s\"", r->tenants.n, err.text);
-        return;
-    }
-    sl_tenants_free(&r->tenants);
-    r->tenants = t;
-    sl_log(SL_LOG_INFO, "router", "keys_loaded", "tenants=%zu", t.n);
-}
-
 static void on_sighup(uv_signal_t *h, int signum)
 {
     (void)signum;
-    reload_tls(h->data);
-    reload_keys(h->data);
+    sl_router_reload(h->data);
 }
 
 static void on_signal(uv_signal_t *h, int signum)
@@ -459,7 +406,7 @@ static sl_status open_router(sl_router *r, sl_err *err)
     SL_TRY(choose_names(r, err));
     if (r->o.keys_file && *r->o.keys_file)
         SL_TRY(sl_tenants_load(r->o.keys_file, &r->tenants, err));
-    SL_TRY(load_tls(r, err));
+    SL_TRY(sl_router_load_tls(r, err));
     SL_TRY(sl_cluster_init(r, err));
     r->cluster.max_context = r->model.context;
     sl_status st = sl_directory_create(r->o.directory_bytes, &r->directory);
@@ -502,7 +449,7 @@ sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err
     sl_log(SL_LOG_INFO, "router", "listening",
            "workers=%s http=%s:%d grpc=%s:%d model=%s policy=%s context=%d tls=%s", r->link.address, o->host,
            sl_router_http_port(r), o->host, sl_router_grpc_port(r), o->served_name, r->queue.policy->name,
-           r->model.context, has_tls(r) ? "yes" : "no");
+           r->model.context, r->tls ? "yes" : "no");
     *out = r;
     return SL_OK;
 }
