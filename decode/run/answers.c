@@ -152,6 +152,12 @@ void sl_answers_publish(sl_run *r, const sl_ticket *t, int32_t rows)
         enter(r, t);
 }
 
+void sl_answers_done(sl_run *r, const sl_ticket *t)
+{
+    if (!r->core.holds && may_enter(r, t, t->published))
+        enter(r, t);
+}
+
 void sl_answers_release(sl_run *r, const sl_ticket *t)
 {
     sl_run_answer *a = answer_of(t);

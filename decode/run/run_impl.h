@@ -255,8 +255,10 @@ void sl_answers_stepped(sl_run *r, const sl_run_flight *f);
 /* The job that makes the record; NULL: out of memory, and there will be no snapshot. It is back. */
 sl_check *sl_answers_check(const sl_run *r, const sl_ticket *t);
 void sl_answers_checked(sl_run *r, const sl_ticket *t);
-/* The pages of the first `rows` tokens have entered the tree. t releases its pages. */
+/* The pages of the first `rows` tokens have entered the tree. The client is about to be told that t is done, and may ask for the next
+ * turn at once; while effects are held, what was published is not in the tree yet. t releases its pages. */
 void sl_answers_publish(sl_run *r, const sl_ticket *t, int32_t rows);
+void sl_answers_done(sl_run *r, const sl_ticket *t);
 void sl_answers_release(sl_run *r, const sl_ticket *t);
 /* Pages that could be given back, and gives back those of one request; false: there are none. */
 int32_t sl_answers_spare(const sl_run *r);

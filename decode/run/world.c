@@ -157,6 +157,7 @@ static void tell_done(void *ctx, sl_ticket *t, sl_finish finish, int32_t matched
 {
     sl_run *r = ctx;
     sl_msg m = {.type = SL_MSG_DONE};
+    sl_answers_done(r, t);
     if (sl_run_of(t)->seq)
         r->runner->seq_stats(r->runner->impl, sl_run_of(t)->seq, &sl_run_of(t)->stats);
     const sl_layer_stats s = sl_run_of(t)->stats;

@@ -115,8 +115,8 @@ def test_answers_are_reused(start, toy, roles):
         want = reference(toy, text, n)
         answer = c.complete(text, n)
         assert list(answer.output_ids) == want, turn
-        assert answer.cached_tokens == (answered(before) if turn else 0), turn
-        before = len(text) + n
+        assert least < answer.cached_tokens <= answered(before) if turn else not answer.cached_tokens, turn
+        least, before = cached(len(text)), len(text) + n
         text += want + prompt(f"turn{turn}", 25)
     c.idle()
 
@@ -168,7 +168,8 @@ def test_a_restart_finds_snapshots_on_disk(start, toy, disk, role):
     for again, asked, right in ((1, turn, answer), (2, ids, want)):
         c = begin(start, toy, roles, config=config(roles), **keys)
         r = c.complete(asked, len(right))
-        assert list(r.output_ids) == right and r.cached_tokens == (answered(450) if again == 1 else cached(300)), again
+        assert list(r.output_ids) == right and (
+            cached(300) < r.cached_tokens <= answered(450) if again == 1 else r.cached_tokens == cached(300)), again
         c.idle()
         c.close()
 
