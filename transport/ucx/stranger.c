@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <sys/resource.h>
 
 #include "base/log.h"
 #include "transport/ucx/ucx_impl.h"
@@ -181,6 +182,14 @@ static void out_of_descriptors(ux_transport *tp)
     sl_log(SL_LOG_WARN, "ucx", "door", "cause=\"no descriptors are left for callers\"");
 }
 
+/* Of few descriptors a quarter: UCX ends a process in which it gets none. */
+static unsigned most_strangers(void)
+{
+    struct rlimit files;
+    const bool few = getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 4 < UX_MAX_STRANGERS;
+    return few ? (unsigned)(files.rlim_cur / 4) : UX_MAX_STRANGERS;
+}
+
 int ux_stranger_accept(ux_transport *tp)
 {
     ux_door *d = &tp->door;
@@ -193,7 +202,7 @@ int ux_stranger_accept(ux_transport *tp)
                 out_of_descriptors(tp);
             return n;
         }
-        if (d->strangers >= UX_MAX_STRANGERS)
+        if (d->strangers && d->strangers >= most_strangers())
             ux_stranger_refuse(tp, oldest_stranger(d), "too many strangers");
         ux_knock *k = ux_knock_new(tp, fd, NULL, EPOLLIN);
         if (!k) {

@@ -117,6 +117,32 @@ START_TEST(silent_strangers)
 }
 END_TEST
 
+/* With few descriptors strangers get a quarter of them, so that UCX, which ends a process that has none left, has the others. */
+START_TEST(strangers_leave_descriptors)
+{
+    enum { MANY = 150, FILES = 400 };
+    client s;
+    char address[SL_TP_ADDRESS_MAX];
+    int fd[MANY];
+    struct rlimit files = {FILES, FILES};
+    door_open(&s, address);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &files), 0);
+    int before = descriptors();
+    for (int i = 0; i < MANY; i++) {
+        fd[i] = door_dial(door_port(address), 1000);
+        ck_assert_int_ge(fd[i], 0);
+        door_run(&s, i % 16 == 0);
+    }
+    door_run(&s, 20);
+    ck_assert_int_le(descriptors(), before + MANY + FILES / 4);
+    ck_assert_int_ge(descriptors(), before + MANY + FILES / 8);
+    door_serves(&s, address);
+    for (int i = 0; i < MANY; i++)
+        close(fd[i]);
+    client_close(&s);
+}
+END_TEST
+
 static size_t resident_kib(void)
 {
     size_t pages = 0;
@@ -291,6 +317,7 @@ int main(void)
     tcase_set_timeout(t, 120);
     tcase_add_test(t, garbage_at_the_door);
     tcase_add_test(t, silent_strangers);
+    tcase_add_test(t, strangers_leave_descriptors);
     tcase_add_test(t, thousands_of_strangers);
     if (door_filters_taken()) {
         tcase_add_test(t, gates_protect_ucx);
