@@ -383,7 +383,8 @@ END_TEST
 /* A collector that always refuses is asked five times, and not a sixth time. The pauses between them are waited for. */
 START_TEST(five_tries)
 {
-    static const char busy[] = "HTTP/1.1 429 Too Many\r\n\r\n", ok[] = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    static const char busy[] = "HTTP/1.1 429 Too Many\r\n\r\n",
+                      ok[] = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
     static const char *const list[] = {busy, busy, busy, busy, busy, ok};
     answers a = {.list = list, .n = SL_COUNT(list)};
     int port;
