@@ -4,6 +4,9 @@
  *  - Texts can be regular expressions, whose cost is quadratic, and patterns of names are compared with each other.
  *  - A number that is a multiple of d is followed by an automaton of d states, which is built whole, without a budget and
  *    without an end for large d. Of several multiples that hold for one number the states are those of their common multiple.
+ *  - Of several patterns that hold for one text the library looks for a text that has all of them, without a budget; its time
+ *    doubles with each: 0.5 s for twelve, and without an end for 24. Which hold for one text is not followed here: where parts of
+ *    a schema are joined, all patterns of the schema count.
  *  - Where an expression leaves one way to go on, a mask follows it to its end, so a{N} costs N states of a KB each.
  */
 #include <inttypes.h>
@@ -17,6 +20,7 @@
 
 enum {
     NAME_PATTERNS_MAX = 128, /* of a schema; the library's time is cubic in them: 0.3 s for 160 */
+    JOINED_MAX = 8,          /* patterns of texts, in a schema whose parts are joined */
     MULTIPLE_MAX = 20000,    /* the states of all multiples together: 0.15 s */
     LETTERS_MAX = 20000      /* that the expressions of a text ask for at least: 0.03 s and 9 MB */
 };
@@ -124,6 +128,8 @@ static sl_status check_letters(uint64_t n, sl_err *err)
 
 typedef struct tally {
     size_t patterns;   /* names of patternProperties so far */
+    size_t texts;      /* patterns of texts so far */
+    bool joined;       /* parts are joined somewhere */
     uint64_t multiple; /* a common one of all multiples so far */
     uint64_t letters;  /* of expressions, and the least lengths of strings */
 } tally;
@@ -160,6 +166,30 @@ static sl_status add_multiple(tally *t, const json_t *value, sl_err *err)
     return SL_OK;
 }
 
+/* Whether several parts of a schema hold for one value because of this object: not, where a reference or a list of alternatives is all
+ * that it has. */
+static bool joins(const json_t *j)
+{
+    static const char *const others[] = {"$ref", "anyOf", "oneOf"};
+    static const char *const notes[] = {"$defs",       "definitions", "$schema",    "$id",
+                                        "description", "title",       "x-guidance", "default"};
+    const char *key;
+    json_t *value;
+    size_t parts = 0, lists = 0;
+    json_object_foreach((json_t *)j, key, value)
+    {
+        bool note = false;
+        for (size_t i = 0; i < SL_COUNT(notes); i++)
+            note |= !strcmp(key, notes[i]);
+        parts += !note;
+        for (size_t i = 0; i < SL_COUNT(others); i++)
+            lists += !strcmp(key, others[i]);
+        if (!strcmp(key, "allOf") || !strcmp(key, "patternProperties"))
+            return true;
+    }
+    return lists && parts > 1;
+}
+
 static sl_status check_name(tally *t, const char *key, const json_t *value, sl_err *err)
 {
     const char *name;
@@ -176,6 +206,7 @@ static sl_status check_name(tally *t, const char *key, const json_t *value, sl_e
         const double least = json_number_value(value);
         t->letters += least > LETTERS_MAX ? LETTERS_MAX + 1 : least > 0 ? (uint64_t)least : 0;
     } else if (strstr(key, "pattern") && json_is_string(value)) {
+        t->texts++;
         t->letters += letters_of(json_string_value(value), json_string_length(value));
     }
     if (t->patterns > NAME_PATTERNS_MAX)
@@ -192,6 +223,7 @@ static sl_status check_texts(const json_t *j, tally *t, sl_err *err)
     if (json_is_string(j) && json_string_length(j) > SL_GRAMMAR_REGEX_MAX)
         return sl_fail(err, SL_ERR_TOO_LARGE, "a text of %zu bytes in a schema; at most %d are possible",
                        json_string_length(j), SL_GRAMMAR_REGEX_MAX);
+    t->joined |= joins(j);
     json_object_foreach((json_t *)j, key, value)
     {
         SL_TRY(check_name(t, key, value, err));
@@ -209,6 +241,12 @@ static sl_status check_schema(const char *text, size_t len, sl_err *err)
     if (!j)
         return sl_fail(err, SL_ERR_INVALID, "not JSON: %.200s", why.text);
     sl_status st = check_texts(j, &t, err);
+    if (st == SL_OK && t.joined && t.texts > JOINED_MAX)
+        st = sl_fail(
+            err, SL_ERR_TOO_LARGE,
+            "a schema with allOf, patternProperties, or more next to a $ref or anyOf, has more than %d "
+            "patterns of texts",
+            JOINED_MAX);
     json_decref(j);
     return st;
 }
