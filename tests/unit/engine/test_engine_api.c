@@ -186,7 +186,7 @@ START_TEST(layer_hook_sees_the_rows)
     for (int32_t at = 0, n; at < 200; at += n) {
         n = 200 - at < 90 ? 200 - at : 90;
         watch w = {.run = &r, .n = at + n};
-        sl_step_hooks hooks = {&w, on_layer};
+        sl_step_hooks hooks = {.ctx = &w, .layer_done = on_layer};
         sl_step_item it = {.seq = r.seq, .tokens = text.ids + at, .n_tokens = n};
         ck_assert_int_eq(sl_engine_step(f.engine, &it, 1, &hooks, NULL), SL_OK);
         ck_assert_int_eq(w.next, f.cfg->n_layers);

@@ -373,7 +373,7 @@ START_TEST(layers_are_reported_in_order_when_done)
     fix_seq_open(&f, &r, SL_RESIDENT, 0, 200);
     for (int32_t at = 0; at < 200; at += 50) {
         watch w = {0};
-        sl_step_hooks hooks = {&w, on_layer};
+        sl_step_hooks hooks = {.ctx = &w, .layer_done = on_layer};
         sl_step_item it = {.seq = r.seq, .tokens = text.ids + at, .n_tokens = 50};
         discrete.pending_queries = 0;
         ck_assert_int_eq(sl_engine_step(f.engine, &it, 1, &hooks, NULL), SL_OK);
