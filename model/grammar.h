@@ -37,7 +37,7 @@ typedef enum {
 extern const char *const sl_grammar_kind_names[SL_GRAMMAR_KINDS];
 
 enum { SL_GRAMMAR_BYTES_MAX = 32 << 10, SL_GRAMMAR_REGEX_MAX = 4 << 10, SL_GRAMMAR_SECONDS_MAX = 1 };
-#define SL_GRAMMAR_MASK_SECONDS_MAX 0.3 /* of a mask; ordinary ones take less than a ms */
+#define SL_GRAMMAR_MASK_SECONDS_MAX 0.6 /* of a mask; ordinary ones take less than a ms */
 
 typedef struct sl_grammars sl_grammars; /* the engine: a library and a vocabulary */
 typedef struct sl_grammar sl_grammar;   /* a constraint of one request */

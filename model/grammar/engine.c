@@ -14,7 +14,7 @@
 
 /*
  * Budgets in the library's units; its documentation gives their speed on one core. Building the lexer of a grammar 50,000 a ms:
- * 40 ms. A mask 14,000 a ms: 14 ms; its items took up to 12 us each (test_grammar_made.c), so 20,000 are 0.25 s. Lexer states take 1 to
+ * 40 ms. A mask 14,000 a ms: 14 ms; its items took up to 12 us each (test_grammar_made.c), and 20,000 with their lexer up to 0.53 s. Lexer states take 1 to
  * 2 KB each: 40 MB at most. bounds.c has what these do not bound.
  */
 static void set_limits(sl_llg_limits *l)
