@@ -37,11 +37,15 @@ static sl_status measure(const serve_flags *f, const serve_target *t, client *c,
     uint64_t until = sl_now_ns() + START_S * 1000000000ull;
     while (c->watch.streaming < c->load.concurrency && !c->done && sl_now_ns() < until)
         nap();
-    if (c->done || c->watch.streaming < c->load.concurrency)
-        return c->done && c->st != SL_OK
-                   ? sl_fail(err, c->st, "%s", c->err.text)
-                   : sl_fail(err, SL_ERR_TIMEOUT, "only %u of %u streams ran at the same time%s",
-                             c->watch.streaming, c->load.concurrency, c->done ? ": raise --tokens" : "");
+    if (c->done)
+        return c->st != SL_OK ? sl_fail(err, c->st, "%s", c->err.text)
+                              : sl_fail(err, SL_ERR_TIMEOUT,
+                                        "the streams ended before all %u ran at the same time: "
+                                        "raise --tokens",
+                                        c->load.concurrency);
+    if (c->watch.streaming < c->load.concurrency)
+        return sl_fail(err, SL_ERR_TIMEOUT, "only %u of %u streams ran at the same time", c->watch.streaming,
+                       c->load.concurrency);
     SL_TRY(serve_facts_get(t, &row->from, err));
     c->watch.measuring = true;
     until = sl_now_ns() + (uint64_t)(f->seconds * 1e9);

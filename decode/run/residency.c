@@ -110,7 +110,8 @@ sl_status sl_residency_open(sl_run *r, sl_ticket *t, sl_err *err)
     if (hot && r->o.row_pages > 0 && room_for(r, pages + 1)) /* one more: its next row may need a new page */
         mode = SL_RESIDENT;
     sl_status st = open_as(r, t, mode, err);
-    if (st == SL_ERR_EXHAUSTED && hot)
+    if (st == SL_ERR_EXHAUSTED && hot &&
+        (mode == SL_RESIDENT || r->runner->row_room)) /* else nothing would be different */
         st = open_smallest(r, t, &mode, err);
     if (st == SL_OK) {
         st = sl_run_states_resume(r, t, err);

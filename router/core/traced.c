@@ -19,6 +19,8 @@
 
 typedef struct stages {
     int32_t stage, reserve, prefill, decode, steps; /* spans; stage: the open one */
+    size_t
+        n_tokens; /* that this attempt's prefill worker was given; tokens may come before it says that it is done */
     uint32_t n_workers;
     char workers[2][SL_TRACE_NAME]; /* of this attempt: prefill, decode */
     sl_role roles[2];
@@ -174,8 +176,10 @@ static void change(sl_router *r, sl_traced *d, const sl_request *q, const sl_req
         x->reserve = x->prefill = x->decode = x->steps = -1;
     if (q->state == SL_REQUEST_RESERVING)
         x->reserve = x->stage;
-    if (q->state == SL_REQUEST_PREFILLING)
+    if (q->state == SL_REQUEST_PREFILLING) {
         x->prefill = x->stage;
+        x->n_tokens = q->n_tokens;
+    }
     if (q->state == SL_REQUEST_DECODING)
         x->decode = x->stage;
 }
@@ -191,7 +195,7 @@ static void on_prefilled(sl_traced *d, const sl_request *q, const sl_request_eve
     add_work(d, q, SL_SPAN_PROMPT_QUEUE, x->prefill, 0, m->queue_us, began);
     sl_span *s = add_work(d, q, SL_SPAN_COMPUTE, x->prefill, 0, m->compute_us, computed);
     if (s) {
-        s->values[0] = m->cached_tokens < q->n_tokens ? q->n_tokens - m->cached_tokens : 0;
+        s->values[0] = m->cached_tokens < x->n_tokens ? x->n_tokens - m->cached_tokens : 0;
         s->values[1] = m->cached_tokens;
     }
     if (x->roles[0] != SL_ROLE_PREFILL)

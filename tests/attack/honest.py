@@ -23,7 +23,7 @@ import threading
 import time
 
 import real
-from streams import SAMPLED
+from streams import sampling
 
 LATENCY, FLOOR_S = 2, 1.0
 MEMORY_MIB = 800  # docs/security.md states it
@@ -44,7 +44,7 @@ class Honest:
         self.cluster, self.shares = cluster, shares
         self.waits, self.problems, self.done = [], [], 0
         self.stopping = threading.Event()
-        self.jobs = [(real.prompt(f"honest{i}", 90 + 31 * i), 40, {"seed": i, **SAMPLED} if i % 2 else {}) for i in range(6)]
+        self.jobs = [(real.prompt(f"honest{i}", 90 + 31 * i), 40, sampling(i)) for i in range(6)]
         for ids, tokens, kw in self.jobs:
             real.reference(ids, tokens, **kw)
         self.threads = [threading.Thread(target=self.run, args=(i,), daemon=True) for i in range(n)]

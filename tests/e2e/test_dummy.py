@@ -92,7 +92,7 @@ def test_without_weights_and_without_the_key(start, tmp_path):
 def test_families_that_keep_states_are_measured_with_prompts_that_count_as_computed(clean, model, mode):
     """`sluice bench serve --cached` of tests/gpu/served: with small dimensions of the family on the CPU, all streams have all tokens."""
     p = subprocess.run([sys.executable, real.ROOT / "tests/gpu/served", "--sluice", real.SLUICE, "--backend", "cpu", "--model", model,
-                        "--store", "64MiB", "--device-bytes", "16MiB", "--streams", "3", "--prompt", "700", "--tokens", "40",
+                        "--store", "64MiB", "--device-bytes", "16MiB", "--streams", "3", "--prompt", "700", "--tokens", "400",
                         "--modes", "greedy", "--own-pages", "--seconds", "1", "--whole", "--set", "sparse_attention.mode=" + mode],
                        capture_output=True, text=True, timeout=120, check=False)
     assert p.returncode == 0, p.stdout + p.stderr

@@ -252,7 +252,7 @@ START_TEST(bench_serve)
     fails(SERVED "--set cluster.roles=[router,prefill,decode] --prompt 200 --cached", 1,
           "bench.cached_tokens: only workers of");
     int status =
-        run(SERVED "--streams 3 --modes greedy,logprobs --prompt 100 --tokens 60 --whole --seconds 1", true);
+        run(SERVED "--streams 3 --modes greedy,logprobs --prompt 100 --tokens 200 --whole --seconds 1", true);
     ck_assert_msg(status == 0, "status %d: %s", status, output);
     check_served(3, 100, "greedy");
     check_served(3, 100, "logprobs");
@@ -260,7 +260,7 @@ START_TEST(bench_serve)
         setenv("SL_LLGUIDANCE", llguidance_library(), 1);
     if (getenv("SL_LLGUIDANCE")) {
         status =
-            run(SERVED "--streams 3 --modes constrained --prompt 100 --tokens 60 --whole --seconds 1", true);
+            run(SERVED "--streams 3 --modes constrained --prompt 100 --tokens 300 --whole --seconds 1", true);
         ck_assert_msg(status == 0, "status %d: %s", status, output);
         check_served(3, 100, "constrained");
     }

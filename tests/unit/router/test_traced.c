@@ -221,11 +221,33 @@ START_TEST(reports_of_workers)
 }
 END_TEST
 
+/* Tokens may come before the prefill worker says that it is done: they are not tokens that it computed. */
+START_TEST(tokens_before_the_prefill_worker_is_done)
+{
+    client c = {0};
+    submit(&c, "early", 100, 1);
+    sl_request *q = h_request(&c, 0);
+    H_UNTIL(&h, q->state == SL_REQUEST_DECODING && q->n_tokens > 105, 1000);
+    const sl_msg_prefilled m = {.rid = q->rid, .attempt = q->attempt, .cached_tokens = 64, .compute_us = 1};
+    const sl_request_event ev = {.kind = SL_EVENT_PREFILLED, .now_ns = sl_now_ns(), .prefilled = &m};
+    sl_traced_step(h.r, q, q->state, &ev);
+    H_UNTIL(&h, h_done(&c), 1000);
+    const sl_trace *t = trace_of("early");
+    ck_assert_uint_eq(count(t, SL_SPAN_COMPUTE, false), 2);
+    for (uint32_t i = 0; i < t->n; i++) {
+        if (t->spans[i].kind == SL_SPAN_COMPUTE)
+            ck_assert_uint_eq(t->spans[i].values[0] + t->spans[i].values[1], 100);
+    }
+    h_release(&h, &c, 1000);
+}
+END_TEST
+
 int main(void)
 {
     const h_case cases[] = {
-        {a_plain_request, 0},    {faults, 10}, {cancelled_at_any_time, 0}, {many_refusals, 0},
-        {reports_of_workers, 0},
+        {a_plain_request, 0},       {faults, 10},
+        {cancelled_at_any_time, 0}, {many_refusals, 0},
+        {reports_of_workers, 0},    {tokens_before_the_prefill_worker_is_done, 0},
     };
     return h_main("traced", setup, teardown, cases, SL_COUNT(cases));
 }
