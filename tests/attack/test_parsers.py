@@ -20,6 +20,8 @@ READ_BY = {  # function: the fuzzer in which it runs, or why no bytes of others 
     "sl_oai_load": "openai",
     "sl_chat_parse": "chat_parse",
     "sl_grammar_check": "grammar",
+    "sl_grammar_check_bounds": "grammar",
+    "sl_drawn_parse": "config",
     "sl_grammar_open": "grammar",
     "tk_regex_compile": "tokenizer_json",
     "rpc_scan": "grpc",
