@@ -12,8 +12,8 @@
 
 #include "decode/run/run_impl.h"
 
-/* Row pages that are free after the resident requests of more than `longer_than` pages are spilled; what a spilled one takes itself
- * from one pool is counted. */
+/* Row pages that become free when the resident requests of more than `longer_than` pages are spilled, less the hot rows that each of
+ * them then takes where rows and hot rows share one pool. */
 static int64_t pages_spilled(const sl_run *r, int32_t longer_than)
 {
     const int32_t own = r->runner->spill_pages;
@@ -25,7 +25,7 @@ static int64_t pages_spilled(const sl_run *r, int32_t longer_than)
     return n;
 }
 
-/* Pages of rows without an owner; of one pool also those that no requests that decode would leave. */
+/* Row pages that no request holds. Of one pool the runner says how many fit into what is free. */
 static int64_t pages_free(const sl_run *r)
 {
     return r->runner->row_room ? r->runner->row_room(r->runner->impl) : r->o.row_pages - pages_spilled(r, 0);
