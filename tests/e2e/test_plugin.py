@@ -3,11 +3,16 @@ cannot be are refused with the reason; and workers with different objects of one
 import csv
 import json
 import subprocess
+import sys
 
 import pytest
 
 import real
 from real import ROOT, SLUICE
+
+sys.path[:0] = [str(ROOT / "docs" / "examples"), str(ROOT / "tests" / "bench")]
+import own_plugin  # noqa: E402
+import read_lists  # noqa: E402
 
 MODEL = ROOT / "models" / "facts-llama"
 SOURCE = ROOT / "docs" / "examples" / "dilated.c"
@@ -32,9 +37,6 @@ def run(*args):
 
 def test_the_example_selects_what_it_says(dilated, tmp_path):
     """Its keys come from its table, and its lists are the newest tokens and others at equal distances."""
-    import sys
-    sys.path.insert(0, str(ROOT / "docs" / "examples"))
-    import read_lists
     config = tmp_path / "config.yaml"
     # The keys of the plug-in may come before it.
     config.write_text(f"sparse_attention:\n  near_percent: 25\n  algorithm: dilated\n  plugin: {dilated}\n")
@@ -55,9 +57,6 @@ def test_the_example_selects_what_it_says(dilated, tmp_path):
 
 def test_the_example_that_reads_keys(tmp_path):
     """One list for each KV head: ascending, of the budget's length, with the newest token; with a budget of everything it is dense."""
-    import sys
-    sys.path.insert(0, str(ROOT / "docs" / "examples"))
-    import read_lists
     plugin = build(tmp_path, "key_norm.so", of=KEY_NORM)
     p = run("eval", "--model", MODEL, "--set", f"sparse_attention.plugin={plugin}", "--tasks", "needle", "--lengths", "256", "--samples", "1",
             "--budgets", "32", "--algorithms", "key_norm", "--no-bounds", "--dump-lists", tmp_path / "lists")
@@ -93,21 +92,9 @@ def test_its_flags_and_a_budget_of_everything(dilated):
 def test_the_strategies_of_this_tree_as_plugins(tmp_path):
     """What an object may call is enough for every kind of strategy: those of this tree, compiled as an object by the public headers, select
     what those of the program do. Scores by ops with metadata in pages, clusters at the end of a prompt, two stages, pages for prompts."""
-    import sys
-    sys.path.insert(0, str(ROOT / "docs" / "examples"))
-    import read_lists
     entries = {"quest": ":gqa_reduction=softmax:list_mass=0.7", "double_sparsity": ":channel_config_path=" + str(tmp_path / "c.json"), "cluster_kv": "", "rocket_kv": ":prompt_budget=128",
                "xattention": ":list_mass=0.3", "pq_cache": "", "streaming_llm": ""}
-    sources = []
-    for name in entries:
-        text = (ROOT / "sparse" / "algorithms" / f"{name}.c").read_text(encoding="utf-8")
-        source = tmp_path / f"{name}.c"
-        source.write_text(f"#define sl_algo_{name} my_{name}\n" + text.replace(f'.name = "{name}"', f'.name = "my_{name}"') + f"\nextern const sl_algo_desc my_{name};\n", encoding="utf-8")
-        sources.append(source)
-    table = tmp_path / "table.c"
-    table.write_text('#include "sparse/plugin.h"\n' + "".join(f"extern const sl_algo_desc my_{n};\n" for n in entries)
-                     + "static const sl_algo_desc *const all[] = {" + "".join(f"&my_{n}, " for n in entries) + "NULL};\nSL_PLUGIN(all);\n")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-I", ROOT, "-o", tmp_path / "my.so", table, *sources], check=True)
+    own_plugin.build(tmp_path / "my.so", entries)
     (tmp_path / "text").write_text("The code of the lamp is 1234. The old frog stands under the table. " * 300)
     assert run("calibrate", "--algorithm", "double_sparsity", "--model", MODEL, "--text", tmp_path / "text", "--output", tmp_path / "c.json").returncode == 0
     p = run("eval", "--model", MODEL, "--set", f"sparse_attention.plugin={tmp_path / 'my.so'}", "--tasks", "chain", "--lengths", "400", "--samples", "1",
