@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "engine/states.h"
 #include "sparse/load.h"
 
 /* ---- sizes ---- */
@@ -131,22 +130,22 @@ static sl_status alloc_rows(sl_engine *e, const sl_block_sizes *z, sl_blocks *b,
         if (e->o.row_pages * (SL_PAGE_TOKENS >> z->log2) > INT32_MAX || rows > INT32_MAX)
             return sl_fail(err, SL_ERR_TOO_LARGE, "engine: more than 2^31 units of layer %d on the device",
                            l);
-        SL_TRY(sl_engine_alloc_kind(e, SL_DPOOL_ROWS, (SL_PAGE_TOKENS >> z->log2) * z->bytes,
-                                    (rows > 0 ? rows : 1) * z->bytes, &y->rows.base, err));
-        SL_TRY(sl_engine_also(e, SL_DPOOL_HOT, y->rows.base + y->rows.hot_base * z->bytes,
-                              (y->rows.hot_rows + y->rows.tail_rows) * z->bytes, err));
+        SL_TRY(sl_dmem_objects(e->mem, SL_DPOOL_ROWS, (SL_PAGE_TOKENS >> z->log2) * z->bytes,
+                               (rows > 0 ? rows : 1) * z->bytes, &y->rows.base, err));
+        SL_TRY(sl_dmem_also(e->mem, SL_DPOOL_HOT, y->rows.base + y->rows.hot_base * z->bytes,
+                            (y->rows.hot_rows + y->rows.tail_rows) * z->bytes, err));
         y->host_rows = e->layers[l].planes[p].host;
     }
     return SL_OK;
 }
 
-sl_status sl_blocks_init(sl_engine *e, sl_blocks **out, sl_err *err)
+sl_status sl_blocks_init(sl_engine *e, sl_err *err)
 {
     sl_block_sizes z;
     sl_blocks_sizes(&e->geo, &e->cache, e->cfg, e->item_tokens, e->o.max_context, e->o.tail_rows, &z);
     if (z.k == 0 || e->o.max_hot_seqs == 0)
         return SL_OK;
-    sl_blocks *b = *out = calloc(1, sizeof *b);
+    sl_blocks *b = e->blocks = calloc(1, sizeof *b);
     if (b)
         b->layers = calloc((size_t)e->cfg->n_layers, sizeof *b->layers);
     if (!b || !b->layers)
@@ -154,23 +153,24 @@ sl_status sl_blocks_init(sl_engine *e, sl_blocks **out, sl_err *err)
     b->k = z.k;
     fill_layers(&z, &e->geo, e->cfg, e->o.row_pages, b->layers);
     SL_TRY(alloc_rows(e, &z, b, err));
-    SL_TRY(sl_engine_alloc(e, 4 * (uint64_t)e->o.max_step_tokens * (uint64_t)z.k, (void **)&b->phys, err));
+    SL_TRY(sl_dmem_alloc(e->mem, 4 * (uint64_t)e->o.max_step_tokens * (uint64_t)z.k, (void **)&b->phys, err));
     sl_swapin_opts o =
         swapin_opts(&z, b->layers, e->cfg->n_layers, e->o.max_hot_seqs, e->o.max_context, e->o.policy);
     o.poison = e->o.poison;
     SL_TRY(sl_swapin_create(e->be, &o, &b->swapin, err));
-    e->device_bytes += sl_swapin_device_bytes(b->swapin);
+    sl_dmem_count(e->mem, sl_swapin_device_bytes(b->swapin));
     return SL_OK;
 }
 
-void sl_blocks_fini(sl_engine *e, sl_blocks *b)
+void sl_blocks_fini(sl_engine *e)
 {
+    sl_blocks *b = e->blocks;
     if (!b)
         return;
     sl_swapin_destroy(b->swapin);
     sl_be_free(e->be, SL_MEM_DEVICE, b->phys);
-    for (int32_t l = 0; b->layers && !e->pool && l < e->cfg->n_layers; l++)
-        sl_be_free(e->be, SL_MEM_DEVICE, b->layers[l].rows.base);
+    for (int32_t l = 0; b->layers && l < e->cfg->n_layers; l++)
+        sl_dmem_free_objects(e->mem, b->layers[l].rows.base);
     free(b->layers);
     free(b);
 }
@@ -180,7 +180,7 @@ void sl_blocks_fini(sl_engine *e, sl_blocks *b)
 sl_status sl_blocks_load(sl_seq *s, int32_t first, int32_t end, sl_err *err)
 {
     const sl_engine *e = s->e;
-    const sl_blocks *b = e->states->rows;
+    const sl_blocks *b = e->blocks;
     const int64_t at = (int64_t)s->row * e->ld;
     if (!b)
         return SL_OK;
@@ -202,13 +202,13 @@ sl_status sl_blocks_load(sl_seq *s, int32_t first, int32_t end, sl_err *err)
 
 sl_status sl_blocks_step(sl_engine *e, sl_err *err)
 {
-    const sl_blocks *b = e->states->rows;
+    const sl_blocks *b = e->blocks;
     return b ? sl_swapin_step(b->swapin, true, err) : SL_OK;
 }
 
 void sl_blocks_forget(sl_engine *e, const sl_seq *s)
 {
-    const sl_blocks *b = e->states->rows;
+    const sl_blocks *b = e->blocks;
     if (b && s->hot_slot >= 0)
         (void)sl_swapin_reset(b->swapin, s->hot_slot, false, NULL);
 }
@@ -217,7 +217,7 @@ sl_status sl_blocks_fetch(void *ctx, int32_t layer, const sl_seq_tables *seqs, c
                           const int32_t **phys, sl_err *err)
 {
     const sl_engine *e = ctx;
-    const sl_blocks *b = e->states->rows;
+    const sl_blocks *b = e->blocks;
     if (!b || b->layers[layer].absent)
         return sl_fail(err, SL_ERR_INTERNAL, "engine: units of layer %d are on the device whole", layer);
     SL_TRY(sl_swapin_resolve(b->swapin, layer, seqs, ids, b->phys, b->k, err));

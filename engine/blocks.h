@@ -40,9 +40,9 @@ void sl_blocks_plan(const sl_block_sizes *z, const sl_geometry *g, const sl_mode
                     int32_t max_context, int32_t max_step_tokens, sl_evict_policy policy,
                     sl_blocks_bytes *out);
 
-/* *out stays NULL where nothing is swapped in. */
-sl_status sl_blocks_init(sl_engine *e, sl_blocks **out, sl_err *err);
-void sl_blocks_fini(sl_engine *e, sl_blocks *b);
+/* Sets sl_engine.blocks, which stays NULL where nothing is swapped in. */
+sl_status sl_blocks_init(sl_engine *e, sl_err *err);
+void sl_blocks_fini(sl_engine *e);
 /* The sequence's units of pages [first, end) come to the device; a hierarchical one gets its tail, and no hot units. */
 sl_status sl_blocks_load(sl_seq *s, int32_t first, int32_t end, sl_err *err);
 /* A step begins; a step of these runs has failed. */

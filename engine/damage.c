@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "engine/engine_impl.h"
-#include "engine/states.h"
+#include "engine/blocks.h"
 
 sl_status sl_marks_init(sl_engine *e, sl_err *err)
 {
@@ -18,15 +18,15 @@ sl_status sl_marks_init(sl_engine *e, sl_err *err)
     m->bytes = sl_row_marks_bytes(sl_arena_pages(e->arena));
     SL_TRY(sl_be_host_register(e->be, sl_row_sums_base(sums), sl_row_sums_size(sums), err));
     m->registered = true;
-    SL_TRY(sl_engine_alloc(e, m->bytes, (void **)&m->device, err));
+    SL_TRY(sl_dmem_alloc(e->mem, m->bytes, (void **)&m->device, err));
     SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, m->bytes, (void **)&m->host, err));
     SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, sizeof *m->any, (void **)&m->any, err));
     __atomic_store_n(m->any, 0, __ATOMIC_RELAXED);
     SL_TRY(sl_be_fill(e->be, m->device, 0, m->bytes, err));
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
         e->layers[l].check = (sl_row_check){sl_row_sums_layer(sums, l), m->device, m->any};
-        if (e->states->rows) /* whose swap-in reads it with each gather */
-            e->states->rows->layers[l].check = (sl_row_check){sl_row_sums_blocks(sums, l), m->device, m->any};
+        if (e->blocks) /* whose swap-in reads it with each gather */
+            e->blocks->layers[l].check = (sl_row_check){sl_row_sums_blocks(sums, l), m->device, m->any};
     }
     return SL_OK;
 }

@@ -63,7 +63,7 @@ sl_status sl_drafts_init(sl_engine *e, sl_err *err)
     d->runs = calloc(seqs, sizeof *d->runs);
     if (!d->of || !d->live || !d->runs)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
-    SL_TRY(sl_engine_alloc(e, rows * row, (void **)&d->hidden, err));
+    SL_TRY(sl_dmem_alloc(e->mem, rows * row, (void **)&d->hidden, err));
     d->spare = d->hidden + spare_begin(seqs, tokens) * row;
     sl_drafts_forget(e);
     return sl_be_fill(e->be, d->hidden, 0, (size_t)(rows * row), err);

@@ -1,5 +1,5 @@
 /*
- * Internals of the engine: its state, shared by engine.c (create), seq.c (sequences and device pages), step.c and
+ * Internals of the engine: its state, shared by create.c, seq.c (sequences and device pages), step.c and
  * stats.c. Not for other rooms.
  *
  * Page tables exist twice: a host mirror that seq.c edits, and the device's copy, which is brought up to date at
@@ -8,17 +8,10 @@
 #ifndef SL_ENGINE_IMPL_H
 #define SL_ENGINE_IMPL_H
 
-#include "engine/draft.h"
 #include "engine/engine.h"
-#include "engine/device_pool.h"
-#include "engine/sampling.h"
+#include "engine/choice.h"
+#include "engine/device_mem.h"
 #include "sparse/sparse.h"
-
-/* A heap of free numbers, of which the smallest is taken first: what is held lies close together, in few units of a pool. */
-typedef struct sl_free_list {
-    int32_t *v;
-    int32_t n, cap;
-} sl_free_list;
 
 struct sl_seq {
     sl_engine *e;
@@ -110,8 +103,10 @@ typedef struct sl_marks {
 
 /* The end of the step that was collected last, by two clocks. */
 typedef struct sl_step_end {
-    uint64_t ns;      /* by the device's; 0: no step was collected */
-    uint64_t done_ns; /* when the host knew */
+    uint64_t ns;         /* by the device's; 0: no step was collected */
+    uint64_t done_ns;    /* when the host knew */
+    uint64_t took_ns;    /* by the device's */
+    uint64_t waiting_ns; /* as ns, while a caller waits for the next step; else 0 */
     int64_t gap,
         before; /* the host's clock less the device's: the smallest value of this period and of the one before */
     int32_t n; /* steps of this period; 0: none in any */
@@ -132,26 +127,24 @@ struct sl_engine {
     sl_coord *coord;
     sl_coord_layer *layers;   /* [n_layers]; the engine owns rows.base and planes[].device */
     struct sl_states *states; /* states.h */
+    struct sl_blocks *blocks; /* blocks.h; NULL: no units of blocks are swapped in */
     int32_t ld;               /* pages of the longest sequence */
     int32_t max_logits;
     sl_seq *seqs; /* [max_seqs] */
     bool
         few_index; /* a request has index pages for the tokens that need state alone (sl_algo_desc.state_tokens) */
-    sl_free_list free[SL_DPOOL_KINDS]; /* numbers of sequences, hot slots and pages */
-    sl_dpool *pool; /* where what has these numbers takes memory from; NULL: each number has its own */
+    sl_dmem *mem; /* what is allocated, and the numbers of sequences, hot slots and pages */
     sl_tables host, dev;
     sl_step_arrays in_dev;
     sl_flight flight[SL_STEPS_IN_FLIGHT]; /* in flight: n_flights from first_flight on */
     int32_t first_flight, n_flights;
     uint64_t submitted;   /* steps so far */
     uint64_t *stamps_dev; /* [SL_STEPS_IN_FLIGHT][2] */
-    uint64_t ended_ns;    /* when the last step ended, by its stamp; 0: no caller waits since then */
     sl_step_end end;
-    uint64_t step_ns; /* what it took */
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */
     sl_choices choices;
-    sl_drafts *drafts;          /* NULL: no MTP layer */
+    struct sl_drafts *drafts;   /* draft.h; NULL: no MTP layer */
     struct sl_scoring *scoring; /* score.c */
     sl_marks marks;
     sl_event **events;    /* [n_layers], asynchronous backends */
@@ -174,7 +167,6 @@ struct sl_engine {
     uint32_t flags;
     uint64_t agreed;
     sl_engine_stats stats;
-    uint64_t device_bytes;
 };
 
 /* damage.c: init after the layers are made, before the coordinator is. */
@@ -199,19 +191,6 @@ static inline int32_t sl_item_rows(const sl_step_item *it)
     int32_t samples = sl_item_samples(it);
     return samples > it->want_logits ? samples : it->want_logits;
 }
-
-/* sampling.c: the tokens that a step chooses. prepare before the step is uploaded: with `per`, the rows of logits of item i
- * begin at i * per and are those of all its tokens; with 0 those of sl_item_rows() follow each other. enqueue after the
- * pass; submitted when the sequences have their new lengths; then finish, when the device is done, or abort. */
-sl_status sl_choices_init(sl_engine *e, sl_err *err);
-void sl_choices_fini(sl_engine *e);
-sl_status sl_choices_check(const sl_engine *e, const sl_step_item *it,
-                           sl_err *err); /* its sequence is open */
-sl_status sl_choices_prepare(sl_engine *e, sl_flight *f, int32_t per, sl_err *err);
-sl_status sl_choices_enqueue(sl_engine *e, sl_flight *f, sl_err *err);
-void sl_choices_submitted(sl_engine *e, sl_flight *f);
-void sl_choices_finish(sl_engine *e, sl_flight *f);
-void sl_choices_abort(sl_flight *f);
 
 /* step.c: the places of a step's arrays, which are contiguous, so that one copy sends them all; how many words that copies. */
 void sl_step_place(sl_engine *e, sl_flight *f);
@@ -262,14 +241,5 @@ void sl_graphs_choose(sl_engine *e, sl_step_shape *shape);
 sl_graph *sl_graphs_find(sl_engine *e, const sl_step_shape *shape);
 /* Captures the running step, whose ops have all run once in this shape. */
 sl_status sl_graphs_capture(sl_engine *e, const sl_step_shape *shape, sl_err *err);
-
-/* engine.c: device memory of n objects of a kind, `bytes` each, which is counted; with a pool only their addresses, in a space of
- * `all` bytes that further kinds can be in. */
-sl_status sl_engine_alloc_kind(sl_engine *e, sl_dpool_kind kind, int64_t bytes, int64_t all, uint8_t **out,
-                               sl_err *err);
-/* Says that objects of another kind are in the memory of sl_engine_alloc_kind(). */
-sl_status sl_engine_also(sl_engine *e, sl_dpool_kind kind, const uint8_t *at, int64_t bytes, sl_err *err);
-/* engine.c: a device allocation that is counted. */
-sl_status sl_engine_alloc(sl_engine *e, uint64_t bytes, void **out, sl_err *err);
 
 #endif

@@ -8,7 +8,10 @@
  * enqueues between two steps (a sequence is opened or spilled) is ordered by the stream.
  */
 #include "base/log.h"
+#include "engine/blocks.h"
+#include "engine/draft.h"
 #include "engine/engine_impl.h"
+#include "engine/sampling.h"
 #include "engine/states.h"
 
 /* The i-th step in flight, the oldest first. */
@@ -29,7 +32,7 @@ bool sl_engine_overlaps(const sl_engine *e)
 
 uint64_t sl_engine_step_ns(const sl_engine *e)
 {
-    return e->step_ns;
+    return e->end.took_ns;
 }
 
 bool sl_engine_wants_rest(const sl_engine *e)
@@ -39,7 +42,7 @@ bool sl_engine_wants_rest(const sl_engine *e)
 
 void sl_engine_rest(sl_engine *e)
 {
-    e->ended_ns = 0;
+    e->end.waiting_ns = 0;
 }
 
 /* ---- numbers ---- */
@@ -74,10 +77,10 @@ static void count_step(sl_engine *e, const sl_flight *f, uint64_t now)
 {
     uint64_t ns = now - (f->began_ns > e->end.done_ns ? f->began_ns : e->end.done_ns);
     uint64_t host = ns > f->waited_ns ? ns - f->waited_ns : 0;
-    if (e->ended_ns && f->stamps[0] > e->ended_ns)
-        e->stats.idle_ns += f->stamps[0] - e->ended_ns;
-    e->ended_ns = f->stamps[1];
-    e->step_ns = f->stamps[1] > f->stamps[0] ? f->stamps[1] - f->stamps[0] : 0;
+    if (e->end.waiting_ns && f->stamps[0] > e->end.waiting_ns)
+        e->stats.idle_ns += f->stamps[0] - e->end.waiting_ns;
+    e->end.waiting_ns = f->stamps[1];
+    e->end.took_ns = f->stamps[1] > f->stamps[0] ? f->stamps[1] - f->stamps[0] : 0;
     see_end(&e->end, f->stamps[1], now);
     if (f->n_items == 0)
         return;
@@ -162,7 +165,7 @@ static void undo_all(sl_engine *e)
         e->n_flights--;
     }
     sl_drafts_forget(e);
-    e->ended_ns = 0;
+    e->end.waiting_ns = 0;
 }
 
 sl_status sl_engine_collect(sl_engine *e, sl_err *err)

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "engine/engine_impl.h"
-#include "engine/states.h"
+#include "engine/blocks.h"
 
 enum { DEFAULT_GRAPHS = 64, LEAST_CONTEXT = 1024, PATIENCE = 16 /* steps in a wider graph */ };
 
@@ -153,7 +153,7 @@ sl_status sl_graphs_capture(sl_engine *e, const sl_step_shape *shape, sl_err *er
 void sl_engine_rows_free(sl_engine *e, bool on)
 {
     sl_coord_rows_free(e->coord, on);
-    if (e->states->rows)
-        sl_swapin_rows_free(e->states->rows->swapin, on);
+    if (e->blocks)
+        sl_swapin_rows_free(e->blocks->swapin, on);
     sl_graphs_clear(e);
 }

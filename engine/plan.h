@@ -8,7 +8,21 @@
 
 #include "engine/engine.h"
 
-struct sl_plan_group; /* engine/plan_group.h */
+/* Of a rank of a group (plan_group.h). */
+typedef struct sl_plan_group {
+    int32_t ranks;
+    int32_t ranks_per_host; /* 1 .. ranks: how many ranks share the memory of a host */
+    sl_dtype stored, act;   /* of the weights and of the activations, as in model/sizes.h */
+    uint64_t host_bytes;    /* of a host, for pages */
+    uint64_t given_weights; /* device bytes of a rank's weights; UINT64_MAX: computed from the config */
+
+    /* Set by sl_plan_group_make(). */
+    /* the rank with the most experts (the first such rank), and how many it has in a layer */
+    int32_t rank, experts;
+    uint64_t replicated_bytes, expert_bytes; /* weights on the device; both 0 when the weights are given */
+    uint64_t exchange_bytes;                 /* buffers of the workspace */
+    uint64_t window_bytes; /* of the CUDA backend, with the default of sl_comm_opts.window_bytes */
+} sl_plan_group;
 
 typedef struct sl_plan_in {
     const sl_model_config *cfg;
@@ -35,8 +49,14 @@ typedef struct sl_plan_in {
     bool
         row_sums; /* rows of the host's pages have checksums (kvstore/row_sums.h), which take memory in addition to host_bytes */
     /* of a rank of a group: see sl_plan_group_make(); NULL: one process alone */
-    const struct sl_plan_group *group;
+    const sl_plan_group *group;
 } sl_plan_in;
+
+/* Device bytes of what the exchanges of a group need. */
+static inline uint64_t sl_plan_group_bytes(const sl_plan_in *in)
+{
+    return in->group ? in->group->exchange_bytes + in->group->window_bytes : 0;
+}
 
 /* One context length: bytes of one request, and the largest batch within the budgets. The host budget limits
  * resident requests too, because they hold host pages as well. */

@@ -9,21 +9,6 @@
 #include "base/strbuf.h"
 #include "engine/plan.h"
 
-typedef struct sl_plan_group {
-    int32_t ranks;
-    int32_t ranks_per_host; /* 1 .. ranks: how many ranks share the memory of a host */
-    sl_dtype stored, act;   /* of the weights and of the activations, as in model/sizes.h */
-    uint64_t host_bytes;    /* of a host, for pages */
-    uint64_t given_weights; /* device bytes of a rank's weights; UINT64_MAX: computed from the config */
-
-    /* Set by sl_plan_group_make(). */
-    /* the rank with the most experts (the first such rank), and how many it has in a layer */
-    int32_t rank, experts;
-    uint64_t replicated_bytes, expert_bytes; /* weights on the device; both 0 when the weights are given */
-    uint64_t exchange_bytes;                 /* buffers of the workspace */
-    uint64_t window_bytes; /* of the CUDA backend, with the default of sl_comm_opts.window_bytes */
-} sl_plan_group;
-
 /*
  * The plan of the rank with the most experts. Sets the outputs of g, and group, weight_bytes and host_bytes of in; the
  * caller sets the rest of in. g must live as long as in. SL_ERR_INVALID: a number of ranks that cannot be; else as

@@ -1,4 +1,4 @@
-/* See sampling.h. */
+/* See sampling.h and choice.h. */
 #include "engine/sampling.h"
 
 #include <stdlib.h>
@@ -27,12 +27,12 @@ sl_status sl_choices_init(sl_engine *e, sl_err *err)
     c->most = e->max_logits;
     c->words = sl_sample_mask_words(cfg->vocab_size);
     SL_TRY(sl_sampler_create(cfg->vocab_size, cfg->eos_ids, (size_t)cfg->n_eos, &c->host));
-    SL_TRY(sl_engine_alloc(e, most * sizeof *c->rows_dev, (void **)&c->rows_dev, err));
-    SL_TRY(sl_engine_alloc(e, most * sizeof *c->out_dev, (void **)&c->out_dev, err));
-    SL_TRY(sl_engine_alloc(e, most * sizeof *c->next_dev, (void **)&c->next_dev, err));
-    SL_TRY(sl_engine_alloc(e, most * c->words * sizeof *c->masks_dev, (void **)&c->masks_dev, err));
+    SL_TRY(sl_dmem_alloc(e->mem, most * sizeof *c->rows_dev, (void **)&c->rows_dev, err));
+    SL_TRY(sl_dmem_alloc(e->mem, most * sizeof *c->out_dev, (void **)&c->out_dev, err));
+    SL_TRY(sl_dmem_alloc(e->mem, most * sizeof *c->next_dev, (void **)&c->next_dev, err));
+    SL_TRY(sl_dmem_alloc(e->mem, most * c->words * sizeof *c->masks_dev, (void **)&c->masks_dev, err));
     c->pool_bytes = e->o.list_bytes > 0 ? e->o.list_bytes : (int64_t)most * SL_LIST_POOL;
-    SL_TRY(sl_engine_alloc(e, (uint64_t)c->pool_bytes, (void **)&c->pool, err));
+    SL_TRY(sl_dmem_alloc(e->mem, (uint64_t)c->pool_bytes, (void **)&c->pool, err));
     for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++)
         SL_TRY(make_chosen(e, &e->flight[i].chosen, most, err));
     c->op = (sl_sample_params){.logits = e->logits_dev,

@@ -46,10 +46,10 @@ sl_status sl_scoring_init(sl_engine *e, sl_err *err)
     if (!s)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
     SL_TRY(make_host(&s->host, most, err));
-    SL_TRY(sl_engine_alloc(e, most * sizeof *s->dev.at, (void **)&s->dev.at, err));
-    SL_TRY(sl_engine_alloc(e, most * sizeof *s->dev.rows, (void **)&s->dev.rows, err));
-    SL_TRY(sl_engine_alloc(e, most * sl_sample_list_bytes(1), (void **)&s->dev.lists, err));
-    return sl_engine_alloc(e, most * sizeof *s->dev.out, (void **)&s->dev.out, err);
+    SL_TRY(sl_dmem_alloc(e->mem, most * sizeof *s->dev.at, (void **)&s->dev.at, err));
+    SL_TRY(sl_dmem_alloc(e->mem, most * sizeof *s->dev.rows, (void **)&s->dev.rows, err));
+    SL_TRY(sl_dmem_alloc(e->mem, most * sl_sample_list_bytes(1), (void **)&s->dev.lists, err));
+    return sl_dmem_alloc(e->mem, most * sizeof *s->dev.out, (void **)&s->dev.out, err);
 }
 
 void sl_scoring_fini(sl_engine *e)

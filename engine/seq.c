@@ -1,75 +1,23 @@
 /* Sequences and the device pages they hold; see engine.h. Everything is allocated at create: opening and growing a
  * sequence moves numbers between lists, and with a pool gives memory to what has the numbers. */
+#include "engine/blocks.h"
+#include "engine/draft.h"
 #include "engine/engine_impl.h"
 #include "engine/states.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static bool list_init(sl_free_list *l, int32_t n)
-{
-    l->v = calloc((size_t)n + 1, sizeof *l->v);
-    l->cap = l->n = l->v ? n : 0;
-    for (int32_t i = 0; i < l->n; i++)
-        l->v[i] = i;
-    return l->v != NULL;
-}
-
-static void list_put(sl_free_list *l, int32_t v)
-{
-    SL_CHECK(l->n < l->cap, "free list overflows with %d", v);
-    int32_t i = l->n++;
-    for (; i > 0 && l->v[(i - 1) / 2] > v; i = (i - 1) / 2)
-        l->v[i] = l->v[(i - 1) / 2];
-    l->v[i] = v;
-}
-
-static int32_t list_take(sl_free_list *l)
-{
-    SL_CHECK(l->n > 0, "free list is empty");
-    const int32_t least = l->v[0], last = l->v[--l->n];
-    int32_t i = 0;
-    for (int32_t c; (c = 2 * i + 1) < l->n; i = c) {
-        c += c + 1 < l->n && l->v[c + 1] < l->v[c];
-        if (l->v[c] >= last)
-            break;
-        l->v[i] = l->v[c];
-    }
-    l->v[i] = last;
-    return least;
-}
-
-/* ---- numbers, and their memory ---- */
-
-/* Gives back what has the n numbers, which become -1. */
-static void give(sl_engine *e, sl_dpool_kind kind, int32_t *numbers, int32_t n)
-{
-    if (e->pool)
-        sl_dpool_give(e->pool, kind, numbers, n);
-    for (int32_t i = n; i-- > 0; numbers[i] = -1)
-        list_put(&e->free[kind], numbers[i]);
-}
-
-/* n numbers, which must be free, and memory for what has them; all or none. */
-static sl_status take(sl_engine *e, sl_dpool_kind kind, int32_t *numbers, int32_t n, sl_err *err)
-{
-    for (int32_t i = 0; i < n; i++)
-        numbers[i] = list_take(&e->free[kind]);
-    sl_status st = e->pool ? sl_dpool_take(e->pool, kind, numbers, n, err) : SL_OK;
-    for (int32_t i = n; st != SL_OK && i-- > 0; numbers[i] = -1)
-        list_put(&e->free[kind], numbers[i]);
-    return st;
-}
-
 sl_status sl_seqs_init(sl_engine *e, sl_err *err)
 {
     int32_t n = e->o.max_seqs;
     e->seqs = calloc((size_t)n, sizeof *e->seqs);
-    if (!e->seqs || !list_init(&e->free[SL_DPOOL_STATES], n) ||
-        !list_init(&e->free[SL_DPOOL_INDEX], (int32_t)e->o.index_pages) ||
-        !list_init(&e->free[SL_DPOOL_ROWS], (int32_t)e->o.row_pages) ||
-        !list_init(&e->free[SL_DPOOL_HOT], e->o.max_hot_seqs))
+    if (!e->seqs)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
+    SL_TRY(sl_dmem_numbers(e->mem, SL_DPOOL_STATES, n, err));
+    SL_TRY(sl_dmem_numbers(e->mem, SL_DPOOL_INDEX, (int32_t)e->o.index_pages, err));
+    SL_TRY(sl_dmem_numbers(e->mem, SL_DPOOL_ROWS, (int32_t)e->o.row_pages, err));
+    SL_TRY(sl_dmem_numbers(e->mem, SL_DPOOL_HOT, e->o.max_hot_seqs, err));
     for (int32_t i = 0; i < n; i++) {
         e->seqs[i].e = e;
         e->seqs[i].row = i;
@@ -82,10 +30,6 @@ void sl_seqs_fini(sl_engine *e)
     for (int32_t i = 0; e->seqs && i < e->o.max_seqs; i++)
         SL_CHECK(!e->seqs[i].open, "engine destroyed with sequence %d open", i);
     free(e->seqs);
-    free(e->free[SL_DPOOL_STATES].v);
-    free(e->free[SL_DPOOL_INDEX].v);
-    free(e->free[SL_DPOOL_ROWS].v);
-    free(e->free[SL_DPOOL_HOT].v);
 }
 
 static int32_t *entries(int32_t *table, const sl_seq *s)
@@ -153,12 +97,12 @@ static int32_t index_pages_of(const sl_engine *e, int32_t prompt, int32_t n)
 /* index: more index pages; n: more row pages, if the request is resident. */
 static sl_status check_room(const sl_engine *e, int32_t index, int32_t n, bool resident, sl_err *err)
 {
-    if (index > e->free[SL_DPOOL_INDEX].n)
+    if (index > sl_dmem_n_free(e->mem, SL_DPOOL_INDEX))
         return sl_fail(err, SL_ERR_EXHAUSTED, "%d index pages needed on the device, %d of %d are free", index,
-                       e->free[SL_DPOOL_INDEX].n, e->free[SL_DPOOL_INDEX].cap);
-    if (resident && n > e->free[SL_DPOOL_ROWS].n)
+                       sl_dmem_n_free(e->mem, SL_DPOOL_INDEX), sl_dmem_n(e->mem, SL_DPOOL_INDEX));
+    if (resident && n > sl_dmem_n_free(e->mem, SL_DPOOL_ROWS))
         return sl_fail(err, SL_ERR_EXHAUSTED, "%d row pages needed on the device, %d of %d are free", n,
-                       e->free[SL_DPOOL_ROWS].n, e->free[SL_DPOOL_ROWS].cap);
+                       sl_dmem_n_free(e->mem, SL_DPOOL_ROWS), sl_dmem_n(e->mem, SL_DPOOL_ROWS));
     return SL_OK;
 }
 
@@ -168,7 +112,7 @@ static sl_status take_index(sl_seq *s, int32_t n, sl_err *err)
     int32_t *index = entries(s->e->host.index_pages, s);
     if (n <= s->n_index)
         return SL_OK;
-    SL_TRY(take(s->e, SL_DPOOL_INDEX, index + s->n_index, n - s->n_index, err));
+    SL_TRY(sl_dmem_take(s->e->mem, SL_DPOOL_INDEX, index + s->n_index, n - s->n_index, err));
     mark_dirty(s, s->n_index, n);
     s->n_index = n;
     return SL_OK;
@@ -186,11 +130,11 @@ static sl_status append_pages(sl_seq *s, const int32_t *pages, int32_t n, sl_err
     memset(rows, 0xff, (size_t)n * sizeof *rows);
     memset(e->host.index_pages + at, 0xff, (size_t)n * sizeof *rows);
     if (resident)
-        SL_TRY(take(e, SL_DPOOL_ROWS, rows, n, err));
+        SL_TRY(sl_dmem_take(e->mem, SL_DPOOL_ROWS, rows, n, err));
     sl_status st = take_index(s, index_pages_of(e, s->prompt, s->n_pages + n), err);
     if (st != SL_OK) {
         if (resident)
-            give(e, SL_DPOOL_ROWS, rows, n);
+            sl_dmem_give(e->mem, SL_DPOOL_ROWS, rows, n);
         return st;
     }
     memcpy(e->host.host_pages + at, pages, (size_t)n * sizeof *pages);
@@ -225,7 +169,7 @@ static void release_rows(sl_seq *s)
     int32_t *rows = entries(e->host.row_pages, s);
     for (int32_t i = 0; e->o.poison && i < s->n_pages; i++)
         poison_page(e, -1, rows[i]);
-    give(e, SL_DPOOL_ROWS, rows, s->n_pages);
+    sl_dmem_give(e->mem, SL_DPOOL_ROWS, rows, s->n_pages);
 }
 
 static void release_all(sl_seq *s)
@@ -236,11 +180,11 @@ static void release_all(sl_seq *s)
         release_rows(s);
     for (int32_t i = 0; e->o.poison && i < s->n_index; i++)
         poison_page(e, index[i], -1);
-    give(e, SL_DPOOL_INDEX, index, s->n_index);
+    sl_dmem_give(e->mem, SL_DPOOL_INDEX, index, s->n_index);
     memset(host, 0xff, (size_t)s->n_pages * sizeof *host);
     if (s->hot_slot >= 0)
-        give(e, SL_DPOOL_HOT, &s->hot_slot, 1);
-    give(e, SL_DPOOL_STATES, &row, 1);
+        sl_dmem_give(e->mem, SL_DPOOL_HOT, &s->hot_slot, 1);
+    sl_dmem_give(e->mem, SL_DPOOL_STATES, &row, 1);
     s->open = false;
 }
 
@@ -263,9 +207,9 @@ static sl_status check_open(const sl_engine *e, sl_residency r, const int32_t *p
     SL_TRY(check_pages(e, pages, 0, n_pages, err));
     if (n_cached < 0 || n_cached > e->o.max_context || n_cached > n_pages * SL_PAGE_TOKENS)
         return sl_fail(err, SL_ERR_INVALID, "%d cached tokens in %d pages", n_cached, n_pages);
-    if (e->free[SL_DPOOL_STATES].n == 0)
+    if (sl_dmem_n_free(e->mem, SL_DPOOL_STATES) == 0)
         return sl_fail(err, SL_ERR_EXHAUSTED, "all %d sequences are open", e->o.max_seqs);
-    if (r == SL_HIERARCHICAL && e->free[SL_DPOOL_HOT].n == 0)
+    if (r == SL_HIERARCHICAL && sl_dmem_n_free(e->mem, SL_DPOOL_HOT) == 0)
         return sl_fail(err, SL_ERR_EXHAUSTED, "all %d hot slots are in use", e->o.max_hot_seqs);
     return check_room(e, index_pages_of(e, 0, n_pages), n_pages, r == SL_RESIDENT, err);
 }
@@ -275,7 +219,7 @@ sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t
 {
     int32_t row;
     SL_TRY(check_open(e, residency, pages, n_pages, n_cached, err));
-    SL_TRY(take(e, SL_DPOOL_STATES, &row, 1, err));
+    SL_TRY(sl_dmem_take(e->mem, SL_DPOOL_STATES, &row, 1, err));
     sl_seq *s = &e->seqs[row];
     s->list.bytes = 0;
     s->chosen_in = 0, s->chosen_at = -1, s->flights = 0;
@@ -283,7 +227,8 @@ sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t
     s->hot_slot = -1, s->lost = false;
     s->dirty_from = s->dirty_to = 0;
     sl_drafts_begin(s);
-    sl_status st = residency == SL_HIERARCHICAL ? take(e, SL_DPOOL_HOT, &s->hot_slot, 1, err) : SL_OK;
+    sl_status st =
+        residency == SL_HIERARCHICAL ? sl_dmem_take(e->mem, SL_DPOOL_HOT, &s->hot_slot, 1, err) : SL_OK;
     if (st == SL_OK)
         st = append_pages(s, pages, n_pages, err);
     if (st != SL_OK)
@@ -357,31 +302,13 @@ sl_status sl_engine_seq_load(sl_engine *e, sl_seq *s, int32_t n_cached, sl_err *
     return SL_OK;
 }
 
-/* A hot slot, also from the memory of the sequence's own rows, which no further step reads; the rows keep their numbers. A pool
- * without memory for it finds that before it moves any, so the rows are what they were. */
-static sl_status take_slot(sl_seq *s, sl_err *err)
-{
-    sl_engine *e = s->e;
-    const int32_t *rows = entries(e->host.row_pages, s);
-    if (!e->pool)
-        return take(e, SL_DPOOL_HOT, &s->hot_slot, 1, err);
-    sl_dpool_give(e->pool, SL_DPOOL_ROWS, rows, s->n_pages);
-    sl_status st = take(e, SL_DPOOL_HOT, &s->hot_slot, 1, err);
-    if (st != SL_OK)
-        SL_TRY(sl_dpool_take(e->pool, SL_DPOOL_ROWS, rows, s->n_pages, err));
-    return st;
-}
-
-/* The rows' numbers, after take_slot(). */
+/* The rows after a hot slot was taken, which may have their memory. */
 static void put_rows(sl_seq *s)
 {
-    int32_t *rows = entries(s->e->host.row_pages, s);
-    if (!s->e->pool) {
+    if (sl_dmem_pool(s->e->mem))
+        sl_dmem_give_numbers(s->e->mem, SL_DPOOL_ROWS, entries(s->e->host.row_pages, s), s->n_pages);
+    else
         release_rows(s);
-        return;
-    }
-    for (int32_t i = s->n_pages; i-- > 0; rows[i] = -1)
-        list_put(&s->e->free[SL_DPOOL_ROWS], rows[i]);
 }
 
 sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err)
@@ -389,16 +316,18 @@ sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err)
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
     if (s->hot_slot >= 0)
         return sl_fail(err, SL_ERR_INVALID, "the sequence is hierarchical already");
-    if (e->free[SL_DPOOL_HOT].n == 0)
+    if (sl_dmem_n_free(e->mem, SL_DPOOL_HOT) == 0)
         return sl_fail(err, SL_ERR_EXHAUSTED, "all %d hot slots are in use", e->o.max_hot_seqs);
-    SL_TRY(take_slot(s, err));
+    /* also from the memory of the sequence's own rows, which no further step reads */
+    SL_TRY(sl_dmem_exchange(e->mem, SL_DPOOL_HOT, &s->hot_slot, SL_DPOOL_ROWS, entries(e->host.row_pages, s),
+                            s->n_pages, err));
     sl_coord_request r = request_of(s);
     sl_status st = sl_blocks_load(s, 0, sl_pages_for(s->len), err);
     if (st == SL_OK)
         st = sl_coord_request_spill(e->coord, &r, err);
-    s->lost = st != SL_OK && e->pool;
-    if (st != SL_OK && !e->pool) {
-        give(e, SL_DPOOL_HOT, &s->hot_slot, 1);
+    s->lost = st != SL_OK && sl_dmem_pool(e->mem);
+    if (st != SL_OK && !s->lost) {
+        sl_dmem_give(e->mem, SL_DPOOL_HOT, &s->hot_slot, 1);
         return st;
     }
     put_rows(s);
@@ -433,18 +362,14 @@ void sl_engine_seq_close(sl_engine *e, sl_seq *s)
 
 int64_t sl_engine_row_room(const sl_engine *e)
 {
-    const int64_t numbers = e->free[SL_DPOOL_ROWS].n;
-    const uint64_t page = e->pool ? sl_dpool_object_bytes(e->pool, SL_DPOOL_ROWS) : 0;
-    if (page == 0)
-        return numbers;
-    const int64_t pages = (int64_t)(sl_dpool_free(e->pool) / page);
-    return pages < numbers ? pages : numbers;
+    return sl_dmem_room(e->mem, SL_DPOOL_ROWS);
 }
 
 int32_t sl_engine_spill_pages(const sl_engine *e)
 {
-    const uint64_t page = e->pool ? sl_dpool_object_bytes(e->pool, SL_DPOOL_ROWS) : 0;
-    return page == 0 ? 0 : (int32_t)((sl_dpool_object_bytes(e->pool, SL_DPOOL_HOT) + page - 1) / page);
+    const sl_dpool *pool = sl_dmem_pool(e->mem);
+    const uint64_t page = pool ? sl_dpool_object_bytes(pool, SL_DPOOL_ROWS) : 0;
+    return page == 0 ? 0 : (int32_t)((sl_dpool_object_bytes(pool, SL_DPOOL_HOT) + page - 1) / page);
 }
 
 int32_t sl_engine_seq_len(const sl_seq *s)

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "engine/blocks.h"
 #include "kvstore/snapshot.h"
 #include "sparse/load.h"
 
@@ -98,7 +99,7 @@ static void place_blocks(sl_engine *e, int32_t l, int64_t *at)
                              .device_stride = q->device_stride,
                              .host = q->host,
                              .open = kept ? st->base + *at : NULL,
-                             .rows = first && st->rows ? st->rows->layers[l].rows : (sl_row_view){0}};
+                             .rows = first && e->blocks ? e->blocks->layers[l].rows : (sl_row_view){0}};
         first = false;
         *at += kept ? aligned(segment_bytes(&e->geo.shape.planes[p])) : 0;
     }
@@ -116,11 +117,11 @@ sl_status sl_states_init(sl_engine *e, sl_err *err)
     st->bytes = sequence_bytes(&e->geo, &e->cache, e->cfg, st->versions);
     st->turns.stride = e->o.max_seqs * st->bytes;
     if (st->bytes > 0)
-        SL_TRY(sl_engine_alloc_kind(e, SL_DPOOL_STATES, st->bytes, (1 + st->versions) * st->turns.stride,
-                                    &st->base, err));
+        SL_TRY(sl_dmem_objects(e->mem, SL_DPOOL_STATES, st->bytes, (1 + st->versions) * st->turns.stride,
+                               &st->base, err));
     for (int32_t v = 1; st->bytes > 0 && v <= st->versions; v++)
-        SL_TRY(sl_engine_also(e, SL_DPOOL_STATES, st->base + v * st->turns.stride, st->bytes, err));
-    SL_TRY(sl_blocks_init(e, &st->rows, err));
+        SL_TRY(sl_dmem_also(e->mem, SL_DPOOL_STATES, st->base + v * st->turns.stride, st->bytes, err));
+    SL_TRY(sl_blocks_init(e, err));
     int64_t at = 0;
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
         sl_layer_memory *m = &st->layers[l];
@@ -137,9 +138,8 @@ void sl_states_fini(sl_engine *e)
 {
     if (!e->states)
         return;
-    sl_blocks_fini(e, e->states->rows);
-    if (!e->pool)
-        sl_be_free(e->be, SL_MEM_DEVICE, e->states->base);
+    sl_blocks_fini(e);
+    sl_dmem_free_objects(e->mem, e->states->base);
     free(e->states->layers);
     free(e->states);
 }

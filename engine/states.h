@@ -13,7 +13,6 @@
 #ifndef SL_ENGINE_STATES_H
 #define SL_ENGINE_STATES_H
 
-#include "engine/blocks.h"
 #include "engine/engine_impl.h"
 #include "kernels/turns.h"
 
@@ -23,7 +22,6 @@ typedef struct sl_states {
     int64_t bytes;           /* of a sequence */
     int32_t versions;        /* besides the states themselves; 0: tokens are not taken back */
     sl_turns turns;          /* of the running step; n 0: none */
-    sl_blocks *rows;         /* NULL: no units of blocks are swapped in */
 } sl_states;
 
 /* Device bytes of one sequence, with all versions, and the most turns of a step, for steps of up to item_tokens tokens of a

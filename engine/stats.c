@@ -1,13 +1,13 @@
 /* Figures of an engine: what the swap-in counted and what its memory holds; see engine.h. */
 #include "engine/engine_impl.h"
-#include "engine/states.h"
+#include "engine/blocks.h"
 
 #include <string.h>
 
 /* What was counted of units of blocks. */
 static void add_blocks(const sl_engine *e, bool wait, sl_layer_stats *out)
 {
-    const sl_blocks *b = e->states->rows;
+    const sl_blocks *b = e->blocks;
     sl_coord_counters c[SL_MAX_LAYERS];
     if (!b || (wait ? sl_swapin_counters(b->swapin, c, -1, NULL, NULL)
                     : sl_swapin_peek(b->swapin, c, NULL)) != SL_OK)
@@ -48,13 +48,14 @@ void sl_engine_layer_stats_peek(const sl_engine *e, sl_layer_stats *out)
 
 static void pool_bytes(const sl_engine *e, sl_engine_stats *s)
 {
+    const sl_dpool *pool = sl_dmem_pool(e->mem);
     sl_dpool_stats p;
-    sl_dpool_stats_get(e->pool, &p);
+    sl_dpool_stats_get(pool, &p);
     s->kv_bytes = s->pool_bytes = p.total;
     s->kv_bytes_used = p.used, s->pool_free = p.total - p.used, s->pool_moved = p.moved * p.unit;
-    for (int k = 0; k < SL_DPOOL_KINDS; k++)
+    for (sl_dpool_kind k = 0; k < SL_DPOOL_KINDS; k++)
         s->pool_held[k] =
-            (uint64_t)(e->free[k].cap - e->free[k].n) * sl_dpool_object_bytes(e->pool, (sl_dpool_kind)k);
+            (uint64_t)(sl_dmem_n(e->mem, k) - sl_dmem_n_free(e->mem, k)) * sl_dpool_object_bytes(pool, k);
 }
 
 static void kv_bytes(const sl_engine *e, sl_engine_stats *s)
@@ -71,8 +72,8 @@ static void kv_bytes(const sl_engine *e, sl_engine_stats *s)
         row_page += y->resident ? 0 : page;
         hot_slot += y->resident ? 0 : (uint64_t)(y->rows.hot_rows + y->rows.tail_rows) * row;
     }
-    for (int32_t l = 0; e->states->rows && l < e->cfg->n_layers; l++) {
-        const sl_row_view *v = &e->states->rows->layers[l].rows;
+    for (int32_t l = 0; e->blocks && l < e->cfg->n_layers; l++) {
+        const sl_row_view *v = &e->blocks->layers[l].rows;
         row_page += (uint64_t)((SL_PAGE_TOKENS >> v->block_log2) * v->row_bytes);
         hot_slot += (uint64_t)((v->hot_rows + v->tail_rows) * v->row_bytes);
     }
@@ -100,11 +101,11 @@ static void all_stats(const sl_engine *e, bool wait, sl_engine_stats *out)
     sl_coord_clock clock;
     sl_coord_times(e->coord, &clock);
     s.attend_ns = clock.attend_ns, s.swap_ns = clock.swap_ns, s.swap_exposed_ns = clock.exposed_ns;
-    s.index_pages_free = e->free[SL_DPOOL_INDEX].n;
-    s.row_pages_free = e->free[SL_DPOOL_ROWS].n;
-    s.hot_slots_free = e->free[SL_DPOOL_HOT].n;
-    s.device_bytes = e->device_bytes + sl_coord_device_bytes(e->coord);
-    (e->pool ? pool_bytes : kv_bytes)(e, &s);
+    s.index_pages_free = sl_dmem_n_free(e->mem, SL_DPOOL_INDEX);
+    s.row_pages_free = sl_dmem_n_free(e->mem, SL_DPOOL_ROWS);
+    s.hot_slots_free = sl_dmem_n_free(e->mem, SL_DPOOL_HOT);
+    s.device_bytes = sl_dmem_bytes(e->mem) + sl_coord_device_bytes(e->coord);
+    (sl_dmem_pool(e->mem) ? pool_bytes : kv_bytes)(e, &s);
     *out = s;
 }
 

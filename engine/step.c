@@ -1,6 +1,9 @@
 /* The parts of a step: inputs are copied to the device, the forward pass runs, logits and tokens are copied back. flight.c
  * puts them together. */
+#include "engine/blocks.h"
+#include "engine/draft.h"
 #include "engine/engine_impl.h"
+#include "engine/sampling.h"
 #include "engine/states.h"
 
 #include <string.h>

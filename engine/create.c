@@ -1,5 +1,8 @@
 /* Creation of an engine; see engine.h. Sequences are in seq.c, steps in step.c. */
+#include "engine/draft.h"
 #include "engine/engine_impl.h"
+#include "engine/sampling.h"
+#include "engine/blocks.h"
 #include "engine/states.h"
 
 #include <stdlib.h>
@@ -32,13 +35,6 @@ sl_status sl_engine_geometry(const sl_model_config *cfg, const sl_cache_dims *ca
 }
 
 /* ---- create ---- */
-
-sl_status sl_engine_alloc(sl_engine *e, uint64_t bytes, void **out, sl_err *err)
-{
-    SL_TRY(sl_be_alloc(e->be, SL_MEM_DEVICE, bytes, out, err));
-    e->device_bytes += bytes;
-    return SL_OK;
-}
 
 static sl_status check_opts(const sl_engine_opts *o, const sl_model_opts *m, const sl_model_config *cfg,
                             sl_err *err)
@@ -116,32 +112,16 @@ static sl_status check_arena(sl_engine *e, sl_err *err)
     return SL_OK;
 }
 
-sl_status sl_engine_also(sl_engine *e, sl_dpool_kind kind, const uint8_t *at, int64_t bytes, sl_err *err)
-{
-    return e->pool && bytes > 0 ? sl_dpool_part(e->pool, kind, at, bytes, err) : SL_OK;
-}
-
-sl_status sl_engine_alloc_kind(sl_engine *e, sl_dpool_kind kind, int64_t bytes, int64_t all, uint8_t **out,
-                               sl_err *err)
-{
-    if (e->pool) {
-        SL_TRY(sl_dpool_space(e->pool, (uint64_t)all, out, err));
-        return sl_engine_also(e, kind, *out, bytes, err);
-    }
-    SL_TRY(sl_engine_alloc(e, (uint64_t)all, (void **)out, err));
-    return e->o.poison ? sl_be_fill(e->be, *out, 0xff, (size_t)all, err) : SL_OK;
-}
-
 /* The rows of a layer: pages, then the hot slots. */
 static sl_status alloc_rows(sl_engine *e, sl_coord_layer *y, int64_t rows, sl_err *err)
 {
     const int64_t page = sl_cache_page_bytes(&e->geo.shape.planes[SL_CACHE_ROWS]),
                   slot = (int64_t)(y->rows.hot_rows + y->rows.tail_rows) * y->rows.row_bytes;
-    SL_TRY(sl_engine_alloc_kind(e, y->resident ? SL_DPOOL_INDEX : SL_DPOOL_ROWS, page,
-                                (rows > 0 ? rows : 1) * y->rows.row_bytes, &y->rows.base, err));
+    SL_TRY(sl_dmem_objects(e->mem, y->resident ? SL_DPOOL_INDEX : SL_DPOOL_ROWS, page,
+                           (rows > 0 ? rows : 1) * y->rows.row_bytes, &y->rows.base, err));
     if (y->resident || e->o.max_hot_seqs == 0)
         return SL_OK;
-    return sl_engine_also(e, SL_DPOOL_HOT, y->rows.base + y->rows.hot_base * y->rows.row_bytes, slot, err);
+    return sl_dmem_also(e->mem, SL_DPOOL_HOT, y->rows.base + y->rows.hot_base * y->rows.row_bytes, slot, err);
 }
 
 /* Device memory of one layer: the row pool with the hot slots, and a pool for each plane that is on the device
@@ -167,14 +147,14 @@ static sl_status make_layer(sl_engine *e, int32_t l, sl_err *err)
         q->device_stride = sl_cache_page_bytes(&e->geo.shape.planes[p]);
         if (e->geo.shape.planes[p].host_only || p == swapped)
             continue;
-        SL_TRY(sl_engine_alloc_kind(e, SL_DPOOL_INDEX, q->device_stride, e->o.index_pages * q->device_stride,
-                                    &q->device, err));
+        SL_TRY(sl_dmem_objects(e->mem, SL_DPOOL_INDEX, q->device_stride, e->o.index_pages * q->device_stride,
+                               &q->device, err));
     }
     sl_algo_plane *state = &y->planes[SL_ALGO_STATE];
     state->device_stride = y->absent ? 0 : sl_algo_page_state(e->o.algorithm, &e->cache);
     if (state->device_stride > 0)
-        SL_TRY(sl_engine_alloc_kind(e, SL_DPOOL_INDEX, state->device_stride,
-                                    e->o.index_pages * state->device_stride, &state->device, err));
+        SL_TRY(sl_dmem_objects(e->mem, SL_DPOOL_INDEX, state->device_stride,
+                               e->o.index_pages * state->device_stride, &state->device, err));
     return SL_OK;
 }
 
@@ -230,7 +210,7 @@ static sl_status make_coord(sl_engine *e, sl_err *err)
 
 static sl_status alloc_in(sl_engine *e, sl_mem_kind kind, size_t bytes, void **out, sl_err *err)
 {
-    return kind == SL_MEM_DEVICE ? sl_engine_alloc(e, bytes, out, err)
+    return kind == SL_MEM_DEVICE ? sl_dmem_alloc(e->mem, bytes, out, err)
                                  : sl_be_alloc(e->be, kind, bytes, out, err);
 }
 
@@ -264,7 +244,7 @@ static sl_status make_step_arrays(sl_engine *e, sl_mem_kind kind, sl_step_arrays
 static sl_status make_flights(sl_engine *e, sl_err *err)
 {
     const size_t stamps = 2 * sizeof *e->stamps_dev;
-    SL_TRY(sl_engine_alloc(e, SL_STEPS_IN_FLIGHT * stamps, (void **)&e->stamps_dev, err));
+    SL_TRY(sl_dmem_alloc(e->mem, SL_STEPS_IN_FLIGHT * stamps, (void **)&e->stamps_dev, err));
     for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++) {
         sl_flight *f = &e->flight[i];
         SL_TRY(make_step_arrays(e, SL_MEM_HOST, &f->in, err));
@@ -294,7 +274,7 @@ static sl_status make_io(sl_engine *e, sl_err *err)
     SL_TRY(make_tables(e, SL_MEM_HOST, &e->host, err));
     SL_TRY(make_tables(e, SL_MEM_DEVICE, &e->dev, err));
     SL_TRY(make_step_arrays(e, SL_MEM_DEVICE, &e->in_dev, err));
-    SL_TRY(sl_engine_alloc(e, logits, (void **)&e->logits_dev, err));
+    SL_TRY(sl_dmem_alloc(e->mem, logits, (void **)&e->logits_dev, err));
     e->runs = calloc((size_t)e->o.max_seqs, sizeof *e->runs);
     if (!e->runs)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
@@ -323,10 +303,7 @@ static sl_status make_parts(sl_engine *e, sl_err *err)
         SL_TRY(sl_be_host_register(e->be, sl_arena_base(e->arena), sl_arena_bytes(e->arena), err));
         e->registered = true;
     }
-    if (e->o.pool_bytes > 0) {
-        SL_TRY(sl_dpool_create(e->be, e->o.pool_bytes, e->o.poison, &e->pool, err));
-        e->device_bytes += e->o.pool_bytes;
-    }
+    SL_TRY(sl_dmem_create(e->be, e->o.pool_bytes, e->o.poison, &e->mem, err));
     SL_TRY(make_layers(e, err));
     SL_TRY(sl_states_init(e, err));
     SL_TRY(sl_marks_init(e, err));
@@ -394,13 +371,13 @@ void sl_engine_destroy(sl_engine *e)
     free_flights(e);
     sl_be_free(e->be, SL_MEM_DEVICE, e->dev.host_pages);
     sl_be_free(e->be, SL_MEM_HOST, e->host.host_pages);
-    for (int32_t l = 0; e->layers && !e->pool && l < e->cfg->n_layers; l++) {
+    for (int32_t l = 0; e->layers && l < e->cfg->n_layers; l++) {
         for (int32_t p = 0; p < SL_ALGO_PLANES; p++)
-            sl_be_free(e->be, SL_MEM_DEVICE, e->layers[l].planes[p].device);
-        sl_be_free(e->be, SL_MEM_DEVICE, e->layers[l].rows.base);
+            sl_dmem_free_objects(e->mem, e->layers[l].planes[p].device);
+        sl_dmem_free_objects(e->mem, e->layers[l].rows.base);
     }
     sl_states_fini(e);
-    sl_dpool_destroy(e->pool);
+    sl_dmem_destroy(e->mem);
     free(e->layers);
     if (e->registered)
         sl_be_host_unregister(e->be, sl_arena_base(e->arena));
