@@ -124,9 +124,9 @@ const char *sl_config_unbound(const sl_config_choice *table)
 }
 
 /* served_name: the last component of model.path, without trailing slashes; "model" if that is "." or empty. */
-static void name_after_path(sl_config *cfg)
+static void name_after_path(sl_cfg_model *c)
 {
-    const char *path = cfg->model.path;
+    const char *path = c->path;
     size_t end = strlen(path);
     while (end && path[end - 1] == '/')
         end--;
@@ -134,10 +134,9 @@ static void name_after_path(sl_config *cfg)
     while (start && path[start - 1] != '/')
         start--;
     if (end == start || !strncmp(path + start, ".", end - start))
-        snprintf(cfg->model.served_name, sizeof cfg->model.served_name, "%s", "model");
+        snprintf(c->served_name, sizeof c->served_name, "%s", "model");
     else
-        snprintf(cfg->model.served_name, sizeof cfg->model.served_name, "%.*s", (int)(end - start),
-                 path + start);
+        snprintf(c->served_name, sizeof c->served_name, "%.*s", (int)(end - start), path + start);
 }
 
 enum { SECRET_MIN = 16 }; /* characters of the cluster's secret */
@@ -166,41 +165,40 @@ static sl_status read_api_key(sl_config *cfg, sl_err *err)
     return st ? sl_fail_in(err, st, "router.api_key_file: %s", path) : SL_OK;
 }
 
-static sl_status read_cluster_secret(sl_config *cfg, sl_err *err)
+static sl_status read_cluster_secret(sl_cfg_cluster *c, sl_err *err)
 {
     char line[SL_CFG_NAME_BYTES + 1] = "";
-    const char *path = cfg->cluster.secret_file;
+    const char *path = c->secret_file;
     SL_TRY(read_first_line("cluster.secret_file", path, line, err));
     size_t n = strlen(line);
-    if (n < SECRET_MIN || n >= sizeof cfg->cluster.secret)
+    if (n < SECRET_MIN || n >= sizeof c->secret)
         return sl_fail(err, SL_ERR_INVALID,
                        "cluster.secret_file: %s: its first line has %zu characters, want %d to %zu "
                        "(`openssl rand -hex 32` prints a good one)",
-                       path, n, SECRET_MIN, sizeof cfg->cluster.secret - 1);
-    memcpy(cfg->cluster.secret, line, n + 1);
+                       path, n, SECRET_MIN, sizeof c->secret - 1);
+    memcpy(c->secret, line, n + 1);
     return SL_OK;
 }
 
-static sl_status check_routers(const sl_config *cfg, sl_err *err)
+static sl_status check_routers(const sl_cfg_cluster *c, sl_err *err)
 {
-    for (int i = 0; i < cfg->cluster.routers.n; i++) {
+    for (int i = 0; i < c->routers.n; i++) {
         for (int k = 0; k < i; k++) {
-            if (!strcmp(cfg->cluster.routers.v[i], cfg->cluster.routers.v[k]))
-                return sl_fail(err, SL_ERR_INVALID, "cluster.routers: has %s twice",
-                               cfg->cluster.routers.v[i]);
+            if (!strcmp(c->routers.v[i], c->routers.v[k]))
+                return sl_fail(err, SL_ERR_INVALID, "cluster.routers: has %s twice", c->routers.v[i]);
         }
     }
     return SL_OK;
 }
 
-static sl_status check_roles(const sl_config *cfg, sl_err *err)
+static sl_status check_roles(const sl_cfg_cluster *c, sl_err *err)
 {
     int count[SL_ROLE_BOTH + 1] = {0};
-    if (!cfg->cluster.roles.n)
+    if (!c->roles.n)
         return SL_OK;
-    for (int i = 0; i < cfg->cluster.roles.n; i++)
-        count[cfg->cluster.roles.v[i]]++;
-    int routers = count[SL_ROLE_ROUTER], addresses = cfg->cluster.routers.n;
+    for (int i = 0; i < c->roles.n; i++)
+        count[c->roles.v[i]]++;
+    int routers = count[SL_ROLE_ROUTER], addresses = c->routers.n;
     if (routers < 1 || routers > SL_CFG_MAX_ROUTERS)
         return sl_fail(err, SL_ERR_INVALID, "cluster.roles: has %d routers, want 1 to %d", routers,
                        SL_CFG_MAX_ROUTERS);
@@ -221,10 +219,10 @@ static sl_status check_roles(const sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
-bool sl_config_insecure(const sl_config *cfg, sl_cfg_exposed whom)
+bool sl_config_insecure(const sl_cfg_cluster *c, sl_cfg_exposed whom)
 {
-    for (int i = 0; i < cfg->cluster.insecure.n; i++)
-        if (cfg->cluster.insecure.v[i] == (int)whom)
+    for (int i = 0; i < c->insecure.n; i++)
+        if (c->insecure.v[i] == (int)whom)
             return true;
     return false;
 }
@@ -237,40 +235,37 @@ int sl_config_load_timeout_ms(const sl_config *cfg)
     return half < 1 ? 1 : half < 5000 ? half : 5000;
 }
 
-int sl_config_device(const sl_config *cfg, int rank)
+int sl_config_device(const sl_cfg_backend *c, int rank)
 {
-    if (cfg->backend.devices.n == 1)
-        return cfg->backend.devices.v[0];
-    return rank >= 0 && rank < cfg->backend.devices.n ? cfg->backend.devices.v[rank] : -1;
+    if (c->devices.n == 1)
+        return c->devices.v[0];
+    return rank >= 0 && rank < c->devices.n ? c->devices.v[rank] : -1;
 }
 
-bool sl_config_hot_by_layer(const sl_config *cfg)
+bool sl_config_hot_by_layer(const sl_cfg_sparse *c)
 {
-    return cfg->sparse_attention.hot_rows.n > 1 ||
-           (cfg->sparse_attention.hot_rows.n == 1 && cfg->sparse_attention.hot_rows.v[0] < 0);
+    return c->hot_rows.n > 1 || (c->hot_rows.n == 1 && c->hot_rows.v[0] < 0);
 }
 
-int sl_config_hot_rows(const sl_config *cfg)
+int sl_config_hot_rows(const sl_cfg_sparse *c)
 {
-    return cfg->sparse_attention.hot_rows.n && !sl_config_hot_by_layer(cfg)
-               ? cfg->sparse_attention.hot_rows.v[0]
-               : 0;
+    return c->hot_rows.n && !sl_config_hot_by_layer(c) ? c->hot_rows.v[0] : 0;
 }
 
-uint64_t sl_config_load_chunk_bytes(const sl_config *cfg)
+uint64_t sl_config_load_chunk_bytes(const sl_cfg_kvstore *c)
 {
-    uint64_t part = cfg->kvstore.bytes / 64;
+    uint64_t part = c->bytes / 64;
     return part < 32 << 20 ? part : 32 << 20;
 }
 
-int sl_config_heartbeat_ms(const sl_config *cfg)
+int sl_config_heartbeat_ms(const sl_cfg_cluster *c)
 {
-    return cfg->cluster.dead_after_ms < 50 ? 5 : cfg->cluster.dead_after_ms / 10;
+    return c->dead_after_ms < 50 ? 5 : c->dead_after_ms / 10;
 }
 
-int sl_config_max_waiting(const sl_config *cfg)
+int sl_config_max_waiting(const sl_cfg_decode *c)
 {
-    return 4 * cfg->decode.max_batch;
+    return 4 * c->max_batch;
 }
 
 static sl_status check_loads(const sl_config *cfg, sl_err *err)
@@ -296,7 +291,7 @@ static sl_status wrong_group(const char *text, const char *why, sl_err *err)
 }
 
 /* One entry of cluster.groups. */
-static sl_status read_group(sl_config *cfg, const char *text, sl_err *err)
+static sl_status read_group(sl_cfg_cluster *c, const char *text, sl_err *err)
 {
     const char *eq = strchr(text, '='), *at = strchr(text, '@');
     int role = SL_ROLE_PREFILL;
@@ -314,24 +309,24 @@ static sl_status read_group(sl_config *cfg, const char *text, sl_err *err)
         return wrong_group(text, "has no number of ranks", err);
     if (at && (!strrchr(at, ':') || at[1] == ':'))
         return wrong_group(text, "has no HOST:PORT", err);
-    if (cfg->cluster.group[role].ranks)
+    if (c->group[role].ranks)
         return wrong_group(text, "names a role twice", err);
-    cfg->cluster.group[role].ranks = (int)ranks;
+    c->group[role].ranks = (int)ranks;
     if (at)
-        snprintf(cfg->cluster.group[role].address, SL_CFG_ITEM_BYTES, "%s", at + 1);
+        snprintf(c->group[role].address, SL_CFG_ITEM_BYTES, "%s", at + 1);
     return SL_OK;
 }
 
-static sl_status read_groups(sl_config *cfg, sl_err *err)
+static sl_status read_groups(sl_cfg_cluster *c, sl_err *err)
 {
     static const char *const listens[] = {[SL_ROLE_PREFILL] = "127.0.0.1:7310",
                                           [SL_ROLE_DECODE] = "127.0.0.1:7350",
                                           [SL_ROLE_BOTH] = "127.0.0.1:7390"};
-    memset(cfg->cluster.group, 0, sizeof cfg->cluster.group);
-    for (int i = 0; i < cfg->cluster.groups.n; i++)
-        SL_TRY(read_group(cfg, cfg->cluster.groups.v[i], err));
+    memset(c->group, 0, sizeof c->group);
+    for (int i = 0; i < c->groups.n; i++)
+        SL_TRY(read_group(c, c->groups.v[i], err));
     for (int role = SL_ROLE_PREFILL; role <= SL_ROLE_BOTH; role++) {
-        sl_cfg_group *g = &cfg->cluster.group[role];
+        sl_cfg_group *g = &c->group[role];
         g->ranks = g->ranks ? g->ranks : 1;
         if (!g->address[0])
             snprintf(g->address, sizeof g->address, "%s", listens[role]);
@@ -363,14 +358,14 @@ static sl_status check_bench(const sl_config *cfg, sl_err *err)
 sl_status sl_config_finish(sl_config *cfg, sl_err *err)
 {
     if (!cfg->model.served_name[0] && cfg->model.path[0])
-        name_after_path(cfg);
+        name_after_path(&cfg->model);
     if (cfg->router.api_key_file[0]) {
         if (cfg->router.api_key[0])
             return sl_fail(err, SL_ERR_INVALID, "router.api_key and router.api_key_file are both set");
         SL_TRY(read_api_key(cfg, err));
     }
     if (cfg->cluster.secret_file[0])
-        SL_TRY(read_cluster_secret(cfg, err));
+        SL_TRY(read_cluster_secret(&cfg->cluster, err));
     else if (cfg->cluster.encrypt)
         return sl_fail(err, SL_ERR_INVALID,
                        "cluster.encrypt: needs cluster.secret_file, from which the keys are made");
@@ -384,7 +379,7 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
     SL_TRY(check_bench(cfg, err));
     SL_TRY(sl_config_finish_parts(cfg, err));
     SL_TRY(check_loads(cfg, err));
-    SL_TRY(read_groups(cfg, err));
-    SL_TRY(check_routers(cfg, err));
-    return check_roles(cfg, err);
+    SL_TRY(read_groups(&cfg->cluster, err));
+    SL_TRY(check_routers(&cfg->cluster, err));
+    return check_roles(&cfg->cluster, err);
 }

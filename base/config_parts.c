@@ -272,10 +272,10 @@ static sl_status check_needs(const sl_config *cfg, const sl_options *part, sl_er
     return SL_OK;
 }
 
-bool sl_config_requires(const sl_config *cfg, const char *tier)
+bool sl_config_requires(const sl_cfg_kvstore *c, const char *tier)
 {
-    for (int i = 0; i < cfg->kvstore.required.n; i++)
-        if (!strcmp(cfg->kvstore.required.v[i], tier))
+    for (int i = 0; i < c->required.n; i++)
+        if (!strcmp(c->required.v[i], tier))
             return true;
     return false;
 }

@@ -146,7 +146,7 @@ static sl_status check_exposure(const sl_config *cfg, sl_role role, const sl_cli
     }
     if (w->group_ranks < 2)
         return SL_OK;
-    SL_TRY(sl_tp_address_parse(sl_worker_group_address(cfg, role), host, sizeof host, &port, err));
+    SL_TRY(sl_tp_address_parse(sl_worker_group_address(&cfg->cluster, role), host, sizeof host, &port, err));
     return sl_cli_check_exposure(cfg, role, host, err);
 }
 
@@ -176,7 +176,7 @@ static sl_status group_by_index(const sl_config *cfg, sl_role role, int ranks, i
 static sl_status find_group(const sl_config *cfg, sl_role role, bool by_rank, const group_args *a, int *index,
                             sl_worker_launch *w, sl_err *err)
 {
-    int ranks = sl_worker_group_ranks(cfg, role);
+    int ranks = sl_worker_group_ranks(&cfg->cluster, role);
 
     if (a->ranks > 0)
         ranks = a->ranks;

@@ -70,7 +70,7 @@ static sl_status check_metrics(const sl_config *cfg, sl_err *err)
 static sl_status check_backend(const sl_config *cfg, sl_err *err)
 {
     sl_backend *be = NULL;
-    const int device = sl_config_device(cfg, -1);
+    const int device = sl_config_device(&cfg->backend, -1);
     sl_backend_opts o = {.device = device > 0 ? device : 0, .threads = cfg->backend.threads};
     SL_TRY(sl_backend_create(cfg->backend.name, &o, &be, err));
     sl_backend_destroy(be);

@@ -49,7 +49,7 @@ static void check_backend(const sl_doctor_in *in, bool wanted, sl_findings *f)
 {
     sl_backend *be = NULL;
     sl_err err = {0};
-    const int device = in->cfg ? sl_config_device(in->cfg, -1) : -1;
+    const int device = in->cfg ? sl_config_device(&in->cfg->backend, -1) : -1;
     sl_backend_opts o = {.device = device > 0 ? device : 0};
     const char *name = in->cfg ? in->cfg->backend.name : "cuda";
     if (sl_backend_create(name, &o, &be, &err) != SL_OK) {

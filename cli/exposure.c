@@ -32,7 +32,7 @@ bool sl_cli_loopback(const char *host)
 static sl_status check_cluster(const sl_config *c, const char *router_host, sl_err *err)
 {
     const char *advertised = c->cluster.advertise_host;
-    if (c->cluster.secret[0] || sl_config_insecure(c, SL_CFG_WORKERS))
+    if (c->cluster.secret[0] || sl_config_insecure(&c->cluster, SL_CFG_WORKERS))
         return SL_OK;
     if (!sl_cli_loopback(router_host))
         return sl_fail(
@@ -51,7 +51,7 @@ static sl_status check_cluster(const sl_config *c, const char *router_host, sl_e
 
 static sl_status check_clients(const sl_config *c, sl_err *err)
 {
-    if (c->router.api_key[0] || c->router.keys_file[0] || sl_config_insecure(c, SL_CFG_CLIENTS) ||
+    if (c->router.api_key[0] || c->router.keys_file[0] || sl_config_insecure(&c->cluster, SL_CFG_CLIENTS) ||
         sl_cli_loopback(c->router.host))
         return SL_OK;
     return sl_fail(
@@ -64,7 +64,7 @@ static sl_status check_clients(const sl_config *c, sl_err *err)
 sl_status sl_cli_check_exposure(const sl_config *cfg, sl_role role, const char *router_host, sl_err *err)
 {
     SL_TRY(check_cluster(cfg, router_host, err));
-    if (sl_role_does(role, SL_ROLE_DECODE) && !sl_config_insecure(cfg, SL_CFG_EVENTS))
+    if (sl_role_does(role, SL_ROLE_DECODE) && !sl_config_insecure(&cfg->cluster, SL_CFG_EVENTS))
         SL_TRY(sl_events_check_exposure(sl_config_part(cfg, &sl_events_table), sl_cli_loopback, err));
     return role == SL_ROLE_ROUTER ? check_clients(cfg, err) : SL_OK;
 }

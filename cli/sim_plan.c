@@ -66,7 +66,7 @@ sl_status sl_sim_plan_init(sl_sim_plan *p, const sl_config *cfg, const sl_sim_tr
                      .cache = sl_engine_cache_dims(&p->model.cfg, p->model.row_format, p->model.index_format),
                      .algorithm = selected.algorithm,
                      .gates = selected.gates,
-                     .hot_rows = sl_config_hot_rows(cfg),
+                     .hot_rows = sl_config_hot_rows(&cfg->sparse_attention),
                      .tail_rows = cfg->sparse_attention.tail_rows,
                      .max_context = p->longest,
                      .max_step_tokens = cfg->decode.max_batch,

@@ -43,7 +43,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, s
         .row_pages = mode == SL_CFG_MODE_ADAPTIVE ? parts.engine_opts.row_pages - parts.prompt_pages : 0,
         .max_batch = cfg->decode.max_batch,
         .draft_tokens = cfg->model.draft_tokens == SL_CFG_DRAFTS_AUTO ? -1 : (int32_t)cfg->model.draft_tokens,
-        .max_waiting = sl_config_max_waiting(cfg),
+        .max_waiting = sl_config_max_waiting(&cfg->decode),
         .shipping = parts.shipping,
         .pages = {.n_tiers = parts.n_tiers,
                   .prefetch = {.policy = cfg->kvstore.prefetch == SL_CFG_PREFETCH_OFF
@@ -53,7 +53,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, s
                                .ms_per_1024 = 25,
                                .min_tokens = SL_PAGE_TOKENS,
                                .budget = 0.25},
-                  .load_chunk_bytes = sl_config_load_chunk_bytes(cfg),
+                  .load_chunk_bytes = sl_config_load_chunk_bytes(&cfg->kvstore),
                   .lend = cfg->kvstore.workers.enabled,
                   .pull = cfg->kvstore.workers.enabled,
                   .pull_timeout_ms = (uint32_t)sl_config_load_timeout_ms(cfg)},

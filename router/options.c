@@ -44,24 +44,24 @@ static uint64_t unread_bytes(uint64_t max_request_bytes)
     return part < 64 << 10 ? 64 << 10 : part;
 }
 
-static void client_opts(const sl_config *c, sl_router_opts *o)
+static void client_opts(const sl_cfg_router *c, sl_router_opts *o)
 {
-    o->host = c->router.host;
-    o->http_port = c->router.http_port;
-    o->grpc_port = c->router.grpc_port;
-    o->api_key = c->router.api_key;
-    o->keys_file = c->router.keys_file;
-    o->tls_cert = c->router.tls_cert;
-    o->tls_key = c->router.tls_key;
-    o->tls_client_ca = c->router.tls_client_ca;
-    o->max_body_bytes = c->router.max_body_bytes;
-    o->max_request_bytes = c->router.max_request_bytes;
-    o->max_unread_bytes = unread_bytes(c->router.max_request_bytes);
-    o->max_connections = (uint32_t)c->router.max_connections;
-    o->handshake_timeout_ms = (uint32_t)c->router.client_timeout_ms / 3;
-    o->receive_timeout_ms = (uint32_t)c->router.client_timeout_ms;
-    o->idle_timeout_ms = 4 * (uint32_t)c->router.client_timeout_ms;
-    o->traces = c->router.traces;
+    o->host = c->host;
+    o->http_port = c->http_port;
+    o->grpc_port = c->grpc_port;
+    o->api_key = c->api_key;
+    o->keys_file = c->keys_file;
+    o->tls_cert = c->tls_cert;
+    o->tls_key = c->tls_key;
+    o->tls_client_ca = c->tls_client_ca;
+    o->max_body_bytes = c->max_body_bytes;
+    o->max_request_bytes = c->max_request_bytes;
+    o->max_unread_bytes = unread_bytes(c->max_request_bytes);
+    o->max_connections = (uint32_t)c->max_connections;
+    o->handshake_timeout_ms = (uint32_t)c->client_timeout_ms / 3;
+    o->receive_timeout_ms = (uint32_t)c->client_timeout_ms;
+    o->idle_timeout_ms = 4 * (uint32_t)c->client_timeout_ms;
+    o->traces = c->traces;
 }
 
 void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
@@ -73,7 +73,7 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
     o->encrypt = c->cluster.encrypt;
     o->worker_port = c->cluster.router_port;
     o->cluster_tag = c->cluster.tag;
-    o->heartbeat_ms = (uint32_t)sl_config_heartbeat_ms(c);
+    o->heartbeat_ms = (uint32_t)sl_config_heartbeat_ms(&c->cluster);
     o->dead_after_ms = (uint32_t)c->cluster.dead_after_ms;
     o->model_path = c->model.path;
     o->served_name = c->model.served_name;
@@ -96,7 +96,7 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
     o->drain_timeout_ms = (uint32_t)c->router.drain_timeout_ms;
     o->retries = (uint32_t)c->router.retries;
     o->max_output_tokens_default = c->router.max_output_tokens_default;
-    client_opts(c, o);
+    client_opts(&c->router, o);
     o->signals = true;
 }
 

@@ -413,7 +413,7 @@ sl_status sl_sim_decode_open(sl_sim_worker *w, sl_err *err)
                           .lease = lease};
     c->tickets.bytes = sizeof(sl_sim_ticket);
     c->tickets.free = free_ticket;
-    c->admission.o = (sl_admission_opts){cfg->decode.max_batch, sl_config_max_waiting(cfg)};
+    c->admission.o = (sl_admission_opts){cfg->decode.max_batch, sl_config_max_waiting(&cfg->decode)};
     SL_TRY(sl_core_open(c, err));
     if (w->role == SL_ROLE_BOTH) {
         sl_prompt_queue_opts q = sl_sim_prompt_opts(w->s);

@@ -34,15 +34,15 @@ void sl_worker_default_name(sl_role role, char out[SL_WORKER_NAME_MAX])
         snprintf(out, SL_WORKER_NAME_MAX, "%s@%.40s/%d", sl_role_name(role), host, (int)getpid());
 }
 
-int sl_worker_group_ranks(const sl_config *cfg, sl_role role)
+int sl_worker_group_ranks(const sl_cfg_cluster *c, sl_role role)
 {
-    int ranks = cfg->cluster.group[role].ranks;
+    int ranks = c->group[role].ranks;
     return ranks ? ranks : 1;
 }
 
-const char *sl_worker_group_address(const sl_config *cfg, sl_role role)
+const char *sl_worker_group_address(const sl_cfg_cluster *c, sl_role role)
 {
-    return cfg->cluster.group[role].address;
+    return c->group[role].address;
 }
 
 /* Sets the fingerprints. The one of the geometry is that of the checkpoint, of a rank of a group 0. */

@@ -21,8 +21,8 @@
 void sl_worker_default_name(sl_role role, char out[SL_WORKER_NAME_MAX]);
 
 /* The keys of a role that say how its workers form groups: NAME.ranks, NAME.group_address. */
-int sl_worker_group_ranks(const sl_config *cfg, sl_role role);
-const char *sl_worker_group_address(const sl_config *cfg, sl_role role);
+int sl_worker_group_ranks(const sl_cfg_cluster *c, sl_role role);
+const char *sl_worker_group_address(const sl_cfg_cluster *c, sl_role role);
 
 typedef struct sl_worker_identity {
     sl_identity id;                   /* its geometry points into bytes */

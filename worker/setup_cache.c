@@ -168,7 +168,7 @@ static sl_status check_hot_rows(sl_setup *s, sl_err *err)
                      .max_step_tokens = s->mo.max_tokens,
                      .max_seqs = sl_setup_seqs(s)};
     SL_TRY(selection_opts(s, &in, o, err));
-    if (sl_config_hot_by_layer(c))
+    if (sl_config_hot_by_layer(&c->sparse_attention))
         SL_TRY(hot_layer_opts(s, &in, o, err));
     return sl_setup_check_hot(c, &s->mc, &in, err);
 }
@@ -265,7 +265,7 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
     sl_plan plan;
     sl_plan_in in = {.cfg = &s->mc,
                      .cache = s->cache,
-                     .hot_rows = sl_config_hot_rows(c),
+                     .hot_rows = sl_config_hot_rows(&c->sparse_attention),
                      .tail_rows = c->sparse_attention.tail_rows,
                      .max_context = max_context(s),
                      .max_step_tokens = s->mo.max_tokens,
@@ -275,7 +275,7 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
                      .host_bytes = sl_arena_bytes(s->p->arena),
                      .row_sums = s->p->row_sums != NULL};
     SL_TRY(selection_opts(s, &in, o, err));
-    if (hot && sl_config_hot_by_layer(c))
+    if (hot && sl_config_hot_by_layer(&c->sparse_attention))
         SL_TRY(hot_layer_opts(s, &in, o, err));
     SL_TRY(device_budget(s, &in.gpu_bytes, err));
     SL_TRY(sl_plan_make(&in, &plan, err));

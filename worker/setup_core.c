@@ -49,7 +49,7 @@ void sl_setup_links(const sl_setup *s, sl_worker_opts *out)
                             .numa_node = s->p->numa_node,
                             .secret = c->cluster.secret,
                             .encrypt = c->cluster.encrypt,
-                            .heartbeat_ms = (uint32_t)sl_config_heartbeat_ms(c),
+                            .heartbeat_ms = (uint32_t)sl_config_heartbeat_ms(&c->cluster),
                             .dead_after_ms = (uint32_t)c->cluster.dead_after_ms,
                             .connect_timeout_ms = (uint32_t)c->cluster.connect_timeout_ms,
                             .reconnect_ms = RECONNECT_MS};

@@ -11,7 +11,7 @@
 static int pick_device(const sl_setup *s)
 {
     const sl_config *c = s->cfg;
-    const int listed = sl_config_device(c, s->launch->rank);
+    const int listed = sl_config_device(&c->backend, s->launch->rank);
     if (listed >= 0)
         return listed;
     int local = s->launch->local_rank, first = s->launch->rank - local;

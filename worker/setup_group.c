@@ -13,7 +13,7 @@ enum {
 static sl_status address_of(const sl_setup *s, char *out, size_t cap, sl_err *err)
 {
     char key[40];
-    const char *first = sl_worker_group_address(s->cfg, s->role);
+    const char *first = sl_worker_group_address(&s->cfg->cluster, s->role);
     snprintf(key, sizeof key, "cluster.groups: %s", sl_role_name(s->role));
     char host[SL_TP_ADDRESS_MAX];
     uint16_t port;

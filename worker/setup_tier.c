@@ -56,7 +56,7 @@ static sl_status open_tier(sl_setup *s, const sl_tier_ops *ops, sl_tier_opts *o,
     o->options = common;
     o->instance = instance;
     o->capacity_bytes = common->bytes;
-    o->required = sl_config_requires(s->cfg, ops->name);
+    o->required = sl_config_requires(&s->cfg->kvstore, ops->name);
     o->prefix = s->cfg->kvstore.prefix;
     o->second_use = s->cfg->kvstore.write == SL_CFG_WRITE_SECOND;
     if (ops->persistent && !ops->shared) { /* of this worker alone */
@@ -74,8 +74,8 @@ static sl_status open_tier(sl_setup *s, const sl_tier_ops *ops, sl_tier_opts *o,
  * configuration can mend is refused in any case. */
 static sl_status or_without(const sl_setup *s, const sl_tier_ops *ops, sl_status st, sl_err *err)
 {
-    if (st == SL_OK || sl_config_requires(s->cfg, ops->name) || st == SL_ERR_INVALID || st == SL_ERR_DENIED ||
-        st == SL_ERR_NO_MEMORY)
+    if (st == SL_OK || sl_config_requires(&s->cfg->kvstore, ops->name) || st == SL_ERR_INVALID ||
+        st == SL_ERR_DENIED || st == SL_ERR_NO_MEMORY)
         return st;
     sl_gauge_set(sl_metrics_gauge(s->p->metrics, "sluice_tier_state", SL_LABELS(ops->name)), SL_TIER_FAILED);
     sl_log(SL_LOG_ERROR, "tier", "unusable",

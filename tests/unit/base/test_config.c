@@ -179,7 +179,7 @@ START_TEST(options_of_implementations)
                        NULL);
     const tape_options *tape = sl_config_part(&cfg, &tape_table);
     ck_assert(tape->bytes == 3 << 19);
-    ck_assert(sl_config_requires(&cfg, "tape") && !sl_config_requires(&cfg, "disk"));
+    ck_assert(sl_config_requires(&cfg.kvstore, "tape") && !sl_config_requires(&cfg.kvstore, "disk"));
     loads_and_finishes("kvstore.required: [tape, disc]\n", SL_ERR_INVALID,
                        "kvstore.required: \"disc\" is no storage tier");
     loads_and_finishes("kvstore: {required: [tape], tape: {device: /t, bytes: 1.5M, label: hidden}}\n", SL_OK,
@@ -332,10 +332,13 @@ START_TEST(yaml_all_types)
     ck_assert_int_eq(cfg.cluster.roles.v[3], SL_ROLE_DECODE);
     ck_assert_uint_eq(cfg.kvstore.patrol_rate, 3u << 19);
     ck_assert(load("sparse_attention: {hot_rows: 512}\n") == SL_OK && cfg.sparse_attention.hot_rows.n == 1);
-    ck_assert(sl_config_hot_rows(&cfg) == 512 && !sl_config_hot_by_layer(&cfg));
-    ck_assert(load("sparse_attention: {hot_rows: -1}\n") == SL_OK && sl_config_hot_by_layer(&cfg));
-    ck_assert(load("sparse_attention: {hot_rows: [512, 0]}\n") == SL_OK && sl_config_hot_by_layer(&cfg));
-    ck_assert_int_eq(sl_config_hot_rows(&cfg), 0);
+    ck_assert(sl_config_hot_rows(&cfg.sparse_attention) == 512 &&
+              !sl_config_hot_by_layer(&cfg.sparse_attention));
+    ck_assert(load("sparse_attention: {hot_rows: -1}\n") == SL_OK &&
+              sl_config_hot_by_layer(&cfg.sparse_attention));
+    ck_assert(load("sparse_attention: {hot_rows: [512, 0]}\n") == SL_OK &&
+              sl_config_hot_by_layer(&cfg.sparse_attention));
+    ck_assert_int_eq(sl_config_hot_rows(&cfg.sparse_attention), 0);
     ck_assert_int_eq(load(""), SL_OK);
     ck_assert_int_eq(load("# only a comment\n"), SL_OK);
 }
