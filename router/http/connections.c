@@ -2,14 +2,20 @@
  * Connections and how long they may take for what they do: the headers of a first request, a body, nothing.
  * libmicrohttpd has one timeout, between bytes, so a peer that sends a byte from time to time would hold a
  * connection permanently.
+ *
+ * And the ends of connections. libmicrohttpd is told of changes of a socket only (EPOLLET), and takes a read that did not fill its
+ * buffer for the last one. An end of the client's side that comes with the bytes before it is therefore not seen: the connection was
+ * kept until a timeout closed it. A set of ours (without EPOLLET) tells each end, and shutdown() makes it a change again, after
+ * which libmicrohttpd reads what is left, answers it, and closes.
  */
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "base/log.h"
 #include "router/http/http_impl.h"
 
-enum { SWEEP_MS = 100 };
+enum { SWEEP_MS = 100, ENDS_AT_ONCE = 256 };
 
 http_conn *http_conn_of(struct MHD_Connection *c)
 {
@@ -36,6 +42,25 @@ static void use_tls(sl_http *h, struct MHD_Connection *c, http_conn *k)
         k->tls = sl_tls_ref(t);
 }
 
+/*
+ * Not at once when an end is told: while libmicrohttpd has not yet taken notice of the bytes before it, both changes would be one again. So
+ * each sweep repeats it, until the connection is closed.
+ */
+static void tell_ends(sl_http *h)
+{
+    struct epoll_event ends[ENDS_AT_ONCE];
+    int n = epoll_wait(h->ends_fd, ends, ENDS_AT_ONCE, 0);
+    for (int i = 0; i < n; i++)
+        shutdown(((const http_conn *)ends[i].data.ptr)->fd, SHUT_RD);
+    h->dirty |= n > 0;
+}
+
+static void watch_end(sl_http *h, http_conn *k)
+{
+    struct epoll_event e = {.events = EPOLLRDHUP, .data.ptr = k};
+    epoll_ctl(h->ends_fd, EPOLL_CTL_ADD, k->fd, &e); /* a failure costs the time until a timeout */
+}
+
 static void open_conn(sl_http *h, struct MHD_Connection *c, void **ctx)
 {
     const union MHD_ConnectionInfo *ci = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -50,12 +75,14 @@ static void open_conn(sl_http *h, struct MHD_Connection *c, void **ctx)
     if (k->next)
         k->next->prev = k;
     h->conns = k;
+    watch_end(h, k);
 }
 
 static void close_conn(sl_http *h, http_conn *k)
 {
     if (!k)
         return;
+    epoll_ctl(h->ends_fd, EPOLL_CTL_DEL, k->fd, NULL);
     if (k->prev)
         k->prev->next = k->next;
     else
@@ -98,6 +125,7 @@ void http_sweep(sl_http *h, uint64_t now_ns)
     if (now_ns - h->swept_ns < SWEEP_MS * SL_MS)
         return;
     h->swept_ns = now_ns;
+    tell_ends(h);
     http_free_closed(h);
     for (http_conn *k = h->conns; k; k = k->next) {
         if (now_ns - k->since_ns < limits[k->state] || now_ns < k->since_ns)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -185,13 +186,16 @@ static sl_status http_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_e
     h->r = r;
     h->loop = loop;
     h->o = o;
+    h->ends_fd = epoll_create1(EPOLL_CLOEXEC);
     h->stats = sl_router_get_stats(r);
     h->env = (sl_oai_env){.tok = sl_router_model(r)->tok,
                           .chat = sl_router_model(r)->chat,
                           .served_name = o->served_name,
                           .parse_special = o->parse_special};
     h->page = sl_page_create(r, loop);
-    sl_status st = h->page ? open_http(h, err) : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    sl_status st = h->page && h->ends_fd >= 0
+                       ? open_http(h, err)
+                       : sl_fail(err, SL_ERR_NO_MEMORY, "cannot start the HTTP server");
     if (st) {
         http_destroy(&h->front);
         return st;
@@ -252,6 +256,8 @@ static void http_destroy(sl_front *f)
         uv_poll_stop(h->poll);
     if (h->daemon)
         MHD_stop_daemon(h->daemon);
+    if (h->ends_fd >= 0)
+        close(h->ends_fd);
     close_owned((uv_handle_t *)h->poll);
     close_owned((uv_handle_t *)h->timer);
     http_free_closed(h);

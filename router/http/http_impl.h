@@ -51,6 +51,7 @@ typedef struct sl_http {
     int port;
     uv_poll_t *poll;
     uv_timer_t *timer;
+    int ends_fd;               /* an epoll set: connections whose client has ended its side (connections.c) */
     bool dirty;                /* MHD_run is due */
     http_conn *conns, *closed; /* closed: freed by the next sweep */
     uint64_t swept_ns;

@@ -251,6 +251,17 @@ static void no_room(http_req *q)
 /* The path is not what it seems to be: the mark that http_on_uri() leaves until there is a request. */
 static char not_plain;
 
+/*
+ * No path of the router takes a query. The library would keep each of its parts in the memory of the connection, and where they do not fit
+ * (about 900 parts), it neither answers nor reads on. So the query ends here, where it was received, before the library divides it.
+ */
+static void cut_query(const char *uri)
+{
+    char *query = strchr(uri, '?');
+    if (query && query[1])
+        query[1] = 0; /* the library has found the '?' before this call */
+}
+
 void *http_on_uri(void *cls, const char *uri, struct MHD_Connection *c)
 {
     (void)cls;
@@ -259,7 +270,9 @@ void *http_on_uri(void *cls, const char *uri, struct MHD_Connection *c)
         k->uri = uri;
         k->uri_end = uri + strlen(uri);
     }
-    return http_path_is_plain(uri) ? NULL : &not_plain;
+    bool plain = http_path_is_plain(uri);
+    cut_query(uri);
+    return plain ? NULL : &not_plain;
 }
 
 /* What another program could read differently ends here, with its connection. */
