@@ -13,8 +13,9 @@ struct sl_drafts {
     int32_t pass, draft;     /* where the last two parts begin */
     sl_drafted *of;          /* [max_seqs] */
     sl_draft_pass now;       /* of the pass that is enqueued */
-    int32_t *live;           /* [max_seqs]: the items that want a further token */
-    sl_coord_run *runs;      /* [max_seqs] */
+    bool again;              /* it takes the lists of the first one of these drafts */
+    int32_t *
+        live; /* [max_seqs]: the items, those that want most tokens first; so those that want a j-th one are the first ones */
 };
 
 enum {
@@ -60,8 +61,7 @@ sl_status sl_drafts_init(sl_engine *e, sl_err *err)
     d->pass = (int32_t)pass_begin(seqs), d->draft = (int32_t)draft_begin(seqs, tokens);
     d->of = calloc(seqs, sizeof *d->of);
     d->live = calloc(seqs, sizeof *d->live);
-    d->runs = calloc(seqs, sizeof *d->runs);
-    if (!d->of || !d->live || !d->runs)
+    if (!d->of || !d->live)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
     SL_TRY(sl_dmem_alloc(e->mem, rows * row, (void **)&d->hidden, err));
     d->spare = d->hidden + spare_begin(seqs, tokens) * row;
@@ -75,7 +75,6 @@ void sl_drafts_fini(sl_engine *e)
     if (!d)
         return;
     sl_be_free(e->be, SL_MEM_DEVICE, d->hidden);
-    free(d->runs);
     free(d->live);
     free(d->of);
     free(d);
@@ -205,7 +204,12 @@ static sl_status enqueue_draft(sl_engine *e, const sl_draft_item *items, int32_t
     sl_flight *f = &e->flight[0];
     sl_drafts *d = e->drafts;
     f->p = (sl_step_plan){.tokens = n};
-    d->now = (sl_draft_pass){.hidden = d->hidden, .prev = e->in_dev.prev, .first = d->draft, .alone = true};
+    d->now = (sl_draft_pass){.hidden = d->hidden,
+                             .prev = e->in_dev.prev,
+                             .first = d->draft,
+                             .alone = true,
+                             .again = d->again ? j : 0,
+                             .later = n > 0 ? items[d->live[0]].n - 1 - j : 0};
     if (n == 0) /* of a group, in which others draft */
         return sl_step_forward(e, 0, 0, err);
     sl_step_place(e, f);
@@ -215,7 +219,7 @@ static sl_status enqueue_draft(sl_engine *e, const sl_draft_item *items, int32_t
         f->in.ids[t] = j == 0 ? it->token : it->out[j - 1];
         f->in.token_seq[t] = s->row;
         f->in.token_pos[t] = s->len + j;
-        f->in.prev[t] = j == 0 ? state_at(d, s->row, s->len - 1) : d->draft + d->runs[t].seq;
+        f->in.prev[t] = j == 0 ? state_at(d, s->row, s->len - 1) : d->draft + t;
         sl_sampling how = plain(it->sampling);
         f->chosen.rows[t] = sl_sampling_row(&how, (uint64_t)(s->len + j + 1), 0);
         f->chosen.rows[t].row = t;
@@ -267,18 +271,21 @@ static sl_status run_draft(sl_engine *e, sl_draft_item *items, int32_t n, int32_
     return SL_OK;
 }
 
-/* The items that want a j-th token; runs[t].seq becomes the place that each had in the pass before. */
-static int32_t choose_live(sl_drafts *d, const sl_draft_item *items, int32_t n_items, int32_t n_before,
-                           int32_t j)
+static void order_live(const sl_engine *e, const sl_draft_item *items, int32_t n_items)
 {
-    int32_t n = 0;
-    for (int32_t t = 0; t < (j == 0 ? n_items : n_before); t++) {
-        int32_t i = j == 0 ? t : d->live[t];
-        if (items[i].n <= j)
-            continue;
-        d->live[n] = i;
-        d->runs[n++].seq = t;
-    }
+    int32_t at = 0;
+    for (int32_t n = e->item_tokens - 1; n > 0; n--)
+        for (int32_t i = 0; i < n_items; i++)
+            if (items[i].n == n)
+                e->drafts->live[at++] = i;
+}
+
+/* The items that want a j-th token. */
+static int32_t count_live(const sl_drafts *d, const sl_draft_item *items, int32_t n_items, int32_t j)
+{
+    int32_t n = n_items;
+    while (n > 0 && items[d->live[n - 1]].n <= j)
+        n--;
     return n;
 }
 
@@ -302,8 +309,11 @@ static sl_status make_drafts(sl_engine *e, sl_draft_item *items, int32_t n_items
     sl_status st;
     int32_t n = 0, passes = 0, most;
     uint64_t t0 = sl_now_ns();
+    order_live(e, items, n_items);
     for (;; passes++) {
-        n = choose_live(d, items, n_items, n, passes);
+        n = count_live(d, items, n_items, passes);
+        d->again =
+            passes > 0 && e->cfg->draft_shares && (d->again || passes == 1) && sl_coord_again(e->coord);
         st = agree_on_pass(e, n, &most, err);
         if (st == SL_OK && most > 0)
             st = run_draft(e, items, n, passes, err);

@@ -54,6 +54,13 @@ typedef struct sl_attn_call {
         sl_attn_gqa gqa;
     };
     sl_attn_index index;
+    /*
+     * Several passes of one layer, one token of each sequence in each, at positions one after the other: a list is shared by them.
+     * again 0: an ordinary call, after which up to `later` calls with again = 1, 2, .. may follow, whose sequences are the first ones of
+     * this call in the same order. again k: the indexer has not run; the list is the best by the scores of the first of these calls, with
+     * the newest k tokens in any case.
+     */
+    int32_t again, later;
     /* NULL: the queries exist already (for MLA: attn.ql). Otherwise the receiver calls it once, before
      * SL_OP_SPARSE_ATTN, at the place on the stream that it chooses. It is set exactly where the receiver requested
      * it (sl_attend_seam.late). */

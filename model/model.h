@@ -140,6 +140,8 @@ typedef struct sl_model_config {
     float index_eps;            /* indexer k_norm */
     int32_t n_nextn_layers;     /* MTP layers that a checkpoint may carry after the last layer; not loaded */
     int32_t n_draft; /* MTP layers that are loaded, the last of n_layers: sl_model_config_draft() */
+    bool
+        draft_shares; /* the MTP layer selects for the first draft of a step, and further ones take that list (the IndexShare of drafts) */
     int32_t max_context;
     double rope_theta, rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
     /* llama3: bounds of the transition, as original context / wavelength */
@@ -284,6 +286,7 @@ typedef struct sl_draft_pass {
     /* Only the MTP layer runs. `hidden` gets its own output, from which a further token can be drafted, and there are logits of
      * all tokens; logit_rows and n_logits are not read. */
     bool alone;
+    int32_t again, later; /* with alone: sl_attn_call */
 } sl_draft_pass;
 
 /* A forward pass between its last layer and its head. */

@@ -32,6 +32,12 @@ static inline bool sl_pass_is_late(const sl_pass *p)
     return p->f->seam.late && p->f->seam.late[p->layer];
 }
 
+/* Whether the current layer runs its own indexer in this pass. */
+static inline bool sl_pass_indexes(const sl_pass *p)
+{
+    return p->c->layer_has_indexer[p->layer] && !(p->f->draft && p->f->draft->again > 0);
+}
+
 /* Enqueues one op. */
 sl_status sl_pass_run(const sl_pass *p, sl_op op, const void *params);
 

@@ -287,6 +287,8 @@ typedef struct sl_algo_desc {
      */
     sl_status (*retrieve)(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count, int32_t *ids,
                           sl_err *err);
+    /* Whether retrieve can answer calls with sl_attn_call.again after the call of `tokens` tokens that it answered last. NULL: never. */
+    bool (*again)(const sl_algo *a, int32_t tokens);
     /*
      * For an algorithm that selects pages for the tokens of prompts, whose rows are on the device: the lists of tokens first ..
      * first + count - 1 of the step, whole runs of resident sequences, valid until the next call (sl_gqa_prompt_lists; `of` begins with

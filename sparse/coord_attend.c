@@ -13,7 +13,7 @@
 /* New index keys, to the device and to the host pages. */
 static sl_status capture_keys(sl_coord *c, const sl_attn_call *call, sl_err *err)
 {
-    if (!call->has_indexer)
+    if (!call->has_indexer || call->again > 0)
         return SL_OK;
     const sl_algo_plane *p = &c->layers[call->layer].planes[c->index_plane];
     if (call->index.unit) {
@@ -296,4 +296,9 @@ const int32_t *sl_coord_selection(const sl_coord *c, int32_t *ld)
 {
     *ld = c->last_k;
     return c->last_ids;
+}
+
+bool sl_coord_again(const sl_coord *c)
+{
+    return c->last_ids && c->z.algo->again && c->z.algo->again(c->algo, c->tracker.step_tokens);
 }

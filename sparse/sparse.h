@@ -206,6 +206,9 @@ void sl_coord_step_undo(sl_coord *c, const sl_coord_run *runs, int32_t n_runs);
  */
 void sl_coord_step_rewind(sl_coord *c, const sl_coord_run *runs, int32_t n_runs);
 
+/* Whether the lists of the last attend, of an ordinary call with all its tokens, can be had again (sl_attn_call.again). Between steps. */
+bool sl_coord_again(const sl_coord *c);
+
 /* Benchmarks: from now on misses are resolved and counted, but no row is copied. */
 void sl_coord_rows_free(sl_coord *c, bool on);
 

@@ -17,6 +17,8 @@ typedef struct dsa {
     void *hint;       /* what the scores op passes to the selection op */
     int64_t capacity; /* floats in scores */
     int32_t index;    /* plane of the index keys */
+    int32_t kept,
+        ld; /* scores of tokens 0 .. kept - 1 of a call that said that others follow are in rows of ld floats */
 } dsa;
 
 static sl_selector dsa_selector(const sl_cache_dims *d)
@@ -98,6 +100,23 @@ static sl_status dsa_construct(sl_algo *a, const sl_algo_pages *p, sl_err *err)
                          p->n_pages, err);
 }
 
+static sl_topk_params selection(const dsa *d, const sl_algo_call *call, const sl_seq_tables *seqs,
+                                int32_t ld_scores, int32_t *ids)
+{
+    return (sl_topk_params){
+        .scores = d->scores,
+        .seqs = seqs,
+        .ids = ids,
+        .token_count = seqs->n_tokens,
+        .k = d->dims.cache.index_topk < call->k ? d->dims.cache.index_topk : call->k,
+        .ld_scores = ld_scores,
+        .ld_ids = call->k,
+        .sinks = call->sinks,
+        .recent = call->recent,
+        .dense_below = call->dense_below,
+    };
+}
+
 /* Scores one slice of tokens, from `first` on, and selects their best keys. ids points to the row of token `first`. */
 static sl_status score_and_select(dsa *d, const sl_algo_call *call, int32_t first, int32_t count,
                                   int32_t ld_scores, int32_t *ids, sl_err *err)
@@ -120,19 +139,22 @@ static sl_status score_and_select(dsa *d, const sl_algo_call *call, int32_t firs
     };
     SL_TRY(sl_be_run(d->be, SL_OP_INDEX_SCORES, &s, err));
     sl_seq_tables seqs = sl_seq_tables_slice(c->seqs, first, count);
-    sl_topk_params t = {
-        .scores = d->scores,
-        .seqs = &seqs,
-        .ids = ids,
-        .token_count = count,
-        .k = d->dims.cache.index_topk < call->k ? d->dims.cache.index_topk : call->k,
-        .ld_scores = ld_scores,
-        .ld_ids = call->k,
-        .sinks = call->sinks,
-        .recent = call->recent,
-        .dense_below = call->dense_below,
-        .hint = d->hint,
-    };
+    sl_topk_params t = selection(d, call, &seqs, ld_scores, ids);
+    t.hint = d->hint;
+    return sl_be_run(d->be, SL_OP_TOPK, &t, err);
+}
+
+/* By the scores of the call before, in which the newest tokens have none: they are selected in any case. */
+static sl_status select_again(const dsa *d, const sl_algo_call *call, int32_t count, int32_t *ids,
+                              sl_err *err)
+{
+    sl_seq_tables seqs = sl_seq_tables_slice(call->attn->seqs, 0, count);
+    sl_topk_params t = selection(d, call, &seqs, d->ld, ids);
+    SL_CHECK(count <= d->kept && call->max_pos < d->ld, "%d lists again, of %d", count, d->kept);
+    if (t.recent < call->attn->again)
+        t.recent = call->attn->again;
+    if (t.recent > t.k - t.sinks)
+        t.recent = t.k - t.sinks;
     return sl_be_run(d->be, SL_OP_TOPK, &t, err);
 }
 
@@ -140,8 +162,12 @@ static sl_status dsa_retrieve(sl_algo *a, const sl_algo_call *call, int32_t firs
                               int32_t *ids, sl_err *err)
 {
     dsa *d = (dsa *)a;
-    int32_t ld = (call->max_pos + SL_PAGE_TOKENS) / SL_PAGE_TOKENS * SL_PAGE_TOKENS;
+    if (call->attn->again > 0)
+        return select_again(d, call, count, ids, err);
+    int32_t end = call->max_pos + 1 + call->attn->later, most = d->dims.max_context;
+    int32_t ld = sl_pages_for(end < most ? end : most) * SL_PAGE_TOKENS;
     int64_t slice = d->capacity / ld;
+    d->kept = first == 0 && count <= slice ? count : 0, d->ld = ld;
     for (int32_t done = 0; done < count;) {
         int32_t n = count - done < slice ? count - done : (int32_t)slice;
         SL_TRY(score_and_select(d, call, first + done, n, ld, ids + (int64_t)done * call->k, err));
@@ -156,6 +182,11 @@ static sl_status dsa_retrieve(sl_algo *a, const sl_algo_call *call, int32_t firs
         done += n;
     }
     return SL_OK;
+}
+
+static bool dsa_again(const sl_algo *a, int32_t tokens)
+{
+    return tokens <= ((const dsa *)a)->kept;
 }
 
 const sl_algo_desc sl_algo_dsa = {
@@ -177,4 +208,5 @@ const sl_algo_desc sl_algo_dsa = {
     .construct = dsa_construct,
     /* no update: the coordinator captures index keys */
     .retrieve = dsa_retrieve,
+    .again = dsa_again,
 };

@@ -70,6 +70,8 @@ void sl_dsa_call(sl_pass *p, sl_attn_call *out)
                      .format = format},
     };
     out->rows_only = p->rows_only;
+    if (p->f->draft)
+        out->again = p->f->draft->again, out->later = p->f->draft->later;
     if (sl_pass_is_late(p) && !p->rows_only)
         out->queries = make_queries, out->queries_ctx = p;
 }
@@ -78,7 +80,7 @@ sl_status sl_dsa_step_attend(sl_pass *p)
 {
     sl_attn_call call;
     sl_dsa_call(p, &call);
-    if (call.has_indexer)
+    if (sl_pass_indexes(p))
         fill_index_call(p, &call);
     return p->f->seam.attend(p->f->seam.ctx, &call, p->err);
 }

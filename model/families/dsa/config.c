@@ -105,6 +105,7 @@ sl_status sl_dsa_read_config(sl_config_reader *x, const sl_family *f)
         SL_TRY(sl_cfg_int(x, kv_heads, "num_key_value_heads", c->n_heads, c->n_heads, &n));
     SL_TRY(sl_cfg_bool_or(x, x->root, "indexer_rope_interleave", traits->index_rope_interleaved,
                           &c->index_rope_interleaved));
+    SL_TRY(sl_cfg_bool_or(x, x->root, "index_share_for_mtp_iteration", false, &c->draft_shares));
     c->lora_eps = traits->lora_eps;
     c->index_eps = traits->index_eps > 0 ? traits->index_eps : c->rms_eps;
     SL_TRY(check_dims(x));

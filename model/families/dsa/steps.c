@@ -50,7 +50,7 @@ sl_status sl_dsa_step_latents(sl_pass *p)
     const sl_model_config *c = p->c;
     sl_dsa_workspace *own = p->ws->own;
     const sl_weight *w = p->lw->w;
-    bool index = c->layer_has_indexer[p->layer];
+    bool index = sl_pass_indexes(p);
     sl_linear_params k = sl_pass_chain(p, p->ws->h, &w[SL_DSA_INDEX_K], own->index_k, NULL),
                      kv = sl_pass_chain(p, p->ws->h, &w[SL_DSA_KV_A], own->kv, index ? &k : NULL),
                      q_a = sl_pass_chain(p, p->ws->h, &w[SL_DSA_Q_A], own->q_a, &kv);
@@ -65,7 +65,7 @@ sl_status sl_dsa_step_heads(sl_pass *p)
 {
     sl_dsa_workspace *own = p->ws->own;
     const sl_weight *w = p->lw->w;
-    bool index = p->c->layer_has_indexer[p->layer], late = sl_pass_is_late(p), chain = own->q_in == own->q_r;
+    bool index = sl_pass_indexes(p), late = sl_pass_is_late(p), chain = own->q_in == own->q_r;
     sl_linear_params iq = sl_pass_chain(p, own->q_r, &w[SL_DSA_INDEX_Q], own->index_q, NULL),
                      q_b = sl_pass_chain(p, own->q_in, &w[SL_DSA_Q_B], own->q, index && chain ? &iq : NULL);
     if (index && (late || !chain))
@@ -87,6 +87,8 @@ sl_status sl_dsa_step_index(sl_pass *p)
     const sl_model_config *c = p->c;
     sl_dsa_workspace *own = p->ws->own;
     const sl_weight *w = p->lw->w;
+    if (!sl_pass_indexes(p))
+        return SL_OK;
     SL_TRY(sl_pass_linear_as(p, p->ws->h, c->hidden_size, &w[SL_DSA_INDEX_WEIGHTS], own->index_proj,
                              c->index_n_heads, SL_F32));
     sl_index_query_params a = {.q = own->index_q,

@@ -4,7 +4,9 @@
 transformers leaves MTP layers out, so this is a restatement of the published mathematics in float64: first the layers of the model,
 which must give the logits that transformers gave for `ds-yarn` and `glm-share` (their golden files), then with the same functions
 the MTP layer. A row of the MTP layer at position p takes the token at p and the hidden state at p - 1, after the norm before the
-head; there is no state before the first token, and zero stands for it. A further draft takes the layer's own output, after its norm.
+head; there is no state before the first token, and zero stands for it. A further draft takes the layer's own output, after its norm, and
+attends to the tokens that the first draft selected, the worst of them giving way to the drafts where the checkpoint says so
+(`index_share_for_mtp_iteration`: `glm-mtp`); otherwise every draft selects for itself.
 
 The weights are random, but attention and experts add little to the residual stream and the MTP layer's projection passes the
 token's embedding on, so that a part of the drafts is right.
@@ -38,7 +40,7 @@ CASES = {
         q_lora_rank=36, kv_lora_rank=28, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=6, n_group=1,
         topk_group=1, num_experts_per_tok=2, routed_scaling_factor=1.5, index_n_heads=16, index_head_dim=16, index_topk=15,
         max_position_embeddings=4096, rms_norm_eps=1e-5, rope_parameters=dict(rope_type="default", rope_theta=8000000.0),
-        indexer_types=["full", "full", "shared", "shared"])),
+        indexer_types=["full", "full", "shared", "shared"], index_share_for_mtp_iteration=True)),
 }
 
 
@@ -89,6 +91,7 @@ class Model:
         types = config.get("indexer_types") or ["full"] * self.n
         self.full = [t == "full" for t in types[:self.n]] + [True]
         self.kept = None
+        self.shares, self.first = config.get("index_share_for_mtp_iteration", False), None  # scores of the first draft
         self.gap = np.inf  # the smallest difference at a cut of a selection or of the experts
 
     def at(self, layer, name):
@@ -105,11 +108,14 @@ class Model:
         w = x @ self.at(layer, "self_attn.indexer.weights_proj.weight").T
         scores = np.einsum("thd,sd->ths", q, k)
         scores = np.einsum("ths,th->ts", np.maximum(scores, 0), w) * (c["index_n_heads"] * c["index_head_dim"]) ** -0.5
+        if layer == self.n and self.shares:
+            self.first = scores[-1].copy() if self.first is None else np.append(self.first, np.inf)
+            scores[-1] = self.first
         mask, top = np.zeros((n, n), bool), c["index_topk"]
         for t in range(n):
             order = np.argsort(-scores[t, :t + 1], kind="stable")
             mask[t, order[:top]] = True
-            if t + 1 > top:
+            if t + 1 > top and scores[t, order[top]] < np.inf:
                 self.gap = min(self.gap, scores[t, order[top - 1]] - scores[t, order[top]])
         return mask
 
@@ -253,7 +259,7 @@ def answer(m, prompt):
     for _ in range(GREEDY):
         greedy.append(best(m.logits(m.hidden(ids))[-1]))
         ids.append(greedy[-1])
-    ids, drafts, logits = list(prompt) + greedy[:1], [], []
+    ids, drafts, logits, m.first = list(prompt) + greedy[:1], [], [], None
     states = np.concatenate([np.zeros((1, m.c["hidden_size"])), m.hidden(ids)[:len(prompt)]])
     for _ in range(DRAFTS):
         out = m.draft(ids, states)
