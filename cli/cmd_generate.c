@@ -67,13 +67,21 @@ static bool load_plugin(int argc, char **argv)
 {
     static const char flag[] = "--plugin";
     const size_t n = sizeof flag - 1;
+    const char *given = NULL;
     sl_err err = {""};
     for (int i = 1; i < argc; i++) {
         const char *path = strncmp(argv[i], flag, n) == 0 && argv[i][n] == '=' ? argv[i] + n + 1
                            : strcmp(argv[i], flag) == 0 && i + 1 < argc        ? argv[i + 1]
                                                                                : NULL;
-        if (!path || sl_config_load_plugin(path, &err) == SL_OK)
+        if (!path)
             continue;
+        if (!given ? sl_config_load_plugin(path, &err) == SL_OK : strcmp(given, path) == 0) {
+            given = path;
+            continue;
+        }
+        if (given)
+            snprintf(err.text, sizeof err.text,
+                     "there is one already, %s; an object may have several algorithms", given);
         fprintf(stderr, "sluice generate: --plugin: %s\n", err.text);
         return false;
     }

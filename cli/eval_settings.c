@@ -42,7 +42,7 @@ static sl_status set_budget(sl_config *cfg, const sl_algo_desc *a, int32_t budge
 {
     char text[KEY_BYTES];
     int sinks = cfg->sparse_attention.sink_tokens;
-    if (a->default_recent) {
+    if (strcmp(a->budget_key, "recent_tokens") == 0) {
         sinks = sinks ? sinks : a->default_sinks;
         if (budget <= sinks)
             return sl_fail(err, SL_ERR_INVALID, "a budget of %d tokens has no room for more than %d sinks",

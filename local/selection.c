@@ -45,15 +45,32 @@ void sl_local_selection_init(sl_local_selection *s)
                 add_flag(s, a, &(*a)->options->rows[i]);
 }
 
+/* The option of a plug-in may have the name of a flag that the command has: its flag begins with the name of its algorithm. */
+static void name_apart(sl_local_selection *s, int flag, const sl_arg *args, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(args[i].name, s->name[flag])) {
+            char own[sizeof s->name[0]];
+            snprintf(own, sizeof own, "%.*s-%s", (int)strcspn(s->help[flag], ":,"), s->help[flag],
+                     args[i].name);
+            for (char *p = own; *p; p++)
+                *p = *p == '_' ? '-' : *p;
+            memcpy(s->name[flag], own, sizeof own);
+            return;
+        }
+}
+
 size_t sl_local_selection_args(sl_local_selection *s, const sl_arg *args, size_t n, sl_arg *all)
 {
     memcpy(all, args, n * sizeof *all);
-    for (int i = 0; i < s->n; i++)
+    for (int i = 0; i < s->n; i++) {
+        name_apart(s, i, args, n);
         all[n + (size_t)i] = (sl_arg){.name = s->name[i],
                                       .kind = SL_ARG_TEXT,
                                       .out = &s->text[i],
                                       .meta = sl_option_names(s->option[i]) ? "NAME" : "X",
                                       .help = s->help[i]};
+    }
     return n + (size_t)s->n;
 }
 

@@ -8,7 +8,7 @@
  *
  * It has no metadata, so a list follows from the position alone; it writes lists with the CPU, so it runs where device memory is
  * host memory (host_only). An algorithm for GPUs writes scores with the ops of kernels/ops.h and selects with SL_OP_TOPK instead:
- * sparse/algorithms/quest.c is one.
+ * sampled.c is one, and sparse/algorithms/quest.c one with metadata.
  */
 #include <stdlib.h>
 

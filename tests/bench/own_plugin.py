@@ -23,6 +23,20 @@ def source(name):
             + f"\nextern const sl_algo_desc my_{name};\n")
 
 
+def sampled(seed, n, budget, sinks, recent):
+    """The list of docs/examples/sampled.c for a query that sees n tokens, by another program."""
+    def number(i):
+        x = ((i + 1) * 0x9e3779b97f4a7c15 + seed) % 2**64
+        for _ in range(2):
+            x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93 % 2**64
+        return x >> 40
+    if n <= budget:
+        return list(range(n))
+    forced = set(range(sinks)) | set(range(n - recent, n))
+    others = sorted((i for i in range(n) if i not in forced), key=lambda i: (-number(i), i))
+    return sorted(forced | set(others[:budget - len(forced)]))
+
+
 def build(out, names=STRATEGIES):
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)

@@ -15,11 +15,10 @@ import own_plugin  # noqa: E402
 import read_lists  # noqa: E402
 
 MODEL = ROOT / "models" / "facts-llama"
-SOURCE = ROOT / "docs" / "examples" / "dilated.c"
-KEY_NORM = ROOT / "docs" / "examples" / "key_norm.c"
+SOURCES = {name: ROOT / "docs" / "examples" / f"{name}.c" for name in ("dilated", "key_norm", "sampled")}
 
 
-def build(folder, name="dilated.so", edit=lambda text: text, of=SOURCE):
+def build(folder, name="dilated.so", edit=lambda text: text, of=SOURCES["dilated"]):
     source, out = folder / (name + ".c"), folder / name
     source.write_text(edit(of.read_text(encoding="utf-8")), encoding="utf-8")
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-I", ROOT, "-o", out, source], check=True)
@@ -55,9 +54,44 @@ def test_the_example_selects_what_it_says(dilated, tmp_path):
     assert "near_percent: 50" in shown.stdout, shown.stderr  # in any order
 
 
+def test_the_example_of_ops(tmp_path):
+    """Its lists are the gates and a random sample of the others, by its seed and its budget; it runs with latent rows as well."""
+    plugin = build(tmp_path, "sampled.so", of=SOURCES["sampled"])
+    entries = {"sampled": (1, 0, 1), "sampled:seed=7": (7, 0, 1), "sampled:seed=7:sink_tokens=4:recent_tokens=8": (7, 4, 8), "sampled:sink_tokens=1:recent_tokens=31": (1, 1, 31)}
+    for model in (MODEL, ROOT / "models" / "facts-dsa"):
+        p = run("eval", "--model", model, "--set", f"sparse_attention.plugin={plugin}", "--tasks", "needle", "--lengths", "256", "--samples", "1", "--budgets", "32",
+                "--algorithms", ",".join(entries), "--no-bounds", "--dump-lists", tmp_path / "lists")
+        assert p.returncode == 0, p.stderr
+        seen = set()
+        for answer, lists in read_lists.read(tmp_path / "lists"):
+            seed, sinks, recent = entries.get(answer["algorithm"], (0, 0, 0))
+            for l in lists if recent else []:
+                assert list(l.ids) == own_plugin.sampled(seed, l.position + 1, 32, sinks, recent), (answer["algorithm"], l.position)
+                seen.add(answer["algorithm"])
+        assert seen == set(entries)
+    # Only a window gets what the sinks leave; this budget counts all that is read.
+    gates = build(tmp_path, "gates.so", lambda text: text.replace('.budget_key =', '.default_sinks = 4, .default_recent = 8, .budget_key ='), SOURCES["sampled"])
+    p = run("eval", "--model", MODEL, "--set", f"sparse_attention.plugin={gates}", "--tasks", "needle", "--lengths", "256", "--samples", "1", "--budgets", "32",
+            "--algorithms", "sampled", "--no-bounds", "--dump-lists", tmp_path / "lists")
+    assert p.returncode == 0, p.stderr
+    found = [(l.position, list(l.ids)) for answer, lists in read_lists.read(tmp_path / "lists") if answer["algorithm"] == "sampled" for l in lists]
+    assert found and all(ids == own_plugin.sampled(1, position + 1, 32, 4, 8) for position, ids in found)
+    # Its key `seed` is a flag of the command already.
+    def ids(*flags):
+        p = run("generate", "--model", MODEL, "--plugin", plugin, "--algorithm", "sampled", "--token-budget", "12", "--prompt", "The old frog stands under the table. " * 4,
+                "--ignore-eos", "--max-new-tokens", "24", "--json", *flags)
+        assert p.returncode == 0, p.stderr
+        return json.loads(p.stdout)["ids"]
+    assert ids("--seed", "7") == ids() != ids("--sampled-seed", "7")
+    p = run("generate", "--model", MODEL, "--plugin", plugin, "--plugin", "other.so", "--algorithm", "sampled", "--prompt", "x")
+    assert p.returncode != 0 and "there is one already" in p.stderr, p.stderr
+    p = run("generate", "--model", MODEL, "--plugin", plugin, "--algorithm", "sampled", "--token-budget", "32", "--prompt", "x", "--sinks", "4", "--recent", "29")
+    assert p.returncode != 0 and "token_budget is 32" in p.stderr, p.stderr
+
+
 def test_the_example_that_reads_keys(tmp_path):
     """One list for each KV head: ascending, of the budget's length, with the newest token; with a budget of everything it is dense."""
-    plugin = build(tmp_path, "key_norm.so", of=KEY_NORM)
+    plugin = build(tmp_path, "key_norm.so", of=SOURCES["key_norm"])
     p = run("eval", "--model", MODEL, "--set", f"sparse_attention.plugin={plugin}", "--tasks", "needle", "--lengths", "256", "--samples", "1",
             "--budgets", "32", "--algorithms", "key_norm", "--no-bounds", "--dump-lists", tmp_path / "lists")
     assert p.returncode == 0, p.stderr
@@ -150,7 +184,7 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_what_cannot_be_is_refused(what, tmp_path):
     edit, says = BAD[what]
-    text = SOURCE.read_text(encoding="utf-8")
+    text = SOURCES["dilated"].read_text(encoding="utf-8")
     assert edit(text) != text, "the example has changed"
     bad = build(tmp_path, "bad.so", edit)
     p = run("config", "--set", f"sparse_attention.plugin={bad}")
