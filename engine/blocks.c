@@ -17,12 +17,14 @@ static bool all_aligned(const sl_geometry *g, const sl_model_config *cfg)
     return true;
 }
 
+/* A unit is a row if it is one entry. Where entries divide no page, a unit is a page of several, and stays on the device. */
 static bool can_be_rows(const sl_layer_class *c)
 {
     const sl_cache_plane *p = &c->planes[0];
     const int32_t unit = p->unit_tokens;
-    return c->n_planes > 0 && c->chosen > 0 && p->heads == 1 && unit <= SL_PAGE_TOKENS &&
-           (unit & (unit - 1)) == 0 && sl_cache_unit_bytes(p) % SL_ROW_ALIGN == 0;
+    return c->n_planes > 0 && c->chosen > 0 && p->heads == 1 && p->n_parts == 1 &&
+           p->parts[0].per == SL_PER_CLOSED_UNIT && unit <= SL_PAGE_TOKENS && (unit & (unit - 1)) == 0 &&
+           sl_cache_unit_bytes(p) % SL_ROW_ALIGN == 0;
 }
 
 static int32_t least(int64_t a, int64_t b)

@@ -54,6 +54,15 @@ CASES = {
                     num_hash_layers=1, compress_rates=dict(compressed_sparse_attention=8, heavily_compressed_attention=128),
                     swiglu_limit=1.2, tie_word_embeddings=True, max_position_embeddings=4096,
                     rope_scaling=dict(YARN, factor=4, original_max_position_embeddings=128))),
+    # Entries of 3 tokens, which divide no page, though their bytes could be rows.
+    "v4-thirds": dict(
+        seed=65, lengths=[2, 3, 64, 90],
+        config=dict(vocab_size=60, hidden_size=20, moe_intermediate_size=12, num_hidden_layers=2, num_attention_heads=2,
+                    head_dim=12, qk_rope_head_dim=4, q_lora_rank=12, o_groups=2, o_lora_rank=8, index_n_heads=24, index_head_dim=8,
+                    index_topk=9, sliding_window=8, n_routed_experts=4, num_experts_per_tok=2, num_hash_layers=1, hc_mult=2,
+                    layer_types=["compressed_sparse_attention", "sliding_attention"],
+                    compress_rates=dict(compressed_sparse_attention=3, heavily_compressed_attention=128), swiglu_limit=1.5,
+                    max_position_embeddings=1024)),
     # Weights as released: F8 in blocks and experts in 4 bits, both with powers of two; the answers are those of the dequantised weights.
     "v4-released": dict(
         seed=64, lengths=[3, 17, 64, 150], released=True,

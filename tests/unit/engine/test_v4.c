@@ -16,7 +16,7 @@
 #define TOLERANCE 1e-4
 
 static const char *const cases[] = {GOLDEN "v4-flash", GOLDEN "v4-odd", GOLDEN "v4-bf16",
-                                    GOLDEN "v4-released"};
+                                    GOLDEN "v4-released", GOLDEN "v4-thirds"};
 
 enum { CONTEXT = 512, GREEDY = GOLDEN_GREEDY };
 
