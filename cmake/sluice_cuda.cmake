@@ -6,7 +6,7 @@ set(SL_CUDA_ARCHS "90a" CACHE STRING "GPU architectures to build for, e.g. 80;90
 # Without a GPU these files are compiled to see that they compile, without optimisation. Not so the files whose kernels hand
 # registers over between warps: ptxas needs them inlined.
 option(SL_CUDA_COMPILE_ONLY "Compile the kernels without optimisation: the programs are not to be run" OFF)
-set(SL_CUDA_ALWAYS_OPTIMISED "/(attn_mla|gqa_prompt_[0-9]+|linear_few|linear_many|moe_grouped|moe_half)[.]cu$")
+set(SL_CUDA_ALWAYS_OPTIMISED "/(attn_mla|attn_ring|gqa_prompt_[0-9]+|linear_few|linear_many|moe_grouped|moe_half)[.]cu$")
 
 # Of the kernels that are one source for three head dimensions the largest and the smallest are then only checked: templates are
 # instantiated, and no code is made of them. The one of 128 is compiled, and a GPU's build compiles all.

@@ -78,8 +78,18 @@ static const sl_path linear_paths[] = {
         {"library, block scales", false, 2,
          "fp8 weights and fp8 activations with more than 64 groups in a range, or f32 activations; inputs "
          "in multiples of 512"},
+    [SL_LINEAR_NARROW] =
+        {"narrow", false, 4,
+         "f32 weights and bf16 activations, at most 256 outputs, inputs in multiples of 1,024"},
     [SL_LINEAR_PLAIN] = {"plain", true, 3, "everything else"},
 };
+
+/* Its partial sums, one float for 1,024 inputs of each output, must fit in sl_linear_scratch(): at most 256 outputs. */
+static bool narrow(const sl_linear_params *p)
+{
+    return p->w.dtype == SL_F32 && !p->w.scale && p->act == SL_BF16 && p->w.out <= SL_LINEAR_NARROW_MOST &&
+           p->w.in % 1024 == 0 && p->ld_x % 4 == 0;
+}
 
 sl_linear_path sl_path_linear(const sl_gpu *g, const sl_linear_params *p)
 {
@@ -92,6 +102,8 @@ sl_linear_path sl_path_linear(const sl_gpu *g, const sl_linear_params *p)
     }
     if (library_scales(g, p))
         return SL_LINEAR_SCALED;
+    if (narrow(p))
+        return SL_LINEAR_NARROW;
     return library_takes(p) ? SL_LINEAR_LIBRARY : SL_LINEAR_PLAIN;
 }
 
@@ -235,14 +247,29 @@ sl_route_path sl_path_moe_route(const sl_moe_route_params *p)
 /* ---- attention and its lists ---- */
 
 static const sl_path attn_paths[] = {
-    [SL_ATTN_TENSOR] = {"tensor cores", false, 0, "bf16 or fp8 rows of lora 512 and rope 64"},
+    [SL_ATTN_TENSOR] = {"tensor cores", false, 0, "bf16 or fp8 rows of lora 512 and rope 64 or 0"},
     [SL_ATTN_PLAIN] = {"plain", true, 1, "everything else"},
 };
 
 sl_attn_path sl_path_sparse_attn(const sl_gpu *g, const sl_sparse_attn_params *p)
 {
-    return g->wgmma && p->lora == 512 && p->rope == 64 && p->format != SL_ROW_MLA_F32 ? SL_ATTN_TENSOR
-                                                                                      : SL_ATTN_PLAIN;
+    return g->wgmma && p->lora == 512 && (p->rope == 64 || p->rope == 0) && p->format != SL_ROW_MLA_F32
+               ? SL_ATTN_TENSOR
+               : SL_ATTN_PLAIN;
+}
+
+static const sl_path ring_paths[] = {
+    [SL_RING_TENSOR] = {"tensor cores", false, 0, "vectors of 512 values in bf16, bf16 activations"},
+    [SL_RING_PLAIN] = {"plain", true, 1, "everything else up to 512 values"},
+};
+
+sl_ring_path sl_path_ring_attn(const sl_gpu *g, const sl_ring_attn_params *p)
+{
+    /* rows are read in pieces of 16 bytes */
+    return g->wgmma && p->dim == 512 && p->act == SL_BF16 && p->entries.dtype == SL_BF16 &&
+                   p->ring_stride % 16 == 0 && p->entries.page_stride % 16 == 0
+               ? SL_RING_TENSOR
+               : SL_RING_PLAIN;
 }
 
 static const sl_path gqa_paths[] = {
@@ -307,6 +334,7 @@ const sl_path *sl_op_paths(sl_op op, int *n)
         ROW(SL_OP_EP_EXPERTS, moe_paths);
         ROW(SL_OP_MOE_ROUTE, route_paths);
         ROW(SL_OP_SPARSE_ATTN, attn_paths);
+        ROW(SL_OP_RING_ATTN, ring_paths);
         ROW(SL_OP_GQA_ATTN, gqa_paths);
         ROW(SL_OP_INDEX_SCORES, scores_paths);
         ROW(SL_OP_INDEX_QUERY, query_paths);
@@ -338,6 +366,8 @@ const sl_path *sl_op_path(const sl_gpu *g, sl_op op, const void *params)
         return &route_paths[sl_path_moe_route(params)];
     case SL_OP_SPARSE_ATTN:
         return &attn_paths[sl_path_sparse_attn(g, params)];
+    case SL_OP_RING_ATTN:
+        return &ring_paths[sl_path_ring_attn(g, params)];
     case SL_OP_GQA_ATTN:
         return &gqa_paths[sl_path_gqa_attn(g, params)];
     case SL_OP_INDEX_SCORES:

@@ -18,6 +18,7 @@
 #include "kernels/params.h"
 #include "kernels/bounds.h"
 #include "kernels/clusters.h"
+#include "kernels/entries.h"
 #include "kernels/ep.h"
 #include "kernels/gqa.h"
 
@@ -48,12 +49,14 @@ typedef enum {
     SL_LINEAR_ONE_CHAIN,
     SL_LINEAR_LIBRARY,
     SL_LINEAR_SCALED,
+    SL_LINEAR_NARROW,
     SL_LINEAR_PLAIN
 } sl_linear_path;
 typedef enum { SL_ABSORB_LIBRARY, SL_ABSORB_PLAIN } sl_absorb_path;
 typedef enum { SL_NORM_WIDE, SL_NORM_PLAIN } sl_norm_path;
 typedef enum { SL_MOE_FEW, SL_MOE_GROUPED, SL_MOE_GROUPED_BF16, SL_MOE_HALF, SL_MOE_PLAIN } sl_moe_path;
 typedef enum { SL_ATTN_TENSOR, SL_ATTN_PLAIN } sl_attn_path;
+typedef enum { SL_RING_TENSOR, SL_RING_PLAIN } sl_ring_path;
 typedef enum { SL_GQA_DECODE, SL_GQA_PROMPT, SL_GQA_PLAIN } sl_gqa_path;
 typedef enum { SL_SCORES_TENSOR, SL_SCORES_PLAIN } sl_scores_path;
 typedef enum { SL_QUERY_LANES, SL_QUERY_PLAIN } sl_query_path;
@@ -72,6 +75,7 @@ sl_norm_path sl_path_rmsnorm(const sl_rmsnorm_params *p);
 /* rows: tokens, or of rows that arrived from other ranks a block of them; quantised: their values are e4m3, or will be. */
 sl_moe_path sl_path_moe(const sl_gpu *g, const sl_moe_params *p, int64_t rows, bool quantised);
 sl_attn_path sl_path_sparse_attn(const sl_gpu *g, const sl_sparse_attn_params *p);
+sl_ring_path sl_path_ring_attn(const sl_gpu *g, const sl_ring_attn_params *p);
 sl_gqa_path sl_path_gqa_attn(const sl_gpu *g, const sl_gqa_attn_params *p);
 sl_scores_path sl_path_index_scores(const sl_gpu *g, const sl_index_scores_params *p);
 sl_query_path sl_path_index_query(const sl_index_query_params *p);
@@ -81,7 +85,12 @@ sl_route_path sl_path_moe_route(const sl_moe_route_params *p);
  * How a linear weight is summed. k is cut into ranges that are added in order; their number follows from the weight's
  * shape alone. The limit on the blocks of a launch is a constant and not the device's, because it decides bits.
  */
-enum { SL_LINEAR_GROUP = 128, SL_LINEAR_FEW_TOKENS = 256, SL_LINEAR_SCALES = 64 };
+enum {
+    SL_LINEAR_GROUP = 128,
+    SL_LINEAR_FEW_TOKENS = 256,
+    SL_LINEAR_SCALES = 64,
+    SL_LINEAR_NARROW_MOST = 256
+};
 int sl_linear_ranges(const sl_weight *w);
 
 enum { SL_MOE_MOST_EXPERTS = 1024, SL_GQA_MOST_GROUP = 16 };

@@ -153,6 +153,8 @@ bool sl_cuda_gemm_offered(sl_cuda *cu, const sl_cuda_gemm *g);
 
 /* The tensor core paths of kernels/paths.h. */
 sl_status sl_cuda_attn_mla(sl_cuda *cu, const sl_sparse_attn_params *p, sl_err *err); /* tokens <= 65535 */
+/* Of which sl_path_ring_attn() gives SL_RING_TENSOR. */
+sl_status sl_cuda_attn_ring(sl_cuda *cu, const struct sl_ring_attn_params *p, sl_err *err);
 /* token_count <= 65535 */
 sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_err *err);
 

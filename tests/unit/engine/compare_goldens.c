@@ -72,8 +72,9 @@ static double one_prompt(fix *f, const sl_safetensors *g, int i, bool hierarchic
     if (hierarchical)
         ck_assert_msg(sl_engine_seq_spill(f->engine, r.seq, &err) == SL_OK, "%s", err.text);
     for (int32_t k = n; k < n + more; k++) {
-        ck_assert_msg(fix_argmax(f, logits) == t.ids[k], "%s, prompt %d of %d tokens: greedy token %d is %d, not %d",
-                      f->o.dir, i, n, k - n, fix_argmax(f, logits), t.ids[k]);
+        ck_assert_msg(fix_argmax(f, logits) == t.ids[k],
+                      "%s, prompt %d of %d tokens: greedy token %d is %d, not %d", f->o.dir, i, n, k - n,
+                      fix_argmax(f, logits), t.ids[k]);
         t.n = k + 1;
         logits = fix_feed(f, &r, &t, t.n, 1);
     }
@@ -92,8 +93,8 @@ START_TEST(equals_transformers)
     sl_safetensors *g = golden_open(dir);
     for (; golden_part(g, prompts, "ids"); prompts++)
         worst = fmax(worst, one_prompt(&f, g, prompts, hierarchical));
-    printf("%s, %s: %d prompts, largest difference %.2g\n", dir, hierarchical ? "hierarchical" : "resident", prompts,
-           worst);
+    printf("%s, %s: %d prompts, largest difference %.2g\n", dir, hierarchical ? "hierarchical" : "resident",
+           prompts, worst);
     ck_assert_int_ge(prompts, 1);
     ck_assert_msg(worst <= TOLERANCE, "%s: logits differ by %g", dir, worst);
     sl_st_close(g);

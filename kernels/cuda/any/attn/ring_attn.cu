@@ -1,5 +1,5 @@
 /*
- * Attention over the window and compressed entries, and the ring of the window. A thread block has a token and eight heads, one for
+ * Attention over the window and compressed entries, and the ring of the window. The plain path: a thread block has a token and eight heads, one for
  * each warp; rows come into shared memory 16 at a time, and every warp goes over them with a running maximum. A lane has the channels
  * lane, lane + 32 and so on of its head.
  */
@@ -140,6 +140,8 @@ static sl_status run_ring_attn(sl_backend *be, const void *params, sl_err *err)
     const sl_ring_attn_params *p = (const sl_ring_attn_params *)params;
 
     SL_TRY(ask_ring_attn(be, params, err));
+    if (sl_path_ring_attn(&sl_cuda_of(be)->gpu, p) == SL_RING_TENSOR)
+        return sl_cuda_attn_ring(sl_cuda_of(be), p, err);
     return SL_LAUNCH(sl_cuda_of(be), attn_kernel,
                      (sl_launch{dim3((unsigned)p->tokens, (unsigned)sl_ceil_div(p->heads, WARPS)), THREADS}),
                      err, *p, *p->seqs, sl_cuda_of(be)->deverr);

@@ -4,6 +4,7 @@
  * meant to be fast: mixed types, fp8 weights with float activations, and shapes that the library refuses. A checkpoint at
  * its native precision uses it on Hopper only for shapes that are not multiples of the tile.
  */
+#include "kernels/cuda/any/dense/linear_narrow.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/sm90/dense/linear.h"
 #include "kernels/scratch.h"
@@ -256,6 +257,8 @@ static sl_status run_some(sl_cuda *cu, const sl_linear_params *p, int *done, sl_
     case SL_LINEAR_SCALED:
         return f8 ? run_block_scaled(cu, p, g, padded, q, scale, padded_out, err)
                   : sl_cuda_gemm_run(cu, &g, err);
+    case SL_LINEAR_NARROW:
+        return sl_cuda_linear_narrow(cu, p, err);
     default:
         return run_plain(cu, p, q, scale, f8 ? padded : 0, err);
     }

@@ -13,8 +13,7 @@ namespace cg = cooperative_groups;
 #define HEADS 64
 #define BLOCK 64
 #define LORA 512
-#define WIDTH 576
-/* 64-column tiles of a row block; the last one holds the rope columns, later the probabilities */
+/* 64-column tiles of a row block; the last one holds the rope columns where rows have them, later the probabilities */
 #define TILES 9
 #define STAGE (TILES * SL_TILE)
 /* quarters of a block, 16 rows each: with bf16 rows they are freed and filled one by one */
@@ -48,7 +47,8 @@ struct attn_shared {
     float keep[2][HEADS], take[2][HEADS], inv[2][HEADS]; /* the factors of a part's merge */
     float max[HEADS], sum[HEADS];                        /* this thread block's part, for the cluster */
     int32_t present;
-    alignas(16) int32_t lists[4][4][16]; /* by fetching warp: physical rows of four blocks */
+    alignas(
+        16) int32_t lists[4][4][16]; /* by fetching warp: physical rows of four blocks; not of attn_ring.cu */
     float part_keep[MAX_PARTS][HEADS], part_take[MAX_PARTS][HEADS], part_inv[HEADS];
 };
 
@@ -57,6 +57,7 @@ struct attn_shared {
 #define SMEM_BYTES (SMEM_INFO + sizeof(attn_shared))
 
 struct attn_work {
+    using id = int32_t; /* a row of a list; negative: none */
     sl_sparse_attn_params p;
     float *partial;   /* [gridDim.x][PARTIAL], used with one thread block per item */
     int groups;       /* groups of heads */
@@ -91,7 +92,7 @@ __device__ static inline float inverse(float l)
 }
 
 /* 1 / the sum of all parts, whose maximum is m, with the sink of this head of the model. m is in powers of two. */
-__device__ static inline float inverse_with_sink(const attn_work &w, int head, float m, float l)
+template <typename W> __device__ static inline float inverse_with_sink(const W &w, int head, float m, float l)
 {
     if (w.p.sinks && l != 0.0f && head < w.p.heads)
         l += exp2f(__fmaf_rn(w.p.sinks[head], 1.4426950408889634f, -m));

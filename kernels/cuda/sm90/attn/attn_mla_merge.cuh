@@ -8,7 +8,8 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* The factors that merge the parts, by the same steps that end_part() takes in turn. Returns how many parts exist. */
-__device__ static inline int cluster_factors(cg::cluster_group &cl, attn_shared *x, const attn_work &w)
+template <typename W>
+__device__ static inline int cluster_factors(cg::cluster_group &cl, attn_shared *x, const W &w)
 {
     int n = 1, parts = w.parts;
 
@@ -26,12 +27,19 @@ __device__ static inline int cluster_factors(cg::cluster_group &cl, attn_shared 
     return n;
 }
 
+/* Four neighbouring outputs. */
+__device__ static inline void store_four(const attn_work &w, int64_t at, float4 v)
+{
+    *(float4 *)(w.p.o + at) = v;
+}
+
+template <typename W>
 __device__ static inline void cluster_merge(cg::cluster_group &cl, const float *tile, attn_shared *x,
-                                            const attn_work &w)
+                                            const W &w)
 {
     int parts = cluster_factors(cl, x, w), item = blockIdx.y, h0 = item % w.groups * HEADS,
         heads = min(HEADS, w.p.heads - h0);
-    float *out = w.p.o + ((int64_t)(item / w.groups) * w.p.heads + h0) * LORA;
+    int64_t out = ((int64_t)(item / w.groups) * w.p.heads + h0) * LORA;
 
     for (int base = (int)cl.block_rank() * 256 + threadIdx.x; base < heads * (LORA / 4);
          base += w.parts * 256 * 8) {
@@ -62,8 +70,8 @@ __device__ static inline void cluster_merge(cg::cluster_group &cl, const float *
             int i = base + u * w.parts * 256, h = i / (LORA / 4);
             if (h < heads) {
                 float inv = x->part_inv[h];
-                *(float4 *)(out + h * LORA + 4 * (i % (LORA / 4))) =
-                    make_float4(a[u].x * inv, a[u].y * inv, a[u].z * inv, a[u].w * inv);
+                store_four(w, out + h * LORA + 4 * (i % (LORA / 4)),
+                           make_float4(a[u].x * inv, a[u].y * inv, a[u].z * inv, a[u].w * inv));
             }
         }
     }

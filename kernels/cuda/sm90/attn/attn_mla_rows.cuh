@@ -46,15 +46,30 @@ __device__ static inline const uint8_t *row_of(const uint8_t *base, const sl_row
     return base + (uint64_t)(uint32_t)max(id, 0) * (uint32_t)rows.row_bytes;
 }
 
+/* The address of a row, `from` bytes into it; any address when there is none. */
+__device__ static inline const uint8_t *row_at(const attn_work &w, int32_t id, int from)
+{
+    return row_of(w.p.rows.base + from, w.p.rows, id);
+}
+
+/* Of the calling warp. */
+__device__ static inline int32_t (*lists_of(const attn_work &, attn_shared *x))[16]
+{
+    return x->lists[threadIdx.x >> 5 & 3];
+}
+
 /* ---- the walk ---- */
 
-struct place {           /* a block of an item; item < 0: after the last item */
-    const int32_t *list; /* the item's list, from this thread's lane on */
+template <typename W> struct place { /* a block of an item; item < 0: after the last item */
+    const int32_t *list;             /* the item's list, from this thread's lane on */
     int item, block;
-    int rows;    /* number of valid rows */
-    int low, up; /* physical rows of entries lane and lane + 32; used by settle() */
-    int need;    /* rows of the block that a gather fetches */
+    int rows;               /* number of valid rows */
+    typename W::id low, up; /* physical rows of entries lane and lane + 32; used by settle() */
+    int need;               /* rows of the block that a gather fetches */
 };
+
+/* What differs where rows are no rows of one view, W other than attn_work: look(), start_item(), has_rows(), lists_of() and
+ * row_at(), which attn_ring.cu overloads. */
 
 /* Whether thread block `rank` of an item's cluster has any rows. A thread block without a cluster always has a
  * block of rows, which may be empty. */
@@ -68,7 +83,7 @@ __device__ static inline bool has_rows(const attn_work &w, int rank)
 }
 
 /* Starts to read a place's list entries; settle() uses them later, when they have arrived. */
-__device__ static inline void look(place &a, const attn_work &w, int k)
+__device__ static inline void look(place<attn_work> &a, const attn_work &w, int k)
 {
     int i = a.block * BLOCK, left = k - i - (int)(threadIdx.x & 31);
 
@@ -79,7 +94,7 @@ __device__ static inline void look(place &a, const attn_work &w, int k)
 }
 
 /* Whether all rows of the block have arrived; if so, this thread may read them. */
-__device__ static inline bool is_ready(const place &a, const attn_work &w)
+__device__ static inline bool is_ready(const place<attn_work> &a, const attn_work &w)
 {
     int done;
 
@@ -89,13 +104,13 @@ __device__ static inline bool is_ready(const place &a, const attn_work &w)
     return __all_sync(0xffffffffu, done >= a.need);
 }
 
-__device__ static inline void wait_block(const place &a, const attn_work &w)
+__device__ static inline void wait_block(const place<attn_work> &a, const attn_work &w)
 {
     while (!is_ready(a, w))
         __nanosleep(100);
 }
 
-__device__ static inline void start_item(place &a, const attn_work &w, int k)
+__device__ static inline void start_item(place<attn_work> &a, const attn_work &w, int k)
 {
     a.list = w.p.phys + (int64_t)(a.item / w.groups) * w.p.ld_ids + (threadIdx.x & 31);
     if (a.block == 0) /* the whole list is requested into the L2 cache while its beginning is processed */
@@ -104,7 +119,7 @@ __device__ static inline void start_item(place &a, const attn_work &w, int k)
     look(a, w, k);
 }
 
-__device__ static inline void next_item(place &a, const attn_work &w, int k)
+template <typename W> __device__ static inline void next_item(place<W> &a, const W &w, int k)
 {
     a.block = 0;
     a.item = w.parts > 1 || a.item + (int)gridDim.x >= w.items ? -1 : a.item + (int)gridDim.x;
@@ -113,7 +128,7 @@ __device__ static inline void next_item(place &a, const attn_work &w, int k)
         start_item(a, w, k);
 }
 
-__device__ static inline void count_rows(place &a)
+template <typename W> __device__ static inline void count_rows(place<W> &a)
 {
     uint32_t bad_low = __ballot_sync(0xffffffffu, a.low < 0), bad_up = __ballot_sync(0xffffffffu, a.up < 0);
 
@@ -121,7 +136,7 @@ __device__ static inline void count_rows(place &a)
 }
 
 /* Counts the place's rows. If the list ended before the place, the place becomes the first one of the next item. */
-__device__ static inline void find_rows(place &a, const attn_work &w, int k)
+template <typename W> __device__ static inline void find_rows(place<W> &a, const W &w, int k)
 {
     count_rows(a);
     if (a.rows == 0 && a.item >= 0 && a.block > (w.parts > 1 ? (int)blockIdx.x * SPLIT : 0)) {
@@ -132,7 +147,7 @@ __device__ static inline void find_rows(place &a, const attn_work &w, int k)
 
 /* Finds the place's rows, stores this warp's 16 of them in shared memory (-1 for none) and prefetches them into the L2
  * cache. */
-__device__ static inline void settle(place &a, int32_t *list, const attn_work &w, int k)
+__device__ static inline void settle(place<attn_work> &a, int32_t *list, const attn_work &w, int k)
 {
     int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
 
@@ -160,25 +175,27 @@ __device__ static inline int block_row(int u)
 }
 
 /* settle() for rows in the order of block_row(); each row is prefetched with one instruction. */
-__device__ static inline void settle_quarters(place &a, int32_t *list, const attn_work &w, int k)
+template <typename W>
+__device__ static inline void settle_quarters(place<W> &a, typename W::id *list, const W &w, int k)
 {
     int lane = threadIdx.x & 31, row = block_row(lane & 15);
 
     find_rows(a, w, k);
-    int low = __shfl_sync(0xffffffffu, a.low, row & 31), up = __shfl_sync(0xffffffffu, a.up, row & 31),
-        id = row < a.rows ? row < 32 ? low : up : -1;
+    typename W::id low = __shfl_sync(0xffffffffu, a.low, row & 31),
+                   up = __shfl_sync(0xffffffffu, a.up, row & 31),
+                   id = row < a.rows ? row < 32 ? low : up : -1;
     if (lane < 16) {
         list[lane] = id;
         if (id >= 0)
-            sl_prefetch_l2(row_of(w.p.rows.base, w.p.rows, id), (uint32_t)w.p.rows.row_bytes);
+            sl_prefetch_l2(row_at(w, id, 0), (uint32_t)w.p.rows.row_bytes);
     }
     __syncwarp();
 }
 
 /* The place after a, which is settled, as far as it is known without the list entries of that place. */
-__device__ static inline place next_place(const place &a, const attn_work &w, int k)
+template <typename W> __device__ static inline place<W> next_place(const place<W> &a, const W &w, int k)
 {
-    place n = a;
+    place<W> n = a;
     int end = w.parts > 1 ? ((int)blockIdx.x + 1) * SPLIT : 1 << 24;
 
     n.low = n.up = -1;
@@ -273,7 +290,8 @@ __device__ static inline void store_two(uint32_t to, const fp8_rows &f, const ui
 
 /* The block in stage `at` is complete as soon as its copies land: arrives for this thread's copies and, once per
  * warp, for the warp's stores. */
-__device__ static inline void announce(attn_shared *x, int at, const place &cur, const place &next)
+template <typename W>
+__device__ static inline void announce(attn_shared *x, int at, const place<W> &cur, const place<W> &next)
 {
     if ((threadIdx.x & 127) == 0) {
         x->rows[at] = cur.rows;
@@ -285,16 +303,12 @@ __device__ static inline void announce(attn_shared *x, int at, const place &cur,
         sl_mbar_arrive(&x->full[at]);
 }
 
-__device__ static inline place first_place(const attn_work &w, int k)
+template <typename W> __device__ static inline place<W> first_place(const W &w, int k)
 {
-    place a = {NULL,
-               w.parts > 1 ? (int)blockIdx.y : (int)blockIdx.x,
-               w.parts > 1 ? (int)blockIdx.x * SPLIT : 0,
-               0,
-               0,
-               0,
-               0};
+    place<W> a = {};
 
+    a.item = w.parts > 1 ? (int)blockIdx.y : (int)blockIdx.x;
+    a.block = w.parts > 1 ? (int)blockIdx.x * SPLIT : 0;
     start_item(a, w, k);
     return a;
 }
@@ -304,11 +318,12 @@ __device__ static inline place first_place(const attn_work &w, int k)
  * it (its rows are requested into the L2 cache) are settled; of the fourth, the list entries are being read. lists:
  * this warp's lists, indexed by block number % 4.
  */
+template <int R>
 __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_shared *x, __half)
 {
     int32_t(*lists)[16] = x->lists[threadIdx.x >> 5 & 3];
     int k = min(w.p.k, w.p.ld_ids), lane;
-    place cur = first_place(w, k), next, after;
+    place<attn_work> cur = first_place(w, k), next, after;
     fp8_rows f;
 
     lane = sl_lane_id();
@@ -327,7 +342,8 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
         const int32_t *list = lists[it + 1 & 3];
         if (it >= 2)
             sl_mbar_wait(&x->empty[at][QUARTERS - 1], (it >> 1 & 1) ^ 1);
-        copy_tiles(smem + at * STAGE, w.p.rows, lists[it & 3], 8, 1, LORA + 16);
+        if (R > 0)
+            copy_tiles(smem + at * STAGE, w.p.rows, lists[it & 3], 8, 1, LORA + 16);
         if (cur.rows < BLOCK)
             clear_rows(f, cur.rows, lane);
         __half2 s0 = __float2half2_rn(f.scale[0]), s1 = __float2half2_rn(f.scale[1]);
@@ -351,11 +367,13 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
 /* ---- bf16 rows ---- */
 
 /* copy_tiles() for this warp's four rows of a quarter. */
-__device__ static inline void copy_quarter(uint32_t kv, const sl_row_view &rows, const int32_t *list, int q,
+template <typename W>
+__device__ static inline void copy_quarter(uint32_t kv, const W &w, const typename W::id *list, int q,
                                            int tile, int tiles, int from)
 {
-    int lane = threadIdx.x & 31, chunk = lane & 7, id = list[q * 4 + (lane >> 3)];
-    const uint8_t *row = row_of(rows.base + from + chunk * 16, rows, id);
+    int lane = threadIdx.x & 31, chunk = lane & 7;
+    typename W::id id = list[q * 4 + (lane >> 3)];
+    const uint8_t *row = row_at(w, id, from + chunk * 16);
     uint32_t to = kv + tile * SL_TILE + sl_swizzle(block_row(4 * q) + (lane >> 3), chunk);
 
     for (int i = 0; i < tiles; i++)
@@ -368,11 +386,12 @@ __device__ static inline void wait_quarter(attn_shared *x, int it, int q)
         sl_mbar_wait(&x->empty[it & 1][q], (it >> 1 & 1) ^ 1);
 }
 
-__device__ static inline void produce(uint32_t smem, const attn_work &w, attn_shared *x, __nv_bfloat16)
+template <int R, typename W>
+__device__ static inline void produce(uint32_t smem, const W &w, attn_shared *x, __nv_bfloat16)
 {
-    int32_t(*lists)[16] = x->lists[threadIdx.x >> 5 & 3];
+    typename W::id(*lists)[16] = lists_of(w, x);
     int k = min(w.p.k, w.p.ld_ids);
-    place cur = first_place(w, k), next, after;
+    place<W> cur = first_place(w, k), next, after;
 
     settle_quarters(cur, lists[0], w, k);
     next = next_place(cur, w, k);
@@ -384,12 +403,12 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
 #pragma unroll
         for (int q = 0; q < QUARTERS; q++) {
             wait_quarter(x, it, q);
-            copy_quarter(smem + at * STAGE, w.p.rows, lists[it & 3], q, 0, TILES - 1, 0);
+            copy_quarter(smem + at * STAGE, w, lists[it & 3], q, 0, TILES - 1, 0);
         }
 #pragma unroll
         /* the rope columns; their memory held the probabilities of the previous block */
-        for (int q = 0; q < QUARTERS; q++)
-            copy_quarter(smem + at * STAGE, w.p.rows, lists[it & 3], q, TILES - 1, 1, LORA * 2);
+        for (int q = 0; q < QUARTERS && R > 0; q++)
+            copy_quarter(smem + at * STAGE, w, lists[it & 3], q, TILES - 1, 1, LORA * 2);
         announce(x, at, cur, next);
         settle_quarters(after, lists[it + 2 & 3], w, k);
         cur = next;

@@ -10,10 +10,11 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* ---- queries ---- */
 
-/* Queries of an item's heads as nine tiles; heads that do not exist are zero. */
-template <typename E, int N>
+/* Queries of an item's heads as eight tiles, and one of R rope columns; heads that do not exist are zero. */
+template <typename E, int R, int N>
 __device__ static inline void load_queries(uint8_t *tile, const attn_work &w, int item, int thread)
 {
+    constexpr int WIDTH = LORA + R;
     const int total = HEADS * WIDTH / 8, batch = 4;
     int64_t t = item / w.groups;
     int h0 = item % w.groups * HEADS;
@@ -119,8 +120,9 @@ __device__ static inline void probabilities(float (&s)[32], softmax_state &x, ui
 
 /* Ends a part of the list: adds up its sums over the columns, and computes the factors that merge it with the
  * earlier parts. */
-__device__ static inline void end_part(attn_shared *x, softmax_state &s, int part, int slot,
-                                       const attn_work &w, int h0)
+template <typename W>
+__device__ static inline void end_part(attn_shared *x, softmax_state &s, int part, int slot, const W &w,
+                                       int h0)
 {
     bool in_cluster = w.parts > 1;
     int lane = threadIdx.x & 31, head = FIRST_HEAD(lane);
@@ -146,8 +148,8 @@ __device__ static inline void end_part(attn_shared *x, softmax_state &s, int par
     }
 }
 
-template <typename E>
-__device__ static inline void score_blocks(uint8_t *smem, const attn_work &w, attn_shared *x, bool some)
+template <typename E, int R, typename W>
+__device__ static inline void score_blocks(uint8_t *smem, const W &w, attn_shared *x, bool some)
 {
     uint32_t kv = sl_smem_addr(smem), q = kv + SMEM_Q;
     float scale = w.p.scale * 1.4426950408889634f;
@@ -157,7 +159,7 @@ __device__ static inline void score_blocks(uint8_t *smem, const attn_work &w, at
     for (int item = w.parts > 1 ? blockIdx.y : blockIdx.x; item < w.items && some; item += step) {
         bool last = false;
         if (it) {
-            load_queries<E, 128>(smem + SMEM_Q, w, item, threadIdx.x & 127);
+            load_queries<E, R, 128>(smem + SMEM_Q, w, item, threadIdx.x & 127);
             sl_fence_async();
             sl_bar_sync(BAR_SCORES, 128);
         }
@@ -171,7 +173,7 @@ __device__ static inline void score_blocks(uint8_t *smem, const attn_work &w, at
                 last = x->last[at];
                 sl_wgmma_fence();
 #pragma unroll
-                for (int i = 0; i < TILES * 4; i++) {
+                for (int i = 0; i < (LORA + R) / 16; i++) {
                     uint64_t da = sl_desc_k(q + i / 4 * SL_TILE + i % 4 * 32),
                              db = sl_desc_k(rows_tile + i / 4 * SL_TILE + i % 4 * 32);
                     if (i < LORA / 16)

@@ -105,21 +105,27 @@ __device__ static inline void merge_part(float (&o)[2][64], float *partial, cons
                                            o[i / 16][i % 16 * 4 + 2], o[i / 16][i % 16 * 4 + 3]));
 }
 
-__device__ static inline void store_output(const float (&o)[2][64], const attn_work &w, const joint &x,
-                                           int item)
+/* Two neighbouring outputs. */
+__device__ static inline void store_pair(const attn_work &w, int64_t at, float a, float b)
+{
+    *(float2 *)(w.p.o + at) = make_float2(a, b);
+}
+
+template <typename W>
+__device__ static inline void store_output(const float (&o)[2][64], const W &w, const joint &x, int item)
 {
     int lane = threadIdx.x & 31, wg = threadIdx.x >> 7, head = FIRST_HEAD(lane), h0 = item % w.groups * HEADS;
 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float inv = x.inv[r];
-        float *out = w.p.o + ((int64_t)(item / w.groups) * w.p.heads + h0 + head + 8 * r) * LORA + wg * 256 +
-                     (lane & 3) * 2;
+        int64_t out =
+            ((int64_t)(item / w.groups) * w.p.heads + h0 + head + 8 * r) * LORA + wg * 256 + (lane & 3) * 2;
         if (h0 + head + 8 * r < w.p.heads)
 #pragma unroll
             for (int j = 0; j < 32; j++)
-                *(float2 *)(out + j * 8) =
-                    make_float2(o[j / 16][j % 16 * 4 + r * 2] * inv, o[j / 16][j % 16 * 4 + r * 2 + 1] * inv);
+                store_pair(w, out + j * 8, o[j / 16][j % 16 * 4 + r * 2] * inv,
+                           o[j / 16][j % 16 * 4 + r * 2 + 1] * inv);
     }
 }
 
@@ -135,8 +141,8 @@ __device__ static inline void store_tile(const float (&o)[2][64], float *tile)
                 make_float2(o[j / 16][j % 16 * 4 + r * 2], o[j / 16][j % 16 * 4 + r * 2 + 1]);
 }
 
-template <typename E>
-__device__ static inline void value_blocks(uint8_t *smem, const attn_work &w, attn_shared *x, bool some)
+template <typename E, typename W>
+__device__ static inline void value_blocks(uint8_t *smem, const W &w, attn_shared *x, bool some)
 {
     uint32_t kv = sl_smem_addr(smem);
     int it = 0, ended = 0, step = w.parts > 1 ? w.items : (int)gridDim.x, head = FIRST_HEAD(threadIdx.x & 31);
