@@ -72,19 +72,19 @@ static void print_config(const sl_model_config *c)
     printf("layers         %d, of which %d with experts, %d with an indexer\n", c->n_layers, moe_layers(c),
            indexers(c));
     printf("hidden         %d, vocabulary %d, context %d\n", c->hidden_size, c->vocab_size, c->max_context);
-    printf("attention      %d heads, q_lora %d, kv_lora %d, nope %d, rope %d, v %d, scale %.9g\n", c->n_heads,
-           c->q_lora_rank, c->kv_lora_rank, c->qk_nope_head_dim, c->qk_rope_head_dim, c->v_head_dim,
-           (double)c->softmax_scale);
-    printf("indexer        %d heads of %d, top %d, RoPE %s\n", c->index_n_heads, c->index_head_dim,
-           c->index_topk, c->index_rope_interleaved ? "interleaved" : "half-split");
-    if (c->index_blocks.tokens)
+    printf("attention      %d heads, q_lora %d, kv_lora %d, nope %d, rope %d, v %d, scale %.9g\n",
+           c->attn.n_heads, c->attn.q_lora_rank, c->attn.kv_lora_rank, c->attn.qk_nope_head_dim,
+           c->attn.qk_rope_head_dim, c->attn.v_head_dim, (double)c->attn.softmax_scale);
+    printf("indexer        %d heads of %d, top %d, RoPE %s\n", c->index.n_heads, c->index.head_dim,
+           c->index.topk, c->index.rope_interleaved ? "interleaved" : "half-split");
+    if (c->index.blocks.tokens)
         printf("blocks         of %d tokens, %d for each KV head, the newest %d always\n",
-               c->index_blocks.tokens, c->index_topk / c->index_blocks.tokens, c->index_blocks.local);
-    printf("experts        %d routed (%d per token, %d of %d groups), %d shared\n", c->n_routed_experts,
-           c->num_experts_per_tok, c->topk_group, c->n_group, c->n_shared_experts);
-    bool plain = c->rope_type == SL_ROPE_PLAIN;
-    printf("rope           theta %g%s%s\n", c->rope_theta, plain ? "" : ", ",
-           plain ? "" : sl_rope_type_name(c->rope_type));
+               c->index.blocks.tokens, c->index.topk / c->index.blocks.tokens, c->index.blocks.local);
+    printf("experts        %d routed (%d per token, %d of %d groups), %d shared\n", c->moe.n_routed,
+           c->moe.per_token, c->moe.topk_group, c->moe.n_group, c->moe.n_shared);
+    bool plain = c->rope.type == SL_ROPE_PLAIN;
+    printf("rope           theta %g%s%s\n", c->rope.theta, plain ? "" : ", ",
+           plain ? "" : sl_rope_type_name(c->rope.type));
     printf("end tokens    ");
     for (int32_t i = 0; i < c->n_eos; i++)
         printf(" %d", c->eos_ids[i]);
@@ -148,7 +148,7 @@ static int print_json(const sl_local_checkpoint *m, const tally *t, const sl_geo
         "s:{s:i, s:I, s:I, s:I}}",
         "family", c->family, "architecture", c->architecture, "layers", c->n_layers, "moe_layers",
         moe_layers(c), "indexer_layers", indexers(c), "hidden_size", c->hidden_size, "vocab_size",
-        c->vocab_size, "max_context", c->max_context, "heads", c->n_heads, "index_topk", c->index_topk,
+        c->vocab_size, "max_context", c->max_context, "heads", c->attn.n_heads, "index_topk", c->index.topk,
         "tensors", (json_int_t)t->count, "tensor_bytes", (json_int_t)t->bytes, "parameters",
         (json_int_t)t->params, "mtp_tensors", (json_int_t)t->mtp, "stored",
         m->has_weights ? dtype_name(m->stored) : "none", "row_format", sl_row_format_name(m->row_format),

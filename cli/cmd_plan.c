@@ -152,7 +152,7 @@ static void count_weights(const sl_local_checkpoint *m, flags *f)
     if (f->in.weight_bytes)
         return;
     sl_model_weight_sizes(&m->cfg, f->group.stored, f->group.act, &w);
-    f->in.weight_bytes = w.replicated + (uint64_t)m->cfg.n_routed_experts * w.expert;
+    f->in.weight_bytes = w.replicated + (uint64_t)m->cfg.moe.n_routed * w.expert;
 }
 
 /* Plans for one process or, with --ranks, for one rank of the group. */

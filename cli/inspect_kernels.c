@@ -118,8 +118,8 @@ static const sl_path *path_of(const sl_gpu *g, const kind *k, const sl_model_con
                                  .tokens = tokens,
                                  .hidden = c->hidden_size,
                                  .inter = down ? k->in : k->out,
-                                 .experts = c->n_routed_experts,
-                                 .top_k = c->num_experts_per_tok,
+                                 .experts = c->moe.n_routed,
+                                 .top_k = c->moe.per_token,
                                  .fp8_acts = f8,
                                  .act = act};
         return sl_op_path(g, k->op, &p);
@@ -127,11 +127,11 @@ static const sl_path *path_of(const sl_gpu *g, const kind *k, const sl_model_con
     if (k->op == SL_OP_Q_ABSORB) {
         const sl_q_absorb_params p = {.kv_b = w,
                                       .tokens = tokens,
-                                      .heads = c->n_heads,
-                                      .nope = c->qk_nope_head_dim,
-                                      .rope = c->qk_rope_head_dim,
-                                      .v = c->v_head_dim,
-                                      .lora = c->kv_lora_rank,
+                                      .heads = c->attn.n_heads,
+                                      .nope = c->attn.qk_nope_head_dim,
+                                      .rope = c->attn.qk_rope_head_dim,
+                                      .v = c->attn.v_head_dim,
+                                      .lora = c->attn.kv_lora_rank,
                                       .act = act};
         return sl_op_path(g, k->op, &p);
     }
@@ -158,20 +158,20 @@ static void print_attention(const sl_gpu *g, const sl_local_checkpoint *m)
     sl_seq_tables seqs = {.n_tokens = MANY, .n_seqs = 1};
     char shape[64];
 
-    if (c->kv_lora_rank > 0) {
+    if (c->attn.kv_lora_rank > 0) {
         const sl_sparse_attn_params p = {.tokens = 1,
-                                         .heads = c->n_heads,
-                                         .lora = c->kv_lora_rank,
-                                         .rope = c->qk_rope_head_dim,
+                                         .heads = c->attn.n_heads,
+                                         .lora = c->attn.kv_lora_rank,
+                                         .rope = c->attn.qk_rope_head_dim,
                                          .format = m->row_format};
         const sl_path *path = sl_op_path(g, SL_OP_SPARSE_ATTN, &p);
         snprintf(shape, sizeof shape, "%d + %d %s", p.lora, p.rope, sl_row_format_name(m->row_format));
         print_paths("sparse_attn", shape, path, path, "");
     } else {
         sl_gqa_attn_params p = {.tokens = 1,
-                                .heads = c->n_heads,
-                                .kv_heads = c->n_kv_heads,
-                                .dim = c->v_head_dim,
+                                .heads = c->attn.n_heads,
+                                .kv_heads = c->attn.n_kv_heads,
+                                .dim = c->attn.v_head_dim,
                                 .format = m->row_format,
                                 .act = sl_model_auto_act(m->stored)};
         const sl_path *few = sl_op_path(g, SL_OP_GQA_ATTN, &p);
@@ -180,10 +180,10 @@ static void print_attention(const sl_gpu *g, const sl_local_checkpoint *m)
                  sl_row_format_name(m->row_format));
         print_paths("gqa_attn", shape, few, sl_op_path(g, SL_OP_GQA_ATTN, &p), "");
     }
-    if (c->index_head_dim > 0) {
+    if (c->index.head_dim > 0) {
         const sl_index_scores_params p = {.token_count = 1,
-                                          .heads = c->index_n_heads,
-                                          .dim = c->index_head_dim,
+                                          .heads = c->index.n_heads,
+                                          .dim = c->index.head_dim,
                                           .ld_scores = c->max_context,
                                           .format = m->index_format};
         const sl_path *path = sl_op_path(g, SL_OP_INDEX_SCORES, &p);

@@ -81,7 +81,7 @@ sl_status sl_sim_plan_init(sl_sim_plan *p, const sl_config *cfg, const sl_sim_tr
                                .given_weights = UINT64_MAX};
     SL_TRY(sl_local_act_find(NULL, p->group.stored, &p->group.act, err));
     sl_model_weight_sizes(&p->model.cfg, p->group.stored, p->group.act, &w);
-    p->in.weight_bytes = w.replicated + (uint64_t)p->model.cfg.n_routed_experts * w.expert;
+    p->in.weight_bytes = w.replicated + (uint64_t)p->model.cfg.moe.n_routed * w.expert;
     SL_TRY(make(p, UINT64_MAX / 4, &plan, err));
     return check_device(p, cfg, &plan, err);
 }

@@ -55,12 +55,12 @@ static sl_status fill_opts(sl_cli_verify *v, sl_err *err)
 {
     sl_cli_verify_opts *o = &v->o;
     const sl_model_config *c = &v->local.checkpoint.cfg;
-    if (c->index_topk <= 0)
+    if (c->index.topk <= 0)
         return sl_fail(
             err, SL_ERR_UNSUPPORTED,
             "this checkpoint has no indexer: every row is read in every step and no row is swapped in");
     if (!o->hot_rows)
-        o->hot_rows = c->index_topk;
+        o->hot_rows = c->index.topk;
     if (!o->tokens)
         o->tokens = 3 * o->hot_rows + 2 * o->tail_rows < c->max_context - o->steps
                         ? 3 * o->hot_rows + 2 * o->tail_rows

@@ -42,9 +42,9 @@ sl_status sl_choose_algorithm(const char *name, const sl_model_config *cfg, cons
                               sl_err *err)
 {
     if (is_auto(name)) {
-        *out = cfg->index_blocks.tokens > 0 ? &sl_algo_msa
-               : cfg->index_unit > 0        ? &sl_algo_pooled
-               : cfg->index_topk > 0        ? &sl_algo_dsa
+        *out = cfg->index.blocks.tokens > 0 ? &sl_algo_msa
+               : cfg->index.unit > 0        ? &sl_algo_pooled
+               : cfg->index.topk > 0        ? &sl_algo_dsa
                                             : &sl_algo_dense;
         return SL_OK;
     }
@@ -66,9 +66,9 @@ static sl_algo_model model_of(const sl_model_config *cfg)
 {
     return (sl_algo_model){.architecture = cfg->architecture,
                            .n_layers = cfg->n_layers,
-                           .n_heads = cfg->n_heads,
-                           .kv_heads = cfg->n_kv_heads,
-                           .head_dim = cfg->v_head_dim,
+                           .n_heads = cfg->attn.n_heads,
+                           .kv_heads = cfg->attn.n_kv_heads,
+                           .head_dim = cfg->attn.v_head_dim,
                            .hidden_size = cfg->hidden_size,
                            .vocab_size = cfg->vocab_size,
                            .max_context = cfg->max_context,

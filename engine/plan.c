@@ -92,10 +92,10 @@ static uint64_t scratch_bytes(const sl_model_config *c, int32_t step_tokens, int
                               int32_t list_tokens)
 {
     enum { MULTIPROCESSORS = 132, EXPERT_VALUE = 2 };
-    const int64_t attended = (int64_t)c->n_heads * c->v_head_dim,
+    const int64_t attended = (int64_t)c->attn.n_heads * c->attn.v_head_dim,
                   in = (int64_t)larger(larger((uint64_t)c->hidden_size, (uint64_t)c->intermediate_size),
                                        (uint64_t)attended);
-    const int64_t queries = (int64_t)c->n_heads * (c->qk_nope_head_dim + c->qk_rope_head_dim),
+    const int64_t queries = (int64_t)c->attn.n_heads * (c->attn.qk_nope_head_dim + c->attn.qk_rope_head_dim),
                   out = (int64_t)larger((uint64_t)in, (uint64_t)queries);
     uint64_t most = 0;
 
@@ -103,12 +103,12 @@ static uint64_t scratch_bytes(const sl_model_config *c, int32_t step_tokens, int
     for (int32_t t = step_tokens; t > 0 && t > step_tokens - 2; t--)
         most = larger(most, sl_linear_scratch(t, in, out));
 
-    if (c->n_routed_experts > 0)
-        most = larger(most, sl_moe_grouped_scratch(step_tokens, c->num_experts_per_tok, c->n_routed_experts,
-                                                   c->hidden_size, c->moe_intermediate_size, EXPERT_VALUE));
-    if (c->n_kv_heads > 0)
-        most = larger(most, sl_gqa_decode_scratch_most(MULTIPROCESSORS, max_seqs, c->n_heads, c->n_kv_heads,
-                                                       c->v_head_dim, list_tokens));
+    if (c->moe.n_routed > 0)
+        most = larger(most, sl_moe_grouped_scratch(step_tokens, c->moe.per_token, c->moe.n_routed,
+                                                   c->hidden_size, c->moe.intermediate_size, EXPERT_VALUE));
+    if (c->attn.n_kv_heads > 0)
+        most = larger(most, sl_gqa_decode_scratch_most(MULTIPROCESSORS, max_seqs, c->attn.n_heads,
+                                                       c->attn.n_kv_heads, c->attn.v_head_dim, list_tokens));
     return most;
 }
 

@@ -12,9 +12,9 @@ static sl_status check(const sl_plan_group *g, const sl_model_config *c, sl_err 
     if (g->ranks < 1 || g->ranks > SL_COMM_RANKS_MAX)
         return sl_fail(err, SL_ERR_INVALID, "plan: a group has 1 to %d ranks, not %d", SL_COMM_RANKS_MAX,
                        g->ranks);
-    if (c->n_routed_experts > 0 && g->ranks > c->n_routed_experts)
+    if (c->moe.n_routed > 0 && g->ranks > c->moe.n_routed)
         return sl_fail(err, SL_ERR_INVALID, "plan: %d ranks share %d routed experts, every rank needs one",
-                       g->ranks, c->n_routed_experts);
+                       g->ranks, c->moe.n_routed);
     if (g->ranks_per_host < 1 || g->ranks_per_host > g->ranks)
         return sl_fail(err, SL_ERR_INVALID, "plan: %d ranks on a host, of a group of %d", g->ranks_per_host,
                        g->ranks);
@@ -32,7 +32,7 @@ sl_status sl_plan_group_make(sl_plan_group *g, sl_plan_in *in, sl_plan *out, sl_
     int32_t first[SL_COMM_RANKS_MAX + 1];
     sl_weight_bytes w = {0};
     SL_TRY(check(g, in->cfg, err));
-    sl_ep_split(in->cfg->n_routed_experts, g->ranks, first);
+    sl_ep_split(in->cfg->moe.n_routed, g->ranks, first);
     g->rank = g->experts = 0;
     for (int32_t r = 0; r < g->ranks; r++)
         if (first[r + 1] - first[r] > g->experts)
@@ -62,7 +62,7 @@ sl_status sl_plan_group_need(const sl_plan_in *in, const sl_plan *p, const sl_pl
                              sl_plan_need *out, sl_err *err)
 {
     const sl_plan_group *g = in->group;
-    int32_t experts = in->cfg->n_routed_experts;
+    int32_t experts = in->cfg->moe.n_routed;
     uint64_t host = row->host_bytes * (uint64_t)g->ranks_per_host;
     *out = (sl_plan_need){.device_bytes = device_lack(in, p, row),
                           .host_bytes = host > g->host_bytes ? host - g->host_bytes : 0};
@@ -104,7 +104,7 @@ void sl_plan_group_text(const sl_plan_in *in, const sl_plan *p, sl_strbuf *sb)
     const sl_plan_group *g = in->group;
     sl_sb_printf(
         sb, "\ngroup of %d ranks, %d on each host: rank %d has %d of %d routed experts, no rank has more\n",
-        g->ranks, g->ranks_per_host, g->rank, g->experts, in->cfg->n_routed_experts);
+        g->ranks, g->ranks_per_host, g->rank, g->experts, in->cfg->moe.n_routed);
     if (g->given_weights == UINT64_MAX)
         sl_sb_printf(sb, "weights of the rank: %.1f MiB that every rank has, %.1f MiB of routed experts\n",
                      (double)g->replicated_bytes / MIB, (double)g->expert_bytes / MIB);

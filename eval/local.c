@@ -30,7 +30,7 @@ static void end(local *l)
 /* Query heads that share a key. */
 static int32_t shared_heads(const sl_model_config *c)
 {
-    return c->n_kv_heads > 0 ? c->n_heads / c->n_kv_heads : c->n_heads;
+    return c->attn.n_kv_heads > 0 ? c->attn.n_heads / c->attn.n_kv_heads : c->attn.n_heads;
 }
 
 static sl_status make_meter(local *l, const sl_eval_setting *s, int32_t length, sl_err *err)

@@ -121,7 +121,7 @@ static sl_status open_model(calibration *c, sl_err *err)
     const sl_calibrate_opts *o = c->o;
     sl_local_checkpoint *m = &c->local.checkpoint;
     SL_TRY(sl_local_checkpoint_read(o->dir, NULL, o->row_format, m, err));
-    if (m->cfg.n_kv_heads < 1)
+    if (m->cfg.attn.n_kv_heads < 1)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "%s: a model of family %s has no KV heads, whose keys are calibrated", o->dir,
                        m->cfg.family);
@@ -143,13 +143,13 @@ static sl_status open_model(calibration *c, sl_err *err)
                         .max_logit_rows = 1,
                         .max_context = o->block_tokens};
     SL_TRY(sl_local_open(&c->local, &lo, err));
-    const size_t dim = (size_t)m->cfg.v_head_dim;
-    c->sums = calloc((size_t)m->cfg.n_layers * (size_t)m->cfg.n_kv_heads * dim, sizeof *c->sums);
+    const size_t dim = (size_t)m->cfg.attn.v_head_dim;
+    c->sums = calloc((size_t)m->cfg.n_layers * (size_t)m->cfg.attn.n_kv_heads * dim, sizeof *c->sums);
     c->key = calloc(dim, sizeof *c->key);
     if (!c->sums || !c->key)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     if (!o->type)
-        SL_TRY(sl_curves_new(m->cfg.n_layers, m->cfg.n_kv_heads, m->cfg.v_head_dim, o->block_tokens,
+        SL_TRY(sl_curves_new(m->cfg.n_layers, m->cfg.attn.n_kv_heads, m->cfg.attn.v_head_dim, o->block_tokens,
                              &c->curves, err));
     creating = c;
     sl_status st = sl_local_engine(&c->local, &(sl_engine_opts){.tail_rows = 1}, &c->engine, err);
@@ -214,9 +214,9 @@ static sl_status calibrate(calibration *c, sl_calibrate_result *out, sl_err *err
     const sl_model_config *m = &c->local.checkpoint.cfg;
     const sl_channels_model of = {.architecture = m->architecture,
                                   .n_layers = m->n_layers,
-                                  .n_heads = m->n_heads,
-                                  .kv_heads = m->n_kv_heads,
-                                  .head_dim = m->v_head_dim,
+                                  .n_heads = m->attn.n_heads,
+                                  .kv_heads = m->attn.n_kv_heads,
+                                  .head_dim = m->attn.v_head_dim,
                                   .hidden_size = m->hidden_size,
                                   .vocab_size = m->vocab_size,
                                   .print = print_of,

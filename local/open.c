@@ -57,7 +57,7 @@ sl_status sl_local_open_store(sl_local *l, const sl_local_opts *o, sl_err *err)
     for (int32_t i = 0; i < l->n_pages; i++)
         l->pages[i] = i;
     SL_TRY(sl_choose_layout(o->layout, sl_backend_caps(l->be), &layout, err));
-    l->algorithm = o->algorithm ? o->algorithm : c->cfg.index_blocks.tokens > 0 ? &sl_algo_msa : &sl_algo_dsa;
+    l->algorithm = o->algorithm ? o->algorithm : c->cfg.index.blocks.tokens > 0 ? &sl_algo_msa : &sl_algo_dsa;
     sl_cache_dims cache = sl_engine_cache_dims(&c->cfg, c->row_format, c->index_format);
     cache.select = l->select = o->select;
     SL_TRY(

@@ -30,8 +30,8 @@ static sl_key add_tensor(sl_key k, const sl_st_tensor *t)
 
 uint64_t sl_model_attention_print(const sl_model_config *c)
 {
-    const int32_t shape[] = {c->n_layers,   c->n_heads,     c->n_kv_heads,
-                             c->v_head_dim, c->hidden_size, c->vocab_size};
+    const int32_t shape[] = {c->n_layers,        c->attn.n_heads, c->attn.n_kv_heads,
+                             c->attn.v_head_dim, c->hidden_size,  c->vocab_size};
     sl_checkpoint *ck = NULL;
     sl_key k = sl_hash_chain((sl_key){0, 0}, shape, sizeof shape);
     bool any = false;

@@ -17,7 +17,7 @@ static const sl_cfg_int_key int_keys[] = {
     {"hidden_size", SL_CFG_FIELD(hidden_size), 1, 1 << 16, SL_CFG_REQUIRED},
     {"intermediate_size", SL_CFG_FIELD(intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
     {"num_hidden_layers", SL_CFG_FIELD(n_layers), 1, SL_MAX_LAYERS, SL_CFG_REQUIRED},
-    {"num_attention_heads", SL_CFG_FIELD(n_heads), 1, 1 << 12, SL_CFG_REQUIRED},
+    {"num_attention_heads", SL_CFG_FIELD(attn.n_heads), 1, 1 << 12, SL_CFG_REQUIRED},
     {"max_position_embeddings", SL_CFG_FIELD(max_context), 1, 1 << 24, SL_CFG_REQUIRED},
 };
 

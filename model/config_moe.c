@@ -4,12 +4,12 @@
 #include "model/family.h"
 
 static const sl_cfg_int_key int_keys[] = {
-    {"moe_intermediate_size", SL_CFG_FIELD(moe_intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
-    {"n_routed_experts", SL_CFG_FIELD(n_routed_experts), 1, 1 << 13, SL_CFG_REQUIRED},
-    {"n_shared_experts", SL_CFG_FIELD(n_shared_experts), 0, 64, SL_CFG_REQUIRED},
-    {"num_experts_per_tok", SL_CFG_FIELD(num_experts_per_tok), 1, 1 << 10, SL_CFG_REQUIRED},
-    {"n_group", SL_CFG_FIELD(n_group), 1, 1 << 10, SL_CFG_REQUIRED},
-    {"topk_group", SL_CFG_FIELD(topk_group), 1, 1 << 10, SL_CFG_REQUIRED},
+    {"moe_intermediate_size", SL_CFG_FIELD(moe.intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"n_routed_experts", SL_CFG_FIELD(moe.n_routed), 1, 1 << 13, SL_CFG_REQUIRED},
+    {"n_shared_experts", SL_CFG_FIELD(moe.n_shared), 0, 64, SL_CFG_REQUIRED},
+    {"num_experts_per_tok", SL_CFG_FIELD(moe.per_token), 1, 1 << 10, SL_CFG_REQUIRED},
+    {"n_group", SL_CFG_FIELD(moe.n_group), 1, 1 << 10, SL_CFG_REQUIRED},
+    {"topk_group", SL_CFG_FIELD(moe.topk_group), 1, 1 << 10, SL_CFG_REQUIRED},
 };
 
 static sl_status check_experts(sl_config_reader *x)
@@ -17,14 +17,14 @@ static sl_status check_experts(sl_config_reader *x)
     const sl_model_config *c = x->c;
     if (sl_dim_shared(c) > SL_CFG_MAX_PRODUCT)
         return sl_cfg_bad(x, "n_shared_experts * moe_intermediate_size is greater than 2^24");
-    if (c->n_routed_experts % c->n_group || c->n_routed_experts / c->n_group < 2)
-        return sl_cfg_bad(x, "n_group: %d does not divide %d experts into groups of at least two", c->n_group,
-                          c->n_routed_experts);
-    if (c->topk_group > c->n_group)
-        return sl_cfg_bad(x, "topk_group: %d is more than n_group %d", c->topk_group, c->n_group);
-    if (c->num_experts_per_tok > c->n_routed_experts / c->n_group * c->topk_group)
+    if (c->moe.n_routed % c->moe.n_group || c->moe.n_routed / c->moe.n_group < 2)
+        return sl_cfg_bad(x, "n_group: %d does not divide %d experts into groups of at least two",
+                          c->moe.n_group, c->moe.n_routed);
+    if (c->moe.topk_group > c->moe.n_group)
+        return sl_cfg_bad(x, "topk_group: %d is more than n_group %d", c->moe.topk_group, c->moe.n_group);
+    if (c->moe.per_token > c->moe.n_routed / c->moe.n_group * c->moe.topk_group)
         return sl_cfg_bad(x, "num_experts_per_tok: %d is more than the experts of %d groups",
-                          c->num_experts_per_tok, c->topk_group);
+                          c->moe.per_token, c->moe.topk_group);
     return SL_OK;
 }
 
@@ -53,10 +53,10 @@ sl_status sl_cfg_moe(sl_config_reader *x)
     if (freq)
         SL_TRY(sl_cfg_int(x, freq, "moe_layer_freq", 1, 1, &one));
     SL_TRY(sl_cfg_real(x, scale, "routed_scaling_factor", 1e-6, 1e6, &factor));
-    x->c->routed_scaling_factor = (float)factor;
+    x->c->moe.scaling_factor = (float)factor;
     if (!sl_cfg_get(x->root, "norm_topk_prob"))
         return sl_cfg_bad(x, "norm_topk_prob: missing");
-    SL_TRY(sl_cfg_bool_or(x, x->root, "norm_topk_prob", true, &x->c->norm_topk_prob));
+    SL_TRY(sl_cfg_bool_or(x, x->root, "norm_topk_prob", true, &x->c->moe.norm_topk_prob));
     SL_TRY(check_experts(x));
     return read_layers(x);
 }

@@ -19,17 +19,17 @@ static sl_status read_yarn(sl_config_reader *x, const json_t *rope)
 {
     sl_model_config *c = x->c;
     SL_TRY(sl_cfg_int(x, sl_cfg_get(rope, "original_max_position_embeddings"),
-                      "original_max_position_embeddings", 1, 1 << 24, &c->rope_original_max));
+                      "original_max_position_embeddings", 1, 1 << 24, &c->rope.original_max));
     SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "factor"), "factor", 1e-3, 1e6,
-                          (double)c->max_context / c->rope_original_max, &c->rope_factor));
-    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "beta_fast"), "beta_fast", 1e-3, 1e6, 32, &c->rope_beta_fast));
-    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "beta_slow"), "beta_slow", 1e-3, 1e6, 1, &c->rope_beta_slow));
-    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "mscale"), "mscale", 0, 1e3, 0, &c->rope_mscale));
+                          (double)c->max_context / c->rope.original_max, &c->rope.factor));
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "beta_fast"), "beta_fast", 1e-3, 1e6, 32, &c->rope.beta_fast));
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "beta_slow"), "beta_slow", 1e-3, 1e6, 1, &c->rope.beta_slow));
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "mscale"), "mscale", 0, 1e3, 0, &c->rope.mscale));
     SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "mscale_all_dim"), "mscale_all_dim", 0, 1e3, 0,
-                          &c->rope_mscale_all_dim));
+                          &c->rope.mscale_all_dim));
     SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "attention_factor"), "attention_factor", 1e-3, 1e3, 0,
-                          &c->rope_attention_factor));
-    SL_TRY(sl_cfg_bool_or(x, rope, "truncate", true, &c->rope_truncate));
+                          &c->rope.attention_factor));
+    SL_TRY(sl_cfg_bool_or(x, rope, "truncate", true, &c->rope.truncate));
     return SL_OK;
 }
 
@@ -44,15 +44,15 @@ static sl_status read_llama3(sl_config_reader *x, const json_t *rope)
     sl_model_config *c = x->c;
     double all;
     SL_TRY(sl_cfg_int(x, sl_cfg_get(rope, "original_max_position_embeddings"),
-                      "original_max_position_embeddings", 1, 1 << 24, &c->rope_original_max));
-    SL_TRY(sl_cfg_real(x, sl_cfg_get(rope, "factor"), "factor", 1, 1e6, &c->rope_factor));
+                      "original_max_position_embeddings", 1, 1 << 24, &c->rope.original_max));
+    SL_TRY(sl_cfg_real(x, sl_cfg_get(rope, "factor"), "factor", 1, 1e6, &c->rope.factor));
     SL_TRY(
-        sl_cfg_real(x, sl_cfg_get(rope, "low_freq_factor"), "low_freq_factor", 1e-3, 1e6, &c->rope_low_freq));
+        sl_cfg_real(x, sl_cfg_get(rope, "low_freq_factor"), "low_freq_factor", 1e-3, 1e6, &c->rope.low_freq));
     SL_TRY(sl_cfg_real(x, sl_cfg_get(rope, "high_freq_factor"), "high_freq_factor", 1e-3, 1e6,
-                       &c->rope_high_freq));
-    if (c->rope_high_freq <= c->rope_low_freq)
-        return sl_cfg_bad(x, "high_freq_factor: %g is not above low_freq_factor %g", c->rope_high_freq,
-                          c->rope_low_freq);
+                       &c->rope.high_freq));
+    if (c->rope.high_freq <= c->rope.low_freq)
+        return sl_cfg_bad(x, "high_freq_factor: %g is not above low_freq_factor %g", c->rope.high_freq,
+                          c->rope.low_freq);
     SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "mscale_all_dim"), "mscale_all_dim", 0, 1e3, 0, &all));
     if (all != 0)
         return sl_cfg_cannot(x, "mscale_all_dim: %g is not supported with rope_type \"llama3\"", all);
@@ -98,12 +98,12 @@ static const json_t *rope_object(const sl_config_reader *x)
 sl_status sl_cfg_rope_of(sl_config_reader *x, const json_t *rope, const json_t *theta)
 {
     sl_model_config *c = x->c;
-    SL_TRY(sl_cfg_real(x, theta, "rope_theta", 1.001, 1e12, &c->rope_theta));
-    c->rope_factor = c->rope_attention_factor = 1;
-    c->rope_type = SL_ROPE_PLAIN;
+    SL_TRY(sl_cfg_real(x, theta, "rope_theta", 1.001, 1e12, &c->rope.theta));
+    c->rope.factor = c->rope.attention_factor = 1;
+    c->rope.type = SL_ROPE_PLAIN;
     if (rope) {
-        SL_TRY(find_type(x, rope, &c->rope_type));
-        SL_TRY(types[c->rope_type].read(x, rope));
+        SL_TRY(find_type(x, rope, &c->rope.type));
+        SL_TRY(types[c->rope.type].read(x, rope));
     }
     sl_rope_finish_config(c);
     return SL_OK;
@@ -141,6 +141,6 @@ sl_status sl_cfg_rope_part(sl_config_reader *x, int32_t head_dim, int32_t rotate
     }
     if (rotated < 2 || rotated > head_dim || rotated % 2)
         return sl_cfg_bad(x, "%s: %d of %d values of a head would be rotated", key, rotated, head_dim);
-    x->c->qk_rope_head_dim = rotated, x->c->qk_nope_head_dim = head_dim - rotated;
+    x->c->attn.qk_rope_head_dim = rotated, x->c->attn.qk_nope_head_dim = head_dim - rotated;
     return read_rope(x, true);
 }

@@ -25,7 +25,7 @@ static sl_ep_layout layout_of(const sl_pass *p)
                           .ranks = w->ranks,
                           .cap = p->f->group_tokens,
                           .hidden = p->c->hidden_size,
-                          .top_k = p->c->num_experts_per_tok,
+                          .top_k = p->c->moe.per_token,
                           .act = p->act,
                           .quantised = p->c->fp8_acts && p->lw->quantised};
 }
@@ -132,9 +132,9 @@ static sl_status run_experts(sl_pass *p, const sl_ep_layout *l, bool shared, boo
                               .send = w.send,
                               .send_count = w.send_count,
                               .to = w.placed != SL_COMM_IN_SEND ? w.to : NULL,
-                              .inter = p->c->moe_intermediate_size,
+                              .inter = p->c->moe.intermediate_size,
                               .fp8_acts = p->c->fp8_acts,
-                              .glu = p->c->expert_glu,
+                              .glu = p->c->moe.glu,
                               .load = &p->m->expert_load};
     SL_TRY(sl_pass_run(p, SL_OP_EP_EXPERTS, &a));
     SL_TRY(begin(p, &w, shared));

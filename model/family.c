@@ -102,13 +102,13 @@ int64_t sl_dim_dense(const sl_model_config *c)
 
 int64_t sl_dim_shared(const sl_model_config *c)
 {
-    return c->shared_intermediate_size ? c->shared_intermediate_size
-                                       : (int64_t)c->n_shared_experts * c->moe_intermediate_size;
+    return c->moe.shared_intermediate_size ? c->moe.shared_intermediate_size
+                                           : (int64_t)c->moe.n_shared * c->moe.intermediate_size;
 }
 
 int64_t sl_dim_experts(const sl_model_config *c)
 {
-    return c->n_routed_experts;
+    return c->moe.n_routed;
 }
 
 int64_t sl_dim_joined(const sl_model_config *c)
@@ -133,7 +133,7 @@ bool sl_in_moe(const sl_model_config *c, int32_t layer)
 
 bool sl_in_shared(const sl_model_config *c, int32_t layer)
 {
-    return c->layer_is_moe[layer] && c->n_shared_experts > 0;
+    return c->layer_is_moe[layer] && c->moe.n_shared > 0;
 }
 
 static bool ends_with(const char *s, const char *tail)

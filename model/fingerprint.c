@@ -44,41 +44,35 @@ static void put_config(sl_wr *w, const sl_model_config *c)
         c->vocab_size,
         c->hidden_size,
         c->intermediate_size,
-        c->moe_intermediate_size,
+        c->moe.intermediate_size,
         c->n_layers,
-        c->n_heads,
-        c->q_lora_rank,
-        c->kv_lora_rank,
-        c->qk_nope_head_dim,
-        c->qk_rope_head_dim,
-        c->v_head_dim,
-        c->index_n_heads,
-        c->index_head_dim,
-        c->index_topk,
-        c->n_routed_experts,
-        c->n_shared_experts,
-        c->num_experts_per_tok,
-        c->n_group,
-        c->topk_group,
-        c->norm_topk_prob,
-        c->index_rope_interleaved,
-        c->rope_original_max,
-        (int32_t)c->rope_type,
-        c->rope_truncate,
+        c->attn.n_heads,
+        c->attn.q_lora_rank,
+        c->attn.kv_lora_rank,
+        c->attn.qk_nope_head_dim,
+        c->attn.qk_rope_head_dim,
+        c->attn.v_head_dim,
+        c->index.n_heads,
+        c->index.head_dim,
+        c->index.topk,
+        c->moe.n_routed,
+        c->moe.n_shared,
+        c->moe.per_token,
+        c->moe.n_group,
+        c->moe.topk_group,
+        c->moe.norm_topk_prob,
+        c->index.rope_interleaved,
+        c->rope.original_max,
+        (int32_t)c->rope.type,
+        c->rope.truncate,
         c->tie_word_embeddings,
         c->fp8_acts,
     };
     const double reals[] = {
-        c->routed_scaling_factor,
-        c->rms_eps,
-        c->lora_eps,
-        c->index_eps,
-        c->rope_theta,
-        c->rope_factor,
-        c->rope_beta_fast,
-        c->rope_beta_slow,
-        c->rope_attention_factor,
-        c->softmax_scale,
+        c->moe.scaling_factor, c->rms_eps,        c->attn.lora_eps,
+        c->index.eps,          c->rope.theta,     c->rope.factor,
+        c->rope.beta_fast,     c->rope.beta_slow, c->rope.attention_factor,
+        c->attn.softmax_scale,
     };
     sl_wr_str(w, c->family);
     sl_wr_i32s(w, ints, SL_COUNT(ints));
@@ -90,11 +84,11 @@ static void put_config(sl_wr *w, const sl_model_config *c)
         sl_wr_u8(w, c->layer_class[i]);
     if (c->quant.n) /* the tensors say the rest */
         sl_wr_u32(w, (uint32_t)(c->quant.half_acts + 1) << 2 | (uint32_t)(c->quant.f8_acts + 1));
-    if (c->n_kv_heads)
-        sl_wr_u32(w, (uint32_t)c->n_kv_heads);
-    if (c->rope_type == SL_ROPE_LLAMA3) {
-        put_f64(w, c->rope_low_freq);
-        put_f64(w, c->rope_high_freq);
+    if (c->attn.n_kv_heads)
+        sl_wr_u32(w, (uint32_t)c->attn.n_kv_heads);
+    if (c->rope.type == SL_ROPE_LLAMA3) {
+        put_f64(w, c->rope.low_freq);
+        put_f64(w, c->rope.high_freq);
     }
 }
 
@@ -118,7 +112,7 @@ static void put_layers(sl_wr *w, const sl_model_config *c)
 {
     const sl_linear_config *l = &c->linear;
     const sl_ngram_config *n = &c->ngram;
-    const int32_t ints[] = {c->streams.rank, c->index_unit, l->key_heads, l->value_heads, l->key_dim,
+    const int32_t ints[] = {c->streams.rank, c->index.unit, l->key_heads, l->value_heads, l->key_dim,
                             l->value_dim,    l->taps,       l->silu_gate, n->order,       n->heads,
                             n->dim,          n->taps,       n->eos};
     bool any = false;
@@ -137,18 +131,18 @@ static void put_layers(sl_wr *w, const sl_model_config *c)
 /* What only some families have: prints of others do not mention it. */
 static void put_more(sl_wr *w, const sl_model_config *c)
 {
-    const sl_glu *g[] = {&c->mlp_glu, &c->expert_glu};
-    if (c->shared_intermediate_size)
-        sl_wr_u32(w, (uint32_t)c->shared_intermediate_size);
-    if (c->route_score != SL_ROUTE_SIGMOID)
-        sl_wr_u32(w, (uint32_t)c->route_score);
+    const sl_glu *g[] = {&c->mlp_glu, &c->moe.glu};
+    if (c->moe.shared_intermediate_size)
+        sl_wr_u32(w, (uint32_t)c->moe.shared_intermediate_size);
+    if (c->moe.score != SL_ROUTE_SIGMOID)
+        sl_wr_u32(w, (uint32_t)c->moe.score);
     if (c->entries.window)
         put_entries(w, c);
-    if (c->index_blocks.tokens) {
-        sl_wr_u32(w, (uint32_t)c->index_blocks.tokens);
-        sl_wr_u32(w, (uint32_t)c->index_blocks.local);
+    if (c->index.blocks.tokens) {
+        sl_wr_u32(w, (uint32_t)c->index.blocks.tokens);
+        sl_wr_u32(w, (uint32_t)c->index.blocks.local);
     }
-    if (c->rope_halves)
+    if (c->attn.rope_halves)
         sl_wr_str(w, "rope halves");
     if (c->streams.count) {
         sl_wr_u32(w, (uint32_t)c->streams.count);
@@ -179,7 +173,7 @@ static sl_key hash_share(sl_key k, const sl_ck_tensor *e, const sl_model_config 
                          const sl_share_of_experts *s)
 {
     const uint8_t *data = e->t->data;
-    size_t one = e->expert == SL_CK_FUSED ? e->t->bytes / (size_t)c->n_routed_experts : 0;
+    size_t one = e->expert == SL_CK_FUSED ? e->t->bytes / (size_t)c->moe.n_routed : 0;
     if (e->expert == SL_CK_FUSED)
         return hash_bytes(k, data + one * (size_t)s->first, one * (size_t)(s->end - s->first));
     if (e->expert == SL_CK_COMMON || (e->expert >= s->first && e->expert < s->end))
@@ -224,7 +218,7 @@ void sl_fingerprints(sl_checkpoint *ck, const sl_model_config *c, const sl_model
 sl_key sl_fingerprint(sl_checkpoint *ck, const sl_model_config *c, const sl_model_opts *o)
 {
     sl_key k;
-    sl_fingerprints(ck, c, o, &(sl_share_of_experts){0, c->n_routed_experts}, 1, &k);
+    sl_fingerprints(ck, c, o, &(sl_share_of_experts){0, c->moe.n_routed}, 1, &k);
     return k;
 }
 

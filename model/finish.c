@@ -33,7 +33,7 @@ sl_status sl_model_check_opts(const sl_model_opts *o, sl_err *err)
 
 static sl_status load_table(sl_model *m, const sl_model_config *c, float **out, sl_err *err)
 {
-    size_t row = (size_t)c->qk_rope_head_dim * sizeof(float);
+    size_t row = (size_t)c->attn.qk_rope_head_dim * sizeof(float);
     int32_t piece = c->max_context < ROPE_PIECE ? c->max_context : ROPE_PIECE;
     if (row == 0) /* nothing is rotated */
         return SL_OK;
@@ -64,7 +64,7 @@ static sl_status load_rope(sl_model *m, sl_err *err)
     if (!second)
         return sl_fail(err, SL_ERR_NO_MEMORY, "no memory for a rope table");
     *second = m->config;
-    sl_rope_set(second, &m->config.entries.rope);
+    second->rope = m->config.entries.rope;
     sl_status rc = load_table(m, second, &m->cos_sin_2, err);
     free(second);
     return rc;

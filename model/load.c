@@ -14,12 +14,12 @@ void sl_model_auto_formats(const sl_model_config *cfg, sl_dtype stored, sl_index
 {
     *index = stored == SL_F8_E4M3 ? SL_INDEX_OFFICIAL : SL_INDEX_PLAIN;
     *row = stored == SL_F8_E4M3 ? SL_ROW_MLA_FP8 : stored == SL_F32 ? SL_ROW_MLA_F32 : SL_ROW_MLA_BF16;
-    if (cfg->index_blocks.tokens > 0 || cfg->index_unit > 0) /* scored by the keys as they are */
+    if (cfg->index.blocks.tokens > 0 || cfg->index.unit > 0) /* scored by the keys as they are */
         *index = SL_INDEX_PLAIN;
     if (cfg->entries.window) { /* nothing is kept in 8 bits */
         *index = SL_INDEX_PLAIN;
         *row = stored == SL_F32 ? SL_ROW_GQA_F32 : SL_ROW_GQA_BF16;
-    } else if (cfg->n_kv_heads > 0)
+    } else if (cfg->attn.n_kv_heads > 0)
         *row = stored == SL_F8_E4M3 ? SL_ROW_GQA_FP8 : stored == SL_F32 ? SL_ROW_GQA_F32 : SL_ROW_GQA_BF16;
 }
 
@@ -169,7 +169,7 @@ sl_status sl_model_identify(const char *dir, const sl_model_opts *opts, sl_key *
 static void share_experts(const sl_model_config *c, int32_t ranks, sl_share_of_experts *shares)
 {
     int32_t first[SL_COMM_RANKS_MAX + 1];
-    sl_ep_split(c->n_routed_experts, ranks, first);
+    sl_ep_split(c->moe.n_routed, ranks, first);
     for (int32_t r = 0; r < ranks; r++)
         shares[r] = (sl_share_of_experts){first[r], first[r + 1]};
 }
@@ -203,7 +203,7 @@ sl_status sl_model_identify_ranks(const char *dir, const sl_model_opts *opts, sl
         return SL_OK;
     }
     SL_TRY(open_view(dir, opts, &v, err));
-    shares[0] = (sl_share_of_experts){0, v.c->n_routed_experts};
+    shares[0] = (sl_share_of_experts){0, v.c->moe.n_routed};
     share_experts(v.c, ranks, shares + 1);
     sl_fingerprints(v.ck, v.c, opts, shares, 1 + ranks, keys);
     close_view(&v);

@@ -31,15 +31,18 @@ const char *sl_rope_type_name(sl_rope_type type);
 /* Parallel residual streams (hyper-connections), SL_OP_STREAMS_OUT. count 0: one stream, the usual residual. */
 typedef struct sl_streams_config {
     int32_t count;
-    int32_t
-        iters; /* the streams are mixed by a matrix that is balanced this number of times; 0: they are not mixed */
+    /* the streams are mixed by a matrix that is balanced this number of times; 0: they are not mixed */
+    int32_t iters;
     float eps, magnitude;
     int32_t rank; /* of the gates of gated residuals; 0: there are none */
 } sl_streams_config;
 
-/* A rotary embedding besides that of sl_model_config. */
+/* A rotary embedding. */
 typedef struct sl_rope_config {
-    double theta, factor, beta_fast, beta_slow, low_freq, high_freq, attention_factor;
+    double theta, factor, beta_fast, beta_slow;
+    double mscale, mscale_all_dim; /* as config.json has them; attention_factor follows from them */
+    double low_freq, high_freq;    /* llama3: bounds of the transition, as original context / wavelength */
+    double attention_factor;       /* multiplies cos and sin */
     int32_t original_max;
     sl_rope_type type;
     bool truncate;
@@ -54,12 +57,49 @@ typedef struct sl_entries_config {
     sl_rope_config rope;        /* of layers with entries */
     bool hashed[SL_MAX_LAYERS]; /* experts by a table */
 } sl_entries_config;
+
+/* Heads and rows of attention. */
+typedef struct sl_attention_config {
+    int32_t n_heads;
+    int32_t n_kv_heads; /* heads with rows of their own in the cache; 0: latent rows, which all heads share */
+    /* the part of a query head that is not rotated, and the part that is */
+    int32_t qk_nope_head_dim, qk_rope_head_dim;
+    int32_t v_head_dim;                /* of values; in families with keys and values by head, of keys too */
+    int32_t q_lora_rank, kv_lora_rank; /* latent attention (MLA); else 0 */
+    float lora_eps;                    /* q_a, kv_a layer norms */
+    float softmax_scale;
+    /* latent attention: the checkpoint pairs the rotated values i and i + half; the loader reorders rows */
+    bool rope_halves;
+} sl_attention_config;
+
 /* An indexer that selects blocks of tokens (sl_cache_dims.index_block); tokens 0: it selects tokens. */
 typedef struct sl_index_blocks {
     int32_t tokens, local;
-    int32_t
-        stored_kv_heads; /* KV heads of the checkpoint, each of which the loader repeats; 0: as many as n_kv_heads */
+    /* KV heads of the checkpoint, each of which the loader repeats; 0: as many as n_kv_heads */
+    int32_t stored_kv_heads;
 } sl_index_blocks;
+
+/* The indexer, which selects the rows that attention reads. All 0: the model has none. */
+typedef struct sl_indexer_config {
+    int32_t n_heads, head_dim, topk;
+    sl_index_blocks blocks; /* with them, topk counts the tokens of the selected blocks */
+    /* Tokens of an index key: the keys of units of tokens that are complete (kernels/pooled.h). 0: every token has one. */
+    int32_t unit;
+    float eps; /* k_norm */
+    bool rope_interleaved;
+} sl_indexer_config;
+
+/* The experts, and how a token's are chosen. n_routed 0: every layer has a dense MLP. */
+typedef struct sl_experts_config {
+    int32_t intermediate_size;
+    int32_t shared_intermediate_size; /* of all shared experts together; 0: n_shared * intermediate_size */
+    int32_t n_routed, n_shared, per_token, n_group, topk_group;
+    sl_route_score score;
+    float scaling_factor;
+    bool norm_topk_prob;
+    bool refused_groups_zero; /* sl_moe_route_params.zero_refused */
+    sl_glu glu;               /* of routed experts */
+} sl_experts_config;
 
 /* Delta-rule layers (kernels/delta.h). value_heads 0: the model has none. */
 typedef struct sl_linear_config {
@@ -77,7 +117,6 @@ typedef struct sl_ngram_config {
     bool in_layer[SL_MAX_LAYERS];
 } sl_ngram_config;
 
-/* What config.json says, checked and completed. Dimensions as in the Hugging Face keys of the same name. */
 #define SL_MAX_FORMS 4
 /* How quantised weights are stored, besides F8 with blocks (kernels/params.h); of SL_SCALE_F32 and SL_SCALE_BF16 a
  * checkpoint may have either. */
@@ -91,8 +130,8 @@ typedef struct sl_weight_form {
 typedef struct sl_quantisation {
     sl_weight_form forms[SL_MAX_FORMS];
     int32_t n;
-    int8_t half_acts,
-        f8_acts; /* inputs of weights of 4 and 8 bits: 1 quantised to e4m3, -1 as they are, 0 no such weight */
+    /* Inputs of weights of 4 and of 8 bits: 1 quantised to e4m3, -1 as they are, 0 no such weight. */
+    int8_t half_acts, f8_acts;
 } sl_quantisation;
 
 static inline bool sl_form_is_half(const sl_weight_form *f)
@@ -100,60 +139,36 @@ static inline bool sl_form_is_half(const sl_weight_form *f)
     return f->dtype == SL_I4 || f->dtype == SL_F4_E2M1;
 }
 
+/* What config.json says, checked and completed. Dimensions as in the Hugging Face keys of the same name. */
 typedef struct sl_model_config {
     char family[32];       /* model_type, for instance "deepseek_v32" */
     char architecture[64]; /* "DeepseekV32ForCausalLM"… */
-    int32_t vocab_size, hidden_size, intermediate_size, moe_intermediate_size;
-    int32_t n_layers, n_heads; /* n_layers: those of the model, then n_draft */
-    int32_t n_kv_heads; /* heads with rows of their own in the cache; 0: latent rows, which all heads share */
-    /* the part of a query head that is not rotated, and that is */
-    int32_t qk_nope_head_dim, qk_rope_head_dim;
-    int32_t v_head_dim;                /* of values; in families with keys and values by head, of keys too */
-    int32_t q_lora_rank, kv_lora_rank; /* latent attention (MLA); else 0 */
-    int32_t index_n_heads, index_head_dim, index_topk;
-    sl_index_blocks index_blocks; /* then index_topk counts the tokens of the selected blocks */
-    int32_t
-        shared_intermediate_size; /* of all shared experts together; 0: n_shared_experts * moe_intermediate_size */
-    int32_t n_routed_experts, n_shared_experts, num_experts_per_tok, n_group, topk_group;
-    bool norm_topk_prob;
-    bool refused_groups_zero; /* sl_moe_route_params.zero_refused */
-    int32_t norm_gate_rank;   /* of gates after norms; 0: there are none */
-    float routed_scaling_factor;
+    int32_t vocab_size, hidden_size, intermediate_size;
+    int32_t n_layers; /* those of the model, then n_draft */
+    sl_attention_config attn;
+    sl_indexer_config index;
+    sl_experts_config moe;
+    sl_rope_config rope;
+    sl_streams_config streams;
+    sl_entries_config entries;
+    sl_linear_config linear;
+    sl_ngram_config ngram;
     bool layer_is_moe[SL_MAX_LAYERS];
     /* false: reuses the selection of the last layer that has an indexer (IndexShare) */
     bool layer_has_indexer[SL_MAX_LAYERS];
     /* The class of each layer, by number in sl_cache_dims.classes; all 0 where the family states no classes. */
     uint8_t layer_class[SL_MAX_LAYERS];
-    bool index_rope_interleaved;
-    bool
-        rope_halves; /* latent attention: the checkpoint pairs the rotated values i and i + half; the loader reorders rows */
-    sl_streams_config streams;
-    sl_entries_config entries;
-    sl_linear_config linear;
-    sl_ngram_config ngram;
-    /* Tokens of an index key: the keys of units of tokens that are complete (kernels/pooled.h). 0: every token has one. */
-    int32_t index_unit;
-    sl_route_score route_score;
-    sl_glu mlp_glu, expert_glu; /* of dense MLPs and shared experts; of routed experts */
-    float rms_eps;              /* residual norms */
-    float lora_eps;             /* q_a, kv_a layer norms */
-    float index_eps;            /* indexer k_norm */
-    int32_t n_nextn_layers;     /* MTP layers that a checkpoint may carry after the last layer; not loaded */
-    int32_t n_draft; /* MTP layers that are loaded, the last of n_layers: sl_model_config_draft() */
-    bool
-        draft_shares; /* the MTP layer selects for the first draft of a step, and further ones take that list (the IndexShare of drafts) */
+    sl_glu mlp_glu;         /* of dense MLPs and shared experts */
+    float rms_eps;          /* residual norms */
+    int32_t norm_gate_rank; /* of gates after norms; 0: there are none */
+    int32_t n_nextn_layers; /* MTP layers that a checkpoint may carry after the last layer; not loaded */
+    int32_t n_draft;        /* MTP layers that are loaded, the last of n_layers: sl_model_config_draft() */
+    /* The MTP layer selects for the first draft of a step, and further ones take that list (the IndexShare of drafts). */
+    bool draft_shares;
     int32_t max_context;
-    double rope_theta, rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
-    /* llama3: bounds of the transition, as original context / wavelength */
-    double rope_low_freq, rope_high_freq;
-    int32_t rope_original_max;
-    double rope_attention_factor; /* multiplies cos and sin */
-    sl_rope_type rope_type;
-    bool rope_truncate;
-    float softmax_scale;
     bool tie_word_embeddings;
-    bool
-        fp8_acts; /* quantise inputs of the weights that say so: official W8A8 numerics of F8 linears, W4A8 */
+    /* quantise inputs of the weights that say so: official W8A8 numerics of F8 linears, W4A8 */
+    bool fp8_acts;
     sl_quantisation quant;
     int32_t eos_ids[SL_MAX_EOS], n_eos, bos_id;
     char dir[512]; /* whose weights are meant; "": none, or the path is longer */

@@ -9,15 +9,11 @@
 
 #include "model/model.h"
 
-/* Sets softmax_scale, and rope_attention_factor when a YaRN config does not give it (0). */
+/* Sets attn.softmax_scale, and rope.attention_factor when a YaRN config does not give it (0). */
 void sl_rope_finish_config(sl_model_config *c);
 /* out[rope/2]: radians per position. */
 void sl_rope_frequencies(const sl_model_config *c, float *out);
 /* out[count][rope/2][2]: cos and sin of positions first.. , times the attention factor. */
 void sl_rope_table(const sl_model_config *c, int32_t first, int32_t count, float *out);
-
-/* The embedding of the config as a value by itself, and the other way round; the softmax scale is not in that value. */
-sl_rope_config sl_rope_of(const sl_model_config *c);
-void sl_rope_set(sl_model_config *c, const sl_rope_config *r);
 
 #endif

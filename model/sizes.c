@@ -58,7 +58,7 @@ static uint64_t expert_matrix(const sl_model_config *c, int64_t rows, int64_t co
 void sl_model_weight_sizes(const sl_model_config *c, sl_dtype stored, sl_dtype act, sl_weight_bytes *out)
 {
     const sl_family *f = sl_family_find(c->family);
-    int64_t inter = c->moe_intermediate_size, hidden = c->hidden_size;
+    int64_t inter = c->moe.intermediate_size, hidden = c->hidden_size;
     *out = (sl_weight_bytes){0};
     for (size_t i = 0; f && i < f->n_model_tensors; i++)
         if (f->model_tensors[i].slot != SL_T_HEAD || !c->tie_word_embeddings)

@@ -164,8 +164,8 @@ static sl_status draw_experts(const sl_pass *p)
 {
     sl_draw_params d = {.ids = p->ws->expert_ids,
                         .seqs = p->f->seqs,
-                        .k = p->c->num_experts_per_tok,
-                        .ld_ids = p->c->num_experts_per_tok,
+                        .k = p->c->moe.per_token,
+                        .ld_ids = p->c->moe.per_token,
                         .span = p->m->local_experts,
                         .layer = p->layer,
                         .seed = (uint64_t)p->m->weights.rank};
@@ -177,27 +177,27 @@ sl_status sl_step_experts(sl_pass *p)
     const sl_model_config *c = p->c;
     sl_workspace *ws = p->ws;
     const sl_layer_weights *lw = p->lw;
-    SL_TRY(sl_pass_linear_as(p, ws->h, c->hidden_size, &lw->w[SL_T_ROUTER], ws->router, c->n_routed_experts,
+    SL_TRY(sl_pass_linear_as(p, ws->h, c->hidden_size, &lw->w[SL_T_ROUTER], ws->router, c->moe.n_routed,
                              SL_F32));
     sl_moe_route_params r = {.logits = ws->router,
                              .bias = lw->w[SL_T_ROUTER_BIAS].data,
                              .experts_out = ws->expert_ids,
                              .weights_out = ws->expert_weights,
                              .tokens = p->tokens,
-                             .experts = c->n_routed_experts,
-                             .groups = c->n_group,
-                             .top_groups = c->topk_group,
-                             .top_k = c->num_experts_per_tok,
-                             .normalise = c->norm_topk_prob,
-                             .zero_refused = c->refused_groups_zero,
-                             .scale = c->routed_scaling_factor,
-                             .score = c->route_score,
+                             .experts = c->moe.n_routed,
+                             .groups = c->moe.n_group,
+                             .top_groups = c->moe.topk_group,
+                             .top_k = c->moe.per_token,
+                             .normalise = c->moe.norm_topk_prob,
+                             .zero_refused = c->moe.refused_groups_zero,
+                             .scale = c->moe.scaling_factor,
+                             .score = c->moe.score,
                              .table = lw->w[SL_T_ROUTER_TABLE].data,
                              .ids = p->f->ids,
                              .vocab = lw->w[SL_T_ROUTER_TABLE].out};
     SL_TRY(sl_pass_run(p, SL_OP_MOE_ROUTE, &r));
     p->pending = true;
-    bool simulated = p->m->local_experts > 0 && p->m->local_experts < c->n_routed_experts;
+    bool simulated = p->m->local_experts > 0 && p->m->local_experts < c->moe.n_routed;
     if (simulated || p->m->drawn_experts)
         SL_TRY(draw_experts(p));
     if (p->m->weights.ranks > 1)
@@ -213,12 +213,12 @@ sl_status sl_step_experts(sl_pass *p)
                        .workspace_bytes = ws->moe_bytes,
                        .tokens = p->tokens,
                        .hidden = c->hidden_size,
-                       .inter = c->moe_intermediate_size,
-                       .experts = simulated ? p->m->local_experts : c->n_routed_experts,
-                       .top_k = c->num_experts_per_tok,
+                       .inter = c->moe.intermediate_size,
+                       .experts = simulated ? p->m->local_experts : c->moe.n_routed,
+                       .top_k = c->moe.per_token,
                        .fp8_acts = c->fp8_acts,
                        .act = p->act,
-                       .glu = c->expert_glu};
+                       .glu = c->moe.glu};
     return sl_pass_run(p, SL_OP_MOE, &a);
 }
 

@@ -66,7 +66,7 @@ sl_status sl_synthetic_experts(const char *name, sl_model_config *c, sl_err *err
     for (size_t i = 0; i < SL_COUNT(weight_names); i++) {
         if (strcmp(name, weight_names[i].name) != 0)
             continue;
-        if (i > 0 && c->n_routed_experts == 0)
+        if (i > 0 && c->moe.n_routed == 0)
             return sl_fail(err, SL_ERR_INVALID, "%s: the model has no routed experts", name);
         if (i > 0)
             c->quant.forms[0] = weight_names[i].form, c->quant.n = 1,
@@ -227,7 +227,7 @@ static sl_status make_layer(maker *k, int32_t layer)
     const sl_family *f = k->m->family;
     const sl_model_config *c = &k->m->config;
     sl_layer_weights *lw = &k->m->weights.layers[layer];
-    int64_t inter = c->moe_intermediate_size, hidden = c->hidden_size;
+    int64_t inter = c->moe.intermediate_size, hidden = c->hidden_size;
     for (size_t i = 0; i < f->n_layer_tensors; i++)
         if (sl_when_holds(f->layer_tensors[i].when, c, layer))
             SL_TRY(make_tensor(k, &f->layer_tensors[i], &lw->w[f->layer_tensors[i].slot]));
@@ -296,13 +296,13 @@ static sl_status check_ranks(const sl_model_config *c, const sl_model_opts *o, c
     int32_t ranks = o->comm ? sl_comm_ranks(o->comm) : o->ranks;
     if (synth->ranks > 1 && (o->comm || o->ranks > 1))
         return sl_fail(err, SL_ERR_INVALID, "a rank of a real group does not simulate another group");
-    if (synth->ranks < 1 || c->n_routed_experts % synth->ranks ||
-        c->n_routed_experts / synth->ranks < c->num_experts_per_tok)
+    if (synth->ranks < 1 || c->moe.n_routed % synth->ranks ||
+        c->moe.n_routed / synth->ranks < c->moe.per_token)
         return sl_fail(err, SL_ERR_INVALID, "%d ranks do not divide %d experts into parts of at least %d",
-                       synth->ranks, c->n_routed_experts, c->num_experts_per_tok);
-    if (c->n_routed_experts > 0 && ranks > c->n_routed_experts)
+                       synth->ranks, c->moe.n_routed, c->moe.per_token);
+    if (c->moe.n_routed > 0 && ranks > c->moe.n_routed)
         return sl_fail(err, SL_ERR_INVALID, "%d ranks share %d routed experts, every rank needs one", ranks,
-                       c->n_routed_experts);
+                       c->moe.n_routed);
     return SL_OK;
 }
 
@@ -319,11 +319,11 @@ static sl_status new_model(sl_backend *be, const sl_model_config *cfg, const sl_
     if (opts->comm)
         m->opts.rank = sl_comm_rank(opts->comm), m->opts.ranks = sl_comm_ranks(opts->comm);
     m->weights.rank = m->opts.rank, m->weights.ranks = m->opts.ranks > 1 ? m->opts.ranks : 1;
-    sl_ep_split(cfg->n_routed_experts / synth->ranks, m->weights.ranks, m->weights.expert_first);
+    sl_ep_split(cfg->moe.n_routed / synth->ranks, m->weights.ranks, m->weights.expert_first);
     m->config = *cfg;
     m->config.tie_word_embeddings = false;
     m->family = sl_family_find(cfg->family);
-    m->local_experts = cfg->n_routed_experts / synth->ranks;
+    m->local_experts = cfg->moe.n_routed / synth->ranks;
     m->drawn_experts = synth->drawn;
     m->fingerprint = (sl_key){synth->seed | 1, (uint64_t)cfg->n_layers};
     if (opts->max_context && opts->max_context < m->config.max_context)

@@ -166,7 +166,7 @@ static sl_status bind_experts(sl_loader *l, int32_t layer)
 {
     const sl_model_config *c = l->c;
     sl_layer_weights *lw = &l->w->layers[layer];
-    int64_t inter = c->moe_intermediate_size, hidden = c->hidden_size;
+    int64_t inter = c->moe.intermediate_size, hidden = c->hidden_size;
     char name[128], down[128];
     snprintf(name, sizeof name, "model.layers.%d.mlp.experts.gate_up_proj", layer);
     snprintf(down, sizeof down, "model.layers.%d.mlp.experts.down_proj", layer);
@@ -176,7 +176,7 @@ static sl_status bind_experts(sl_loader *l, int32_t layer)
         return sl_bind_fused(l, down, 1, hidden, inter, one);
     }
     const size_t by = names_of_experts(l, layer);
-    for (int32_t e = 0; e < c->n_routed_experts; e++) {
+    for (int32_t e = 0; e < c->moe.n_routed; e++) {
         sl_weight *outs[] = {&lw->gate[e], &lw->up[e], &lw->down[e]};
         l->elsewhere = sl_is_elsewhere(l, e);
         l->expert = e;
@@ -213,7 +213,7 @@ static sl_status check_forms(const sl_loader *l, int32_t layer)
     const sl_weight *all[] = {lw->gate, lw->up, lw->down};
     char is[48], other[48];
     for (int p = 0; p < 3; p++)
-        for (int32_t e = 1; e < l->c->n_routed_experts; e++) {
+        for (int32_t e = 1; e < l->c->moe.n_routed; e++) {
             if (sl_weight_same_form(&all[p][e], &all[p][0]))
                 continue;
             write_form(&all[p][e], is, sizeof is);
@@ -232,7 +232,7 @@ static sl_status bind_moe(sl_loader *l, int32_t layer)
     SL_TRY(bind_experts(l, layer));
     SL_TRY(check_forms(l, layer));
     lw->quantised = true;
-    for (int32_t e = 0; e < l->c->n_routed_experts; e++)
+    for (int32_t e = 0; e < l->c->moe.n_routed; e++)
         lw->quantised =
             lw->quantised && sl_weight_takes_e4m3(&lw->gate[e]) && sl_weight_takes_e4m3(&lw->up[e]);
     return SL_OK;
@@ -261,15 +261,15 @@ static sl_status bind_layer(sl_loader *l, const sl_family *f, int32_t layer)
 static sl_status alloc_tables(sl_loader *l)
 {
     const sl_model_config *c = l->c;
-    size_t moe = 0, e = (size_t)c->n_routed_experts;
+    size_t moe = 0, e = (size_t)c->moe.n_routed;
     for (int32_t i = 0; i < c->n_layers; i++)
         moe += c->layer_is_moe[i];
     l->w->rank = l->o->rank;
     l->w->ranks = l->o->ranks > 1 ? l->o->ranks : 1;
-    if (moe && l->w->ranks > c->n_routed_experts)
+    if (moe && l->w->ranks > c->moe.n_routed)
         return sl_fail(l->err, SL_ERR_INVALID, "%s: %d ranks share %d routed experts, every rank needs one",
-                       sl_checkpoint_dir(l->ck), l->w->ranks, c->n_routed_experts);
-    sl_ep_split(c->n_routed_experts, l->w->ranks, l->w->expert_first);
+                       sl_checkpoint_dir(l->ck), l->w->ranks, c->moe.n_routed);
+    sl_ep_split(c->moe.n_routed, l->w->ranks, l->w->expert_first);
     l->w->n_layers = c->n_layers;
     l->w->layers = calloc((uint32_t)c->n_layers, sizeof *l->w->layers);
     l->w->experts = calloc(moe ? moe * e * 3 : 1, sizeof *l->w->experts);

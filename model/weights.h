@@ -26,7 +26,7 @@ typedef struct sl_host_table {
 
 typedef struct sl_layer_weights {
     sl_weight w[SL_LAYER_SLOTS]; /* vectors: out = length, in = 1; data NULL: the layer has none */
-    /* [n_routed_experts] of an MoE layer, else NULL. Experts of other ranks have their shape and dtype, but no data. */
+    /* [moe.n_routed] of an MoE layer, else NULL. Experts of other ranks have their shape and dtype, but no data. */
     sl_weight *gate, *up, *down;
     sl_host_table table; /* n_shards 0: the layer has none */
     bool quantised;      /* gates and ups of all experts take e4m3 inputs (sl_weight_takes_e4m3) */

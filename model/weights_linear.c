@@ -452,9 +452,9 @@ sl_status sl_bind_expert_ids(sl_loader *l, const char *name, int64_t rows, int64
     for (int64_t i = 0; i < n; i++) {
         const int64_t id = whole_number(t->t, i);
         const int32_t small = (int32_t)id;
-        if (id < 0 || id >= l->c->n_routed_experts)
+        if (id < 0 || id >= l->c->moe.n_routed)
             return sl_fail(l->err, SL_ERR_INVALID, "%s: tensor %s: %lld is none of %d routed experts",
-                           sl_st_label(t->file), name, (long long)id, l->c->n_routed_experts);
+                           sl_st_label(t->file), name, (long long)id, l->c->moe.n_routed);
         memcpy(&v[i], &small, sizeof small);
     }
     *out = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = SL_I32};
@@ -473,7 +473,7 @@ bool sl_is_elsewhere(const sl_loader *l, int32_t e)
 sl_status sl_bind_fused(sl_loader *l, const char *name, int parts, int64_t rows, int64_t cols,
                         sl_weight *const *outs)
 {
-    int64_t e = l->c->n_routed_experts, dims[3] = {e, parts * rows, cols};
+    int64_t e = l->c->moe.n_routed, dims[3] = {e, parts * rows, cols};
     const int64_t blocks = (rows + SL_F8_BLOCK - 1) / SL_F8_BLOCK * ((cols + SL_F8_BLOCK - 1) / SL_F8_BLOCK);
     sl_weight w = {.out = (int32_t)rows, .in = (int32_t)cols};
     char scale[NAME];

@@ -17,9 +17,8 @@ int32_t sl_workspace_part(int32_t dim, sl_dtype act)
 void sl_workspace_arrivals(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks,
                            sl_carve *k, sl_workspace *w)
 {
-    sl_ep_layout l = {
-        .cap = max_tokens, .hidden = c->hidden_size, .top_k = c->num_experts_per_tok, .act = act};
-    if (ranks < 2 || c->n_routed_experts < 1)
+    sl_ep_layout l = {.cap = max_tokens, .hidden = c->hidden_size, .top_k = c->moe.per_token, .act = act};
+    if (ranks < 2 || c->moe.n_routed < 1)
         return;
     w->ep_recv = sl_carve_take(k, (int64_t)ranks * l.cap, sl_ep_row_bytes(&l), 1);
     w->ep_back = sl_carve_take(k, (int64_t)ranks * sl_ep_result_cap(&l), sl_ep_result_bytes(&l), 1);
@@ -28,9 +27,8 @@ void sl_workspace_arrivals(const sl_model_config *c, sl_dtype act, int32_t max_t
 void sl_workspace_exchange(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks,
                            sl_carve *k, sl_workspace *w)
 {
-    sl_ep_layout l = {
-        .cap = max_tokens, .hidden = c->hidden_size, .top_k = c->num_experts_per_tok, .act = act};
-    if (ranks < 2 || c->n_routed_experts < 1)
+    sl_ep_layout l = {.cap = max_tokens, .hidden = c->hidden_size, .top_k = c->moe.per_token, .act = act};
+    if (ranks < 2 || c->moe.n_routed < 1)
         return;
     int64_t rows = (int64_t)ranks * l.cap, results = (int64_t)ranks * sl_ep_result_cap(&l);
     w->ep_send = sl_carve_take(k, rows, sl_ep_row_bytes(&l), 1);
@@ -69,17 +67,17 @@ static void carve(const sl_family *f, const sl_model_config *c, const sl_model_o
     int64_t t = o->max_tokens, picks = o->max_logit_rows, hidden = c->hidden_size;
     int64_t dense = c->intermediate_size, shared = sl_dim_shared(c), inter = dense > shared ? dense : shared;
     size_t act = sl_dtype_size(o->act);
-    w->moe_bytes = sl_moe_workspace_bytes((int32_t)t, c->hidden_size, c->moe_intermediate_size,
-                                          c->n_routed_experts, c->num_experts_per_tok);
+    w->moe_bytes = sl_moe_workspace_bytes((int32_t)t, c->hidden_size, c->moe.intermediate_size,
+                                          c->moe.n_routed, c->moe.per_token);
     w->x = sl_carve_take(k, t, hidden, act);
     w->h = sl_carve_take(k, t, hidden, act);
     w->delta = sl_carve_take(k, t, hidden, act);
     w->extra = sl_carve_take(k, t, hidden, act);
     w->gate_up = sl_carve_take(k, t, 2 * (int64_t)sl_workspace_part((int32_t)inter, o->act), act);
     w->inter = sl_carve_take(k, t, inter, act);
-    w->router = sl_carve_take(k, t, c->n_routed_experts, sizeof(float));
-    w->expert_ids = sl_carve_take(k, t, c->num_experts_per_tok, sizeof(int32_t));
-    w->expert_weights = sl_carve_take(k, t, c->num_experts_per_tok, sizeof(float));
+    w->router = sl_carve_take(k, t, c->moe.n_routed, sizeof(float));
+    w->expert_ids = sl_carve_take(k, t, c->moe.per_token, sizeof(int32_t));
+    w->expert_weights = sl_carve_take(k, t, c->moe.per_token, sizeof(float));
     w->moe = sl_carve_take(k, 1, (int64_t)w->moe_bytes, 1);
     w->picked = sl_carve_take(k, picks, hidden, act);
     w->picked_norm = sl_carve_take(k, picks, hidden, act);

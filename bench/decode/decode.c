@@ -194,7 +194,7 @@ static sl_status run_formats(sweep *s)
 static void set_experts(const sl_bench_decode_opts *o, sl_model_config *c)
 {
     if (o->experts > 0)
-        c->n_routed_experts = o->experts, c->n_group = c->topk_group = 1;
+        c->moe.n_routed = o->experts, c->moe.n_group = c->moe.topk_group = 1;
 }
 
 static void add(sl_bench_list *l, int32_t v)
@@ -206,9 +206,9 @@ static void add(sl_bench_list *l, int32_t v)
 static void set_defaults(sl_bench_decode *b)
 {
     sl_bench_decode_opts *o = &b->o;
-    const bool heads = b->local.checkpoint.cfg.n_kv_heads > 0,
-               blocks = b->local.checkpoint.cfg.index_blocks.tokens > 0,
-               units = b->local.checkpoint.cfg.index_unit > 0, rows = selects(b);
+    const bool heads = b->local.checkpoint.cfg.attn.n_kv_heads > 0,
+               blocks = b->local.checkpoint.cfg.index.blocks.tokens > 0,
+               units = b->local.checkpoint.cfg.index.unit > 0, rows = selects(b);
     if (o->rows.n == 0)
         add(&o->rows, heads ? SL_ROW_GQA_BF16 : SL_ROW_MLA_FP8);
     if (o->modes.n == 0) {
@@ -232,7 +232,7 @@ static void set_defaults(sl_bench_decode *b)
 static sl_status make_channels(sl_bench_decode *b)
 {
     const sl_model_config *c = &b->local.checkpoint.cfg;
-    const size_t heads = (size_t)c->n_layers * (size_t)c->n_kv_heads, dim = (size_t)c->v_head_dim;
+    const size_t heads = (size_t)c->n_layers * (size_t)c->attn.n_kv_heads, dim = (size_t)c->attn.v_head_dim;
     if (heads == 0)
         return SL_OK;
     int32_t *of = malloc(sizeof *of * heads * dim);
@@ -241,9 +241,9 @@ static sl_status make_channels(sl_bench_decode *b)
     for (size_t i = 0; i < heads * dim; i++)
         of[i] = (int32_t)(i % dim);
     b->channels = (sl_channels){.n_layers = c->n_layers,
-                                .kv_heads = c->n_kv_heads,
-                                .head_dim = c->v_head_dim,
-                                .count = c->v_head_dim,
+                                .kv_heads = c->attn.n_kv_heads,
+                                .head_dim = c->attn.v_head_dim,
+                                .count = c->attn.v_head_dim,
                                 .of = of};
     return SL_OK;
 }
@@ -305,7 +305,7 @@ static sl_status run_all(sweep *s)
     for (int32_t l = 0; l < SL_MAX_LAYERS; l++)
         b->all_resident[l] = SL_HOT_RESIDENT;
     SL_TRY(sl_synthetic_config(o->model, o->layers, &b->local.checkpoint.cfg, &b->err));
-    if (b->local.checkpoint.cfg.index_blocks.tokens > 0)
+    if (b->local.checkpoint.cfg.index.blocks.tokens > 0)
         b->local.checkpoint.index_format = SL_INDEX_PLAIN;
     if (o->draft >= 0 && s->comm)
         return sl_fail(&b->err, SL_ERR_UNSUPPORTED, "--draft: this benchmark does not draft in a group");

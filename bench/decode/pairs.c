@@ -32,13 +32,12 @@ void sl_bench_decode_pairs(const sl_bench_decode *b, int32_t pos, sl_bench_decod
 {
     const sl_model_config *c = &b->local.checkpoint.cfg;
     bool group = b->o.group > 1;
-    int32_t ranks = group ? b->o.group : 1,
-            all = group ? c->n_routed_experts : c->n_routed_experts / b->o.ranks;
+    int32_t ranks = group ? b->o.group : 1, all = group ? c->moe.n_routed : c->moe.n_routed / b->o.ranks;
     int32_t own = all / ranks, layers = 0;
     r->pairs_least = INT_MAX, r->pairs_most = 0; /* 0 at the end: no layer has experts */
     r->pairs_mean = r->pairs_none = r->pairs_over = 0;
     for (int32_t l = 0; l < c->n_layers && all <= MOST_EXPERTS; l++) {
-        sl_draw_params d = {.k = c->num_experts_per_tok, .span = all, .layer = l};
+        sl_draw_params d = {.k = c->moe.per_token, .span = all, .layer = l};
         if (!c->layer_is_moe[l])
             continue;
         add_layer(&d, ranks, pos, own, r);

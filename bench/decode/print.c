@@ -21,9 +21,9 @@ void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b)
     const sl_model_config *cfg = &b->local.checkpoint.cfg;
     int32_t ranks = b->o.group > 1 ? b->o.group : b->o.ranks;
     char experts[96] = "";
-    if (cfg->n_routed_experts > 0)
+    if (cfg->moe.n_routed > 0)
         snprintf(experts, sizeof experts, ", rank 1 of %d (%d of %d experts)", ranks,
-                 cfg->n_routed_experts / ranks, cfg->n_routed_experts);
+                 cfg->moe.n_routed / ranks, cfg->moe.n_routed);
     fprintf(out, "# %s; host %s %s\n", sl_backend_describe(b->local.be), u.sysname, u.release);
     fprintf(out, "# model %s: %d layers%s, %.1f GiB of random weights made in %.1f s\n", b->o.model,
             cfg->n_layers, experts, gib(sl_model_weight_bytes(b->local.model)), b->local.load_s);

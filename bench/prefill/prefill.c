@@ -38,8 +38,8 @@ static void print_facts(FILE *out, const sl_bench_prefill *b, const sl_comm *com
         out,
         "# model %s, rank 1 of %d (%d of %d experts); %d dense and %d expert layers run, %.1f GiB of random "
         "weights; the whole model has %d and %d\n",
-        b->o.model, ranks, b->local.checkpoint.cfg.n_routed_experts / ranks,
-        b->local.checkpoint.cfg.n_routed_experts, b->have[SL_BENCH_DENSE], b->have[SL_BENCH_MOE],
+        b->o.model, ranks, b->local.checkpoint.cfg.moe.n_routed / ranks, b->local.checkpoint.cfg.moe.n_routed,
+        b->have[SL_BENCH_DENSE], b->have[SL_BENCH_MOE],
         (double)sl_model_weight_bytes(b->local.model) / (1 << 30), b->whole[SL_BENCH_DENSE],
         b->whole[SL_BENCH_MOE]);
     fprintf(
@@ -203,7 +203,7 @@ static sl_status make_config(sl_bench_prefill *b)
     int32_t n = b->o.layers ? b->o.layers : b->whole[SL_BENCH_DENSE] + 2;
     SL_TRY(sl_synthetic_config(b->o.model, n, c, &b->err));
     if (b->o.experts > 0) /* one group of the router, so that any number can be chosen from */
-        c->n_routed_experts = b->o.experts, c->n_group = c->topk_group = 1;
+        c->moe.n_routed = b->o.experts, c->moe.n_group = c->moe.topk_group = 1;
     count_layers(c, b->have);
     for (int p = 0; p < SL_BENCH_PARTS; p++)
         if (b->whole[p] > 0 && b->have[p] == 0)
@@ -235,7 +235,7 @@ static sl_status run_all(sweep *s)
                               .max_context = longest > o->equal ? longest : o->equal};
     b->local.checkpoint.index_format = SL_INDEX_OFFICIAL;
     SL_TRY(make_config(b));
-    if (b->local.checkpoint.cfg.index_blocks.tokens > 0 || b->local.checkpoint.cfg.index_unit > 0)
+    if (b->local.checkpoint.cfg.index.blocks.tokens > 0 || b->local.checkpoint.cfg.index.unit > 0)
         b->local.checkpoint.index_format = SL_INDEX_PLAIN;
     if (!s->opened)
         SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));

@@ -233,7 +233,7 @@ static sl_status run_all(run *x)
 static sl_status open_and_run(run *x)
 {
     sl_bench_prefill *b = x->b;
-    sl_engine_opts eo = {.hot_rows = b->local.checkpoint.cfg.index_topk,
+    sl_engine_opts eo = {.hot_rows = b->local.checkpoint.cfg.index.topk,
                          .tail_rows = SL_PAGE_TOKENS,
                          .arena_readable = true,
                          .graphs = SL_GRAPHS_OFF};

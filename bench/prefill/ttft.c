@@ -272,7 +272,7 @@ sl_status sl_bench_prefill_ttft(sl_bench_prefill *b, FILE *csv)
     sl_model_config *cfg = &b->local.checkpoint.cfg;
     ttft x = {.b = b, .csv = csv};
     SL_TRY(sl_synthetic_config(b->o.model, b->o.layers, cfg, &b->err));
-    if (cfg->n_kv_heads < 1)
+    if (cfg->attn.n_kv_heads < 1)
         return sl_fail(&b->err, SL_ERR_UNSUPPORTED, "--ttft: %s has no KV heads; llama3_8b and qwen3_8b have",
                        b->o.model);
     if (sl_bench_list_most(&b->o.ttft) > cfg->max_context)

@@ -26,18 +26,19 @@ static void check(const sl_model_config *c)
     if (c->n_layers < 1 || c->n_layers > SL_MAX_LAYERS || c->n_eos > SL_MAX_EOS)
         abort();
     /* latent rows: the first layer that attends has an indexer; linear layers may come before it */
-    if (!c->layer_has_indexer[0] && !c->n_kv_heads && !c->linear.value_heads)
+    if (!c->layer_has_indexer[0] && !c->attn.n_kv_heads && !c->linear.value_heads)
         abort();
     for (int32_t i = 0; i < c->n_eos; i++)
         if (c->eos_ids[i] < 0 || c->eos_ids[i] >= c->vocab_size)
             abort();
-    if (!isfinite(c->softmax_scale) || c->softmax_scale <= 0 || c->qk_rope_head_dim % 2)
+    if (!isfinite(c->attn.softmax_scale) || c->attn.softmax_scale <= 0 || c->attn.qk_rope_head_dim % 2)
         abort();
-    if (c->n_kv_heads && (c->n_heads % c->n_kv_heads || c->v_head_dim < c->qk_rope_head_dim))
+    if (c->attn.n_kv_heads &&
+        (c->attn.n_heads % c->attn.n_kv_heads || c->attn.v_head_dim < c->attn.qk_rope_head_dim))
         abort();
     check_quantisation(c);
     sl_rope_table(c, c->max_context - 1, 1, table);
-    for (int32_t i = 0; i < c->qk_rope_head_dim; i++)
+    for (int32_t i = 0; i < c->attn.qk_rope_head_dim; i++)
         if (!isfinite(table[i]))
             abort();
 }

@@ -54,15 +54,15 @@ static inline int32_t budget_of(const kind *k, bool tiny)
 /* Fills *t with distinct channels for every head, in of: LAYERS times MOST_KV_HEADS times CHANNELS values. */
 static inline void some_channels(const sl_model_config *c, sl_channels *t, int32_t *of)
 {
-    int32_t heads = c->n_layers * c->n_kv_heads;
+    int32_t heads = c->n_layers * c->attn.n_kv_heads;
 
-    if (c->n_kv_heads > MOST_KV_HEADS)
+    if (c->attn.n_kv_heads > MOST_KV_HEADS)
         abort();
     for (int32_t i = 0; i < heads * CHANNELS; i++)
-        of[i] = (i % CHANNELS * (c->v_head_dim / CHANNELS) + i / CHANNELS) % c->v_head_dim;
+        of[i] = (i % CHANNELS * (c->attn.v_head_dim / CHANNELS) + i / CHANNELS) % c->attn.v_head_dim;
     *t = (sl_channels){.n_layers = c->n_layers,
-                       .kv_heads = c->n_kv_heads,
-                       .head_dim = c->v_head_dim,
+                       .kv_heads = c->attn.n_kv_heads,
+                       .head_dim = c->attn.v_head_dim,
                        .count = CHANNELS,
                        .hash = 1,
                        .of = of};
@@ -116,16 +116,16 @@ static inline sl_gates gates_of(const kind *k, bool tiny)
 static inline int32_t longest_of(const kind *k, const sl_model_config *c, bool tiny, int32_t context)
 {
     int32_t list = budget_of(k, tiny) + window_of(k, tiny);
-    return c->index_topk > 0 ? c->index_topk : k->budget > 0 ? list : context;
+    return c->index.topk > 0 ? c->index.topk : k->budget > 0 ? list : context;
 }
 
 static inline sl_status kind_config(const kind *k, bool tiny, sl_model_config *c, sl_err *err)
 {
     SL_TRY(sl_synthetic_config(tiny ? k->tiny : k->preset, LAYERS, c, err));
     c->vocab_size = tiny ? 64 : 1024; /* few logits suffice: the head is not under test */
-    if (c->index_topk == 0)
+    if (c->index.topk == 0)
         return SL_OK;
-    c->n_routed_experts = 16, c->n_group = c->topk_group = 1, c->num_experts_per_tok = 4;
+    c->moe.n_routed = 16, c->moe.n_group = c->moe.topk_group = 1, c->moe.per_token = 4;
     for (int32_t l = 0; l < LAYERS; l++)
         c->layer_is_moe[l] = l > 0;
     return SL_OK;

@@ -15,7 +15,7 @@ static sl_status read_config(sl_config_reader *x, const sl_family *f)
     SL_TRY(sl_dsa_read_config(x, f));
     SL_TRY(sl_cfg_int(x, sl_cfg_get(x->root, "gated_norm_rank"), "gated_norm_rank", 1, 1 << 14,
                       &c->norm_gate_rank));
-    c->refused_groups_zero = true;
+    c->moe.refused_groups_zero = true;
     if (sl_dsa_dim_q(c) + sl_dsa_dim_o(c) > SL_CFG_MAX_PRODUCT)
         return sl_cfg_bad(x, "heads * head dimension is greater than 2^24");
     return SL_OK;
@@ -23,7 +23,7 @@ static sl_status read_config(sl_config_reader *x, const sl_family *f)
 
 static int64_t dim_two_q(const sl_model_config *c)
 {
-    return 2 * (int64_t)c->q_lora_rank;
+    return 2 * (int64_t)c->attn.q_lora_rank;
 }
 
 static int64_t dim_rank(const sl_model_config *c)
@@ -85,13 +85,13 @@ static int64_t file_rows(const sl_model_config *c)
 
 static int64_t row_of_query(const sl_model_config *c, int64_t row)
 {
-    int64_t q = c->qk_nope_head_dim + c->qk_rope_head_dim;
-    return row / q * (q + c->v_head_dim) + row % q;
+    int64_t q = c->attn.qk_nope_head_dim + c->attn.qk_rope_head_dim;
+    return row / q * (q + c->attn.v_head_dim) + row % q;
 }
 
 static int64_t row_of_gate(const sl_model_config *c, int64_t row)
 {
-    int64_t q = c->qk_nope_head_dim + c->qk_rope_head_dim, v = c->v_head_dim;
+    int64_t q = c->attn.qk_nope_head_dim + c->attn.qk_rope_head_dim, v = c->attn.v_head_dim;
     return row / v * (q + v) + q + row % v;
 }
 

@@ -9,7 +9,7 @@ void sl_axk2_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k
     int64_t t = o->max_tokens;
     size_t act = sl_dtype_size(o->act);
     sl_dsa_carve(c, o, k, &w->dsa);
-    w->dsa.q_in = w->joined = sl_carve_take(k, t, 2 * (int64_t)c->q_lora_rank, act);
+    w->dsa.q_in = w->joined = sl_carve_take(k, t, 2 * (int64_t)c->attn.q_lora_rank, act);
     w->gate = sl_carve_take(k, t, sl_dsa_dim_o(c), act);
     w->low = sl_carve_take(k, t, c->norm_gate_rank, act);
 }
@@ -49,8 +49,8 @@ static sl_status step_queries(sl_pass *p)
                         .b = own->dsa.q_a,
                         .out = own->joined,
                         .tokens = p->tokens,
-                        .dim_a = p->c->q_lora_rank,
-                        .dim_b = p->c->q_lora_rank,
+                        .dim_a = p->c->attn.q_lora_rank,
+                        .dim_b = p->c->attn.q_lora_rank,
                         .act = p->act};
     SL_TRY(sl_pass_run(p, SL_OP_JOIN, &a));
     return sl_dsa_step_heads(p);

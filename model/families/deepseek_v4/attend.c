@@ -11,25 +11,25 @@ enum { SCORES_BYTES = 64 << 20, SLICE_MAX = 1024 };
 void sl_v4_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, void *own)
 {
     sl_v4_workspace *w = own;
-    const int64_t t = o->max_tokens, n = c->streams.count, dim = c->v_head_dim, heads = c->n_heads;
-    const int64_t index = (int64_t)c->index_n_heads * c->index_head_dim, all = heads * dim;
+    const int64_t t = o->max_tokens, n = c->streams.count, dim = c->attn.v_head_dim, heads = c->attn.n_heads;
+    const int64_t index = (int64_t)c->index.n_heads * c->index.head_dim, all = heads * dim;
     const size_t act = sl_dtype_size(o->act), f32 = sizeof(float);
     w->streams = sl_carve_take(k, t, n * c->hidden_size, act);
     w->mix = sl_carve_take(k, t, (2 + n) * n, f32);
     w->post = sl_carve_take(k, t, n, f32);
     w->comb = sl_carve_take(k, t, n * n, f32);
-    w->q_a = sl_carve_take(k, t, c->q_lora_rank, act);
-    w->q_r = sl_carve_take(k, t, c->q_lora_rank, act);
+    w->q_a = sl_carve_take(k, t, c->attn.q_lora_rank, act);
+    w->q_r = sl_carve_take(k, t, c->attn.q_lora_rank, act);
     w->q = sl_carve_take(k, t, all, act);
     w->kv_raw = sl_carve_take(k, t, dim, act);
     w->kv = sl_carve_take(k, t, dim, f32);
-    w->part = sl_carve_take(k, t, 2 * (dim > c->index_head_dim ? dim : c->index_head_dim), f32);
-    w->gate = sl_carve_take(k, t, 2 * (dim > c->index_head_dim ? dim : c->index_head_dim), f32);
+    w->part = sl_carve_take(k, t, 2 * (dim > c->index.head_dim ? dim : c->index.head_dim), f32);
+    w->gate = sl_carve_take(k, t, 2 * (dim > c->index.head_dim ? dim : c->index.head_dim), f32);
     w->o = sl_carve_take(k, t, all > index ? all : index, act);
     w->o_a = sl_carve_take(k, t, (int64_t)c->entries.o_groups * c->entries.o_rank, act);
     w->index_q = sl_carve_take(k, t, index, f32);
-    w->index_raw = sl_carve_take(k, t, c->index_n_heads, f32);
-    w->index_weights = sl_carve_take(k, t, c->index_n_heads, f32);
+    w->index_raw = sl_carve_take(k, t, c->index.n_heads, f32);
+    w->index_weights = sl_carve_take(k, t, c->index.n_heads, f32);
     w->max_entries = c->max_context / c->entries.rate_chosen + 1;
     w->slice = (int32_t)(SCORES_BYTES / ((int64_t)w->max_entries * 4));
     w->slice = w->slice < 1 ? 1 : w->slice > SLICE_MAX ? SLICE_MAX : w->slice;
@@ -80,7 +80,7 @@ static sl_head_rotate_params rotation(const sl_pass *p, const void *x, void *out
                                    .tokens = p->tokens,
                                    .heads = heads,
                                    .dim = dim,
-                                   .rope = p->c->qk_rope_head_dim,
+                                   .rope = p->c->attn.qk_rope_head_dim,
                                    .ld_x = heads * dim,
                                    .act = p->act,
                                    .out_dtype = p->act};
@@ -91,8 +91,8 @@ sl_status sl_v4_step_queries(sl_pass *p)
     const sl_model_config *c = p->c;
     const sl_weight *w = p->lw->w;
     const sl_v4_workspace *own = p->ws->own;
-    sl_head_rotate_params q = rotation(p, own->q, own->q, c->n_heads, c->v_head_dim),
-                          kv = rotation(p, own->kv_raw, own->kv, 1, c->v_head_dim);
+    sl_head_rotate_params q = rotation(p, own->q, own->q, c->attn.n_heads, c->attn.v_head_dim),
+                          kv = rotation(p, own->kv_raw, own->kv, 1, c->attn.v_head_dim);
     SL_TRY(sl_pass_linear(p, p->ws->h, &w[SL_V4_Q_A], own->q_a));
     SL_TRY(sl_pass_norm(p, own->q_a, NULL, &w[SL_V4_Q_NORM], c->rms_eps, p->tokens, own->q_r));
     SL_TRY(sl_pass_linear(p, own->q_r, &w[SL_V4_Q_B], own->q));
@@ -123,7 +123,7 @@ static sl_status append(sl_pass *p, const sl_layer_memory *m, int slot, int plan
                                   .host = to->host,
                                   .rows = to->rows,
                                   .dim = w[SL_V4_ENTRY_NORM - SL_V4_ENTRY_KV].out,
-                                  .rope = p->c->qk_rope_head_dim,
+                                  .rope = p->c->attn.qk_rope_head_dim,
                                   .rate = sl_v4_rate(p->c, p->layer),
                                   .overlap = sl_v4_in_chosen(p->c, p->layer),
                                   .eps = p->c->rms_eps,
@@ -149,21 +149,21 @@ static sl_status index_queries(sl_pass *p)
     const sl_model_config *c = p->c;
     const sl_weight *w = p->lw->w;
     const sl_v4_workspace *own = p->ws->own;
-    sl_head_rotate_params q = rotation(p, own->o, own->o, c->index_n_heads, c->index_head_dim);
+    sl_head_rotate_params q = rotation(p, own->o, own->o, c->index.n_heads, c->index.head_dim);
     sl_index_query_params a = {.q = own->o,
                                .wproj = own->index_raw,
                                .pos = p->f->seqs->token_pos,
                                .q_out = own->index_q,
                                .weights = own->index_weights,
                                .tokens = p->tokens,
-                               .heads = c->index_n_heads,
-                               .dim = c->index_head_dim,
+                               .heads = c->index.n_heads,
+                               .dim = c->index.head_dim,
                                .format = SL_INDEX_PLAIN,
                                .act = p->act};
     SL_TRY(sl_pass_linear(p, own->q_r, &w[SL_V4_INDEX_Q], own->o));
     SL_TRY(sl_pass_run(p, SL_OP_HEAD_ROTATE, &q));
     SL_TRY(sl_pass_linear_as(p, p->ws->h, c->hidden_size, &w[SL_V4_INDEX_WEIGHTS], own->index_raw,
-                             c->index_n_heads, SL_F32));
+                             c->index.n_heads, SL_F32));
     return sl_pass_run(p, SL_OP_INDEX_QUERY, &a);
 }
 
@@ -178,11 +178,11 @@ sl_status sl_v4_step_index(sl_pass *p)
     sl_entry_scores_params s = {.q = own->index_q,
                                 .weights = own->index_weights,
                                 .seqs = p->f->seqs,
-                                .entries = view_of(p, &m, 1, p->c->index_head_dim),
+                                .entries = view_of(p, &m, 1, p->c->index.head_dim),
                                 .scores = own->scores,
                                 .seen_seq = own->seen_seq,
                                 .seen_pos = own->seen_pos,
-                                .heads = p->c->index_n_heads,
+                                .heads = p->c->index.n_heads,
                                 .ld_scores = own->max_entries};
     sl_seq_tables seen = *p->f->seqs; /* tokens are entries here */
     sl_topk_params k = {.scores = own->scores,
@@ -213,24 +213,24 @@ sl_status sl_v4_step_attend(sl_pass *p)
                              .seqs = p->f->seqs,
                              .ring = sl_layer_part(&m, SL_V4_PART_RING),
                              .ring_stride = m.state_stride,
-                             .entries = view_of(p, &m, 0, c->v_head_dim),
+                             .entries = view_of(p, &m, 0, c->attn.v_head_dim),
                              .ids = chosen ? own->ids : NULL,
                              .sinks = p->lw->w[SL_V4_SINKS].data,
                              .out = own->o,
                              .tokens = p->tokens,
-                             .heads = c->n_heads,
-                             .dim = c->v_head_dim,
+                             .heads = c->attn.n_heads,
+                             .dim = c->attn.v_head_dim,
                              .window = c->entries.window,
                              .k = chosen ? c->entries.topk : 0,
                              .ld_ids = chosen ? c->entries.topk : 0,
-                             .scale = c->softmax_scale,
+                             .scale = c->attn.softmax_scale,
                              .act = p->act};
     sl_ring_store_params s = {.kv = own->kv,
                               .seqs = p->f->seqs,
                               .ring = sl_layer_part(&m, SL_V4_PART_RING),
                               .ring_stride = m.state_stride,
                               .window = c->entries.window,
-                              .dim = c->v_head_dim,
+                              .dim = c->attn.v_head_dim,
                               .dtype = a.entries.dtype};
     if (m.planes[0].rows.base && chosen) {
         a.rows = m.planes[0].rows.base;
@@ -278,7 +278,7 @@ sl_status sl_v4_step_output(sl_pass *p)
     const sl_weight *w = &p->lw->w[SL_V4_O_A];
     const int32_t groups = c->entries.o_groups, rank = c->entries.o_rank;
     const size_t act = sl_dtype_size(p->act);
-    sl_head_rotate_params o = rotation(p, own->o, own->o, c->n_heads, c->v_head_dim);
+    sl_head_rotate_params o = rotation(p, own->o, own->o, c->attn.n_heads, c->attn.v_head_dim);
     o.back = true;
     SL_TRY(sl_pass_run(p, SL_OP_HEAD_ROTATE, &o));
     for (int32_t g = 0; g < groups; g++) {

@@ -28,18 +28,18 @@ sl_status sl_v4_begin(sl_config_reader *x)
 }
 
 static const sl_cfg_int_key int_keys[] = {
-    {"q_lora_rank", SL_CFG_FIELD(q_lora_rank), 1, 1 << 16, SL_CFG_REQUIRED},
-    {"head_dim", SL_CFG_FIELD(v_head_dim), 2, 1 << 13, SL_CFG_REQUIRED},
-    {"num_key_value_heads", SL_CFG_FIELD(n_kv_heads), 1, 1, SL_CFG_REQUIRED},
+    {"q_lora_rank", SL_CFG_FIELD(attn.q_lora_rank), 1, 1 << 16, SL_CFG_REQUIRED},
+    {"head_dim", SL_CFG_FIELD(attn.v_head_dim), 2, 1 << 13, SL_CFG_REQUIRED},
+    {"num_key_value_heads", SL_CFG_FIELD(attn.n_kv_heads), 1, 1, SL_CFG_REQUIRED},
     {"o_groups", SL_CFG_FIELD(entries.o_groups), 1, 1 << 10, SL_CFG_REQUIRED},
     {"o_lora_rank", SL_CFG_FIELD(entries.o_rank), 1, 1 << 16, SL_CFG_REQUIRED},
     {"sliding_window", SL_CFG_FIELD(entries.window), 1, 1 << 15, SL_CFG_REQUIRED},
-    {"index_n_heads", SL_CFG_FIELD(index_n_heads), 1, 1 << 12, SL_CFG_REQUIRED},
-    {"index_head_dim", SL_CFG_FIELD(index_head_dim), 2, 1 << 12, SL_CFG_REQUIRED},
+    {"index_n_heads", SL_CFG_FIELD(index.n_heads), 1, 1 << 12, SL_CFG_REQUIRED},
+    {"index_head_dim", SL_CFG_FIELD(index.head_dim), 2, 1 << 12, SL_CFG_REQUIRED},
     {"index_topk", SL_CFG_FIELD(entries.topk), 1, 1 << 20, SL_CFG_REQUIRED},
-    {"moe_intermediate_size", SL_CFG_FIELD(moe_intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
-    {"n_routed_experts", SL_CFG_FIELD(n_routed_experts), 1, 1 << 13, SL_CFG_REQUIRED},
-    {"num_experts_per_tok", SL_CFG_FIELD(num_experts_per_tok), 1, 1 << 10, SL_CFG_REQUIRED},
+    {"moe_intermediate_size", SL_CFG_FIELD(moe.intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"n_routed_experts", SL_CFG_FIELD(moe.n_routed), 1, 1 << 13, SL_CFG_REQUIRED},
+    {"num_experts_per_tok", SL_CFG_FIELD(moe.per_token), 1, 1 << 10, SL_CFG_REQUIRED},
     {"hc_mult", SL_CFG_FIELD(streams.count), 1, SL_STREAMS_MAX, SL_CFG_REQUIRED},
     {"hc_sinkhorn_iters", SL_CFG_FIELD(streams.iters), 1, 1000, SL_CFG_REQUIRED},
 };
@@ -131,16 +131,16 @@ static sl_status rope_dim(sl_config_reader *x)
     if (part)
         SL_TRY(sl_cfg_real(x, part, "partial_rotary_factor", 0, 1, &factor));
     else if (rope)
-        SL_TRY(sl_cfg_int(x, rope, "qk_rope_head_dim", 2, c->v_head_dim, &n));
-    c->qk_rope_head_dim = n ? n : (int32_t)(c->v_head_dim * factor);
-    c->qk_nope_head_dim = c->v_head_dim - c->qk_rope_head_dim;
-    if (c->qk_rope_head_dim < 2 || c->qk_rope_head_dim % 2)
+        SL_TRY(sl_cfg_int(x, rope, "qk_rope_head_dim", 2, c->attn.v_head_dim, &n));
+    c->attn.qk_rope_head_dim = n ? n : (int32_t)(c->attn.v_head_dim * factor);
+    c->attn.qk_nope_head_dim = c->attn.v_head_dim - c->attn.qk_rope_head_dim;
+    if (c->attn.qk_rope_head_dim < 2 || c->attn.qk_rope_head_dim % 2)
         return sl_cfg_bad(
             x, "partial_rotary_factor: %d rotated values of a head are not an even number of at least 2",
-            c->qk_rope_head_dim);
-    if (c->index_head_dim < c->qk_rope_head_dim)
-        return sl_cfg_bad(x, "index_head_dim: %d is less than the %d rotated values", c->index_head_dim,
-                          c->qk_rope_head_dim);
+            c->attn.qk_rope_head_dim);
+    if (c->index.head_dim < c->attn.qk_rope_head_dim)
+        return sl_cfg_bad(x, "index_head_dim: %d is less than the %d rotated values", c->index.head_dim,
+                          c->attn.qk_rope_head_dim);
     return SL_OK;
 }
 
@@ -150,12 +150,12 @@ static sl_status read_rope(sl_config_reader *x, const json_t *o, const char *nam
     const json_t *part = sl_cfg_get(o, "partial_rotary_factor"), *theta = sl_cfg_get(o, "rope_theta");
     double factor;
     SL_TRY(sl_cfg_real_or(x, part, "partial_rotary_factor", 0, 1, 1, &factor));
-    if ((int32_t)(x->c->v_head_dim * factor) != x->c->qk_rope_head_dim)
+    if ((int32_t)(x->c->attn.v_head_dim * factor) != x->c->attn.qk_rope_head_dim)
         return sl_cfg_bad(
             x, "rope_parameters.%s.partial_rotary_factor: %g of %d values are not the %d that rotate", name,
-            factor, x->c->v_head_dim, x->c->qk_rope_head_dim);
+            factor, x->c->attn.v_head_dim, x->c->attn.qk_rope_head_dim);
     SL_TRY(sl_cfg_rope_of(x, o, theta));
-    *out = sl_rope_of(x->c);
+    *out = x->c->rope;
     return SL_OK;
 }
 
@@ -165,8 +165,8 @@ static sl_status read_flat(sl_config_reader *x, const json_t *scaling)
     sl_model_config *c = x->c;
     SL_TRY(sl_cfg_rope_of(x, scaling, sl_cfg_get(x->root, "compress_rope_theta")));
     if (!sl_cfg_get(scaling, "attention_factor"))
-        c->rope_attention_factor = 1;
-    c->entries.rope = sl_rope_of(c);
+        c->rope.attention_factor = 1;
+    c->entries.rope = c->rope;
     return sl_cfg_rope_of(x, NULL, sl_cfg_get(x->root, "rope_theta"));
 }
 
@@ -184,7 +184,7 @@ static sl_status read_ropes(sl_config_reader *x)
     } else {
         SL_TRY(read_flat(x, rope ? rope : old));
     }
-    x->c->softmax_scale = (float)pow(x->c->v_head_dim, -0.5);
+    x->c->attn.softmax_scale = (float)pow(x->c->attn.v_head_dim, -0.5);
     return SL_OK;
 }
 
@@ -198,7 +198,7 @@ static sl_status read_score(sl_config_reader *x)
         return sl_cfg_cannot(x,
                              "scoring_func: \"%.32s\" is not supported, \"sqrtsoftplus\" and \"sigmoid\" are",
                              name ? name : "");
-    x->c->route_score = strcmp(name, "sigmoid") == 0 ? SL_ROUTE_SIGMOID : SL_ROUTE_SQRT_SOFTPLUS;
+    x->c->moe.score = strcmp(name, "sigmoid") == 0 ? SL_ROUTE_SIGMOID : SL_ROUTE_SQRT_SOFTPLUS;
     return SL_OK;
 }
 
@@ -210,17 +210,17 @@ static sl_status read_reals(sl_config_reader *x)
                        &scale));
     SL_TRY(sl_cfg_real(x, sl_cfg_get(x->root, "hc_eps"), "hc_eps", 0, 1, &eps));
     SL_TRY(sl_cfg_real(x, sl_cfg_get(x->root, "swiglu_limit"), "swiglu_limit", 1e-6, 1e9, &limit));
-    c->routed_scaling_factor = (float)scale;
+    c->moe.scaling_factor = (float)scale;
     c->streams.eps = (float)eps, c->streams.magnitude = 2;
-    c->mlp_glu.limit = c->expert_glu.limit = (float)limit;
+    c->mlp_glu.limit = c->moe.glu.limit = (float)limit;
     return SL_OK;
 }
 
 static sl_status check_dims(sl_config_reader *x)
 {
     const sl_model_config *c = x->c;
-    const int64_t q = (int64_t)c->n_heads * c->v_head_dim;
-    const int64_t products[] = {q, (int64_t)c->index_n_heads * c->index_head_dim,
+    const int64_t q = (int64_t)c->attn.n_heads * c->attn.v_head_dim;
+    const int64_t products[] = {q, (int64_t)c->index.n_heads * c->index.head_dim,
                                 (int64_t)c->entries.o_groups * c->entries.o_rank,
                                 (int64_t)c->streams.count * c->hidden_size};
     for (size_t i = 0; i < SL_COUNT(products); i++)
@@ -230,9 +230,9 @@ static sl_status check_dims(sl_config_reader *x)
     if (q % c->entries.o_groups)
         return sl_cfg_bad(x, "o_groups: %d does not divide the %lld values of all heads", c->entries.o_groups,
                           (long long)q);
-    if (c->num_experts_per_tok > c->n_routed_experts)
-        return sl_cfg_bad(x, "num_experts_per_tok: %d is more than %d experts", c->num_experts_per_tok,
-                          c->n_routed_experts);
+    if (c->moe.per_token > c->moe.n_routed)
+        return sl_cfg_bad(x, "num_experts_per_tok: %d is more than %d experts", c->moe.per_token,
+                          c->moe.n_routed);
     return SL_OK;
 }
 
@@ -251,8 +251,8 @@ sl_status sl_v4_read_config(sl_config_reader *x, const sl_family *f)
     SL_TRY(read_rate(x, chosen_name, "compress_rate_csa", 4, &c->entries.rate_chosen));
     SL_TRY(read_rate(x, pooled_name, "compress_rate_hca", 128, &c->entries.rate_pooled));
     SL_TRY(read_mlps(x));
-    c->n_shared_experts = c->n_group = c->topk_group = 1;
-    c->norm_topk_prob = true;
+    c->moe.n_shared = c->moe.n_group = c->moe.topk_group = 1;
+    c->moe.norm_topk_prob = true;
     for (int32_t i = 0; i < c->n_layers; i++)
         c->layer_is_moe[i] = true;
     return read_ropes(x);

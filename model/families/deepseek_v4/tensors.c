@@ -63,27 +63,27 @@ static int64_t dim_three(const sl_model_config *c)
 
 static int64_t dim_heads(const sl_model_config *c)
 {
-    return c->n_heads;
+    return c->attn.n_heads;
 }
 
 static int64_t dim_head(const sl_model_config *c)
 {
-    return c->v_head_dim;
+    return c->attn.v_head_dim;
 }
 
 static int64_t dim_two_head(const sl_model_config *c)
 {
-    return 2 * (int64_t)c->v_head_dim;
+    return 2 * (int64_t)c->attn.v_head_dim;
 }
 
 static int64_t dim_q(const sl_model_config *c)
 {
-    return (int64_t)c->n_heads * c->v_head_dim;
+    return (int64_t)c->attn.n_heads * c->attn.v_head_dim;
 }
 
 static int64_t dim_q_lora(const sl_model_config *c)
 {
-    return c->q_lora_rank;
+    return c->attn.q_lora_rank;
 }
 
 static int64_t dim_group(const sl_model_config *c)
@@ -98,22 +98,22 @@ static int64_t dim_o_a(const sl_model_config *c)
 
 static int64_t dim_index(const sl_model_config *c)
 {
-    return c->index_head_dim;
+    return c->index.head_dim;
 }
 
 static int64_t dim_two_index(const sl_model_config *c)
 {
-    return 2 * (int64_t)c->index_head_dim;
+    return 2 * (int64_t)c->index.head_dim;
 }
 
 static int64_t dim_index_q(const sl_model_config *c)
 {
-    return (int64_t)c->index_n_heads * c->index_head_dim;
+    return (int64_t)c->index.n_heads * c->index.head_dim;
 }
 
 static int64_t dim_index_heads(const sl_model_config *c)
 {
-    return c->index_n_heads;
+    return c->index.n_heads;
 }
 
 static int64_t dim_chosen(const sl_model_config *c)
@@ -128,7 +128,7 @@ static int64_t dim_pooled(const sl_model_config *c)
 
 static int64_t dim_choices(const sl_model_config *c)
 {
-    return c->num_experts_per_tok;
+    return c->moe.per_token;
 }
 
 /* One row for each tensor, which clang-format would break up. Names: published ones, then those of the class of transformers. */
@@ -204,11 +204,11 @@ static sl_layer_state state_of(const sl_model_config *c, int class, sl_dtype dty
 {
     sl_layer_state s = {0};
     snprintf(s.format, sizeof s.format, dtype == SL_F32 ? "v4 f32" : "v4 bf16");
-    sl_layer_state_add(&s, "ring", dtype, 16, c->entries.window, c->v_head_dim, 1);
+    sl_layer_state_add(&s, "ring", dtype, 16, c->entries.window, c->attn.v_head_dim, 1);
     if (class != SL_V4_WINDOW)
-        add_open(&s, "open entry", rate_of(c, class), c->v_head_dim, class == SL_V4_CHOSEN);
+        add_open(&s, "open entry", rate_of(c, class), c->attn.v_head_dim, class == SL_V4_CHOSEN);
     if (class == SL_V4_CHOSEN)
-        add_open(&s, "open entry key", rate_of(c, class), c->index_head_dim, true);
+        add_open(&s, "open entry key", rate_of(c, class), c->index.head_dim, true);
     return s;
 }
 
@@ -230,8 +230,8 @@ static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
     const sl_dtype kept = sl_v4_kept_dtype(out->rows ? out->rows->format : SL_ROW_GQA_BF16);
     /* No layer has rows of tokens, so every row format is possible; it says the type of what is kept. */
     out->kv_heads = out->query_heads = 1;
-    out->head_dim = c->v_head_dim;
-    out->latent = c->qk_nope_head_dim, out->rope = c->qk_rope_head_dim;
+    out->head_dim = c->attn.v_head_dim;
+    out->latent = c->attn.qk_nope_head_dim, out->rope = c->attn.qk_rope_head_dim;
     out->n_classes = (int32_t)SL_COUNT(names);
     for (int k = 0; k < out->n_classes; k++) {
         sl_layer_class *l = &out->classes[k];
@@ -243,9 +243,9 @@ static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
         snprintf(l->name, sizeof l->name, "%s", names[k]);
         if (k != SL_V4_WINDOW)
             l->planes[l->n_planes++] =
-                plane(k == SL_V4_CHOSEN ? "entries" : "pooled", rate_of(c, k), c->v_head_dim, kept);
+                plane(k == SL_V4_CHOSEN ? "entries" : "pooled", rate_of(c, k), c->attn.v_head_dim, kept);
         if (k == SL_V4_CHOSEN)
-            l->planes[l->n_planes++] = plane("entry keys", rate_of(c, k), c->index_head_dim, kept);
+            l->planes[l->n_planes++] = plane("entry keys", rate_of(c, k), c->index.head_dim, kept);
     }
 }
 

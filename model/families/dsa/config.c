@@ -8,14 +8,14 @@
 #include "model/families/dsa/dsa.h"
 
 static const sl_cfg_int_key int_keys[] = {
-    {"q_lora_rank", SL_CFG_FIELD(q_lora_rank), 1, 1 << 16, SL_CFG_REQUIRED},
-    {"kv_lora_rank", SL_CFG_FIELD(kv_lora_rank), 1, 1 << 13, SL_CFG_REQUIRED},
-    {"qk_nope_head_dim", SL_CFG_FIELD(qk_nope_head_dim), 1, 1 << 13, SL_CFG_REQUIRED},
-    {"qk_rope_head_dim", SL_CFG_FIELD(qk_rope_head_dim), 2, 1 << 12, SL_CFG_REQUIRED},
-    {"v_head_dim", SL_CFG_FIELD(v_head_dim), 1, 1 << 13, SL_CFG_REQUIRED},
-    {"index_n_heads", SL_CFG_FIELD(index_n_heads), 1, 1 << 12, SL_CFG_REQUIRED},
-    {"index_head_dim", SL_CFG_FIELD(index_head_dim), 2, 1 << 12, SL_CFG_REQUIRED},
-    {"index_topk", SL_CFG_FIELD(index_topk), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"q_lora_rank", SL_CFG_FIELD(attn.q_lora_rank), 1, 1 << 16, SL_CFG_REQUIRED},
+    {"kv_lora_rank", SL_CFG_FIELD(attn.kv_lora_rank), 1, 1 << 13, SL_CFG_REQUIRED},
+    {"qk_nope_head_dim", SL_CFG_FIELD(attn.qk_nope_head_dim), 1, 1 << 13, SL_CFG_REQUIRED},
+    {"qk_rope_head_dim", SL_CFG_FIELD(attn.qk_rope_head_dim), 2, 1 << 12, SL_CFG_REQUIRED},
+    {"v_head_dim", SL_CFG_FIELD(attn.v_head_dim), 1, 1 << 13, SL_CFG_REQUIRED},
+    {"index_n_heads", SL_CFG_FIELD(index.n_heads), 1, 1 << 12, SL_CFG_REQUIRED},
+    {"index_head_dim", SL_CFG_FIELD(index.head_dim), 2, 1 << 12, SL_CFG_REQUIRED},
+    {"index_topk", SL_CFG_FIELD(index.topk), 1, 1 << 20, SL_CFG_REQUIRED},
     {"num_nextn_predict_layers", SL_CFG_FIELD(n_nextn_layers), 0, 16, 1},
 };
 
@@ -26,11 +26,11 @@ static sl_status check_dims(sl_config_reader *x)
     for (size_t i = 0; i < SL_COUNT(products); i++)
         if (products[i](c) > SL_CFG_MAX_PRODUCT)
             return sl_cfg_bad(x, "heads * head dimension is greater than 2^24");
-    if (c->qk_rope_head_dim % 2)
-        return sl_cfg_bad(x, "qk_rope_head_dim: %d is odd", c->qk_rope_head_dim);
-    if (c->index_head_dim < c->qk_rope_head_dim)
-        return sl_cfg_bad(x, "index_head_dim: %d is less than qk_rope_head_dim %d", c->index_head_dim,
-                          c->qk_rope_head_dim);
+    if (c->attn.qk_rope_head_dim % 2)
+        return sl_cfg_bad(x, "qk_rope_head_dim: %d is odd", c->attn.qk_rope_head_dim);
+    if (c->index.head_dim < c->attn.qk_rope_head_dim)
+        return sl_cfg_bad(x, "index_head_dim: %d is less than qk_rope_head_dim %d", c->index.head_dim,
+                          c->attn.qk_rope_head_dim);
     return SL_OK;
 }
 
@@ -102,12 +102,12 @@ sl_status sl_dsa_read_config(sl_config_reader *x, const sl_family *f)
     const json_t *kv_heads = sl_cfg_get(x->root, "num_key_value_heads");
     int32_t n;
     if (kv_heads && !traits->any_kv_heads)
-        SL_TRY(sl_cfg_int(x, kv_heads, "num_key_value_heads", c->n_heads, c->n_heads, &n));
+        SL_TRY(sl_cfg_int(x, kv_heads, "num_key_value_heads", c->attn.n_heads, c->attn.n_heads, &n));
     SL_TRY(sl_cfg_bool_or(x, x->root, "indexer_rope_interleave", traits->index_rope_interleaved,
-                          &c->index_rope_interleaved));
+                          &c->index.rope_interleaved));
     SL_TRY(sl_cfg_bool_or(x, x->root, "index_share_for_mtp_iteration", false, &c->draft_shares));
-    c->lora_eps = traits->lora_eps;
-    c->index_eps = traits->index_eps > 0 ? traits->index_eps : c->rms_eps;
+    c->attn.lora_eps = traits->lora_eps;
+    c->index.eps = traits->index_eps > 0 ? traits->index_eps : c->rms_eps;
     SL_TRY(check_dims(x));
     SL_TRY(sl_cfg_moe(x));
     SL_TRY(sl_dsa_indexer_layers(x));

@@ -10,19 +10,19 @@ void sl_dsa_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k,
     sl_dsa_workspace *w = own;
     int64_t t = o->max_tokens;
     size_t act = sl_dtype_size(o->act), f32 = sizeof(float);
-    w->q_a = sl_carve_take(k, t, c->q_lora_rank, act);
-    w->q_in = w->q_r = sl_carve_take(k, t, c->q_lora_rank, act);
+    w->q_a = sl_carve_take(k, t, c->attn.q_lora_rank, act);
+    w->q_in = w->q_r = sl_carve_take(k, t, c->attn.q_lora_rank, act);
     w->q = sl_carve_take(k, t, sl_dsa_dim_q(c), act);
     w->kv = sl_carve_take(k, t, sl_dsa_dim_kv_a(c), act);
-    w->ql = sl_carve_take(k, t, c->n_heads * sl_dsa_dim_kv_a(c), f32);
-    w->o = sl_carve_take(k, t, (int64_t)c->n_heads * c->kv_lora_rank, f32);
+    w->ql = sl_carve_take(k, t, c->attn.n_heads * sl_dsa_dim_kv_a(c), f32);
+    w->o = sl_carve_take(k, t, (int64_t)c->attn.n_heads * c->attn.kv_lora_rank, f32);
     w->attn = sl_carve_take(k, t, sl_dsa_dim_o(c), act);
-    w->index_k = sl_carve_take(k, t, c->index_head_dim, act);
+    w->index_k = sl_carve_take(k, t, c->index.head_dim, act);
     w->index_q = sl_carve_take(k, t, sl_dsa_dim_index_q(c), act);
     w->index_q_out =
         sl_carve_take(k, t, sl_dsa_dim_index_q(c), o->index_format == SL_INDEX_OFFICIAL ? 1 : f32);
-    w->index_proj = sl_carve_take(k, t, c->index_n_heads, f32);
-    w->index_weights = sl_carve_take(k, t, c->index_n_heads, f32);
+    w->index_proj = sl_carve_take(k, t, c->index.n_heads, f32);
+    w->index_weights = sl_carve_take(k, t, c->index.n_heads, f32);
 }
 
 sl_status sl_dsa_absorb(const sl_pass *p)
@@ -35,11 +35,11 @@ sl_status sl_dsa_absorb(const sl_pass *p)
                             .cos_sin = p->m->cos_sin,
                             .ql = own->ql,
                             .tokens = p->tokens,
-                            .heads = c->n_heads,
-                            .nope = c->qk_nope_head_dim,
-                            .rope = c->qk_rope_head_dim,
-                            .v = c->v_head_dim,
-                            .lora = c->kv_lora_rank,
+                            .heads = c->attn.n_heads,
+                            .nope = c->attn.qk_nope_head_dim,
+                            .rope = c->attn.qk_rope_head_dim,
+                            .v = c->attn.v_head_dim,
+                            .lora = c->attn.kv_lora_rank,
                             .act = p->act};
     return sl_pass_run(p, SL_OP_Q_ABSORB, &a);
 }
@@ -57,7 +57,7 @@ sl_status sl_dsa_step_latents(sl_pass *p)
     if (p->rows_only)
         return sl_pass_run(p, SL_OP_LINEAR, &kv);
     SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &q_a));
-    return sl_pass_norm(p, own->q_a, NULL, &w[SL_DSA_Q_A_NORM], c->lora_eps, p->tokens, own->q_r);
+    return sl_pass_norm(p, own->q_a, NULL, &w[SL_DSA_Q_A_NORM], c->attn.lora_eps, p->tokens, own->q_r);
 }
 
 /* Those that read the low-rank query, in one chain if both read the same. */
@@ -90,7 +90,7 @@ sl_status sl_dsa_step_index(sl_pass *p)
     if (!sl_pass_indexes(p))
         return SL_OK;
     SL_TRY(sl_pass_linear_as(p, p->ws->h, c->hidden_size, &w[SL_DSA_INDEX_WEIGHTS], own->index_proj,
-                             c->index_n_heads, SL_F32));
+                             c->index.n_heads, SL_F32));
     sl_index_query_params a = {.q = own->index_q,
                                .wproj = own->index_proj,
                                .pos = p->f->seqs->token_pos,
@@ -98,10 +98,10 @@ sl_status sl_dsa_step_index(sl_pass *p)
                                .q_out = own->index_q_out,
                                .weights = own->index_weights,
                                .tokens = p->tokens,
-                               .heads = c->index_n_heads,
-                               .dim = c->index_head_dim,
-                               .rope = c->qk_rope_head_dim,
-                               .interleaved = c->index_rope_interleaved,
+                               .heads = c->index.n_heads,
+                               .dim = c->index.head_dim,
+                               .rope = c->attn.qk_rope_head_dim,
+                               .interleaved = c->index.rope_interleaved,
                                .format = p->m->opts.index_format,
                                .act = p->act};
     return sl_pass_run(p, SL_OP_INDEX_QUERY, &a);
@@ -115,10 +115,10 @@ sl_status sl_dsa_step_values(sl_pass *p)
                         .kv_b = p->lw->w[SL_DSA_KV_B],
                         .out = own->attn,
                         .tokens = p->tokens,
-                        .heads = c->n_heads,
-                        .nope = c->qk_nope_head_dim,
-                        .v = c->v_head_dim,
-                        .lora = c->kv_lora_rank,
+                        .heads = c->attn.n_heads,
+                        .nope = c->attn.qk_nope_head_dim,
+                        .v = c->attn.v_head_dim,
+                        .lora = c->attn.kv_lora_rank,
                         .act = p->act};
     return sl_pass_run(p, SL_OP_V_UP, &a);
 }

@@ -5,47 +5,47 @@
 
 int64_t sl_dsa_dim_q_lora(const sl_model_config *c)
 {
-    return c->q_lora_rank;
+    return c->attn.q_lora_rank;
 }
 
 int64_t sl_dsa_dim_kv_lora(const sl_model_config *c)
 {
-    return c->kv_lora_rank;
+    return c->attn.kv_lora_rank;
 }
 
 int64_t sl_dsa_dim_index(const sl_model_config *c)
 {
-    return c->index_head_dim;
+    return c->index.head_dim;
 }
 
 int64_t sl_dsa_dim_index_heads(const sl_model_config *c)
 {
-    return c->index_n_heads;
+    return c->index.n_heads;
 }
 
 int64_t sl_dsa_dim_q(const sl_model_config *c)
 {
-    return (int64_t)c->n_heads * (c->qk_nope_head_dim + c->qk_rope_head_dim);
+    return (int64_t)c->attn.n_heads * (c->attn.qk_nope_head_dim + c->attn.qk_rope_head_dim);
 }
 
 int64_t sl_dsa_dim_kv_a(const sl_model_config *c)
 {
-    return (int64_t)c->kv_lora_rank + c->qk_rope_head_dim;
+    return (int64_t)c->attn.kv_lora_rank + c->attn.qk_rope_head_dim;
 }
 
 int64_t sl_dsa_dim_kv_b(const sl_model_config *c)
 {
-    return (int64_t)c->n_heads * (c->qk_nope_head_dim + c->v_head_dim);
+    return (int64_t)c->attn.n_heads * (c->attn.qk_nope_head_dim + c->attn.v_head_dim);
 }
 
 int64_t sl_dsa_dim_o(const sl_model_config *c)
 {
-    return (int64_t)c->n_heads * c->v_head_dim;
+    return (int64_t)c->attn.n_heads * c->attn.v_head_dim;
 }
 
 int64_t sl_dsa_dim_index_q(const sl_model_config *c)
 {
-    return (int64_t)c->index_n_heads * c->index_head_dim;
+    return (int64_t)c->index.n_heads * c->index.head_dim;
 }
 
 bool sl_dsa_in_indexer(const sl_model_config *c, int32_t layer)
@@ -107,13 +107,13 @@ bool sl_dsa_ignores(const sl_model_config *c, int32_t layer, const char *rest)
 
 void sl_dsa_cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
-    out->latent = c->kv_lora_rank;
-    out->rope = c->qk_rope_head_dim;
+    out->latent = c->attn.kv_lora_rank;
+    out->rope = c->attn.qk_rope_head_dim;
     for (int32_t l = 0; l < c->n_layers; l++)
         if (c->layer_has_indexer[l]) {
-            out->index_dim = c->index_head_dim;
-            out->index_heads = c->index_n_heads;
-            out->index_topk = c->index_topk;
+            out->index_dim = c->index.head_dim;
+            out->index_heads = c->index.n_heads;
+            out->index_topk = c->index.topk;
             return;
         }
 }

@@ -15,7 +15,7 @@ static sl_status norm_keys(const sl_pass *p)
                               .out = own->index_key,
                               .tokens = p->tokens,
                               .heads = 1,
-                              .dim = p->c->index_head_dim,
+                              .dim = p->c->index.head_dim,
                               .eps = index_eps,
                               .act = SL_F32};
     return sl_pass_run(p, SL_OP_GATED_NORM, &a);
@@ -31,7 +31,8 @@ sl_status sl_glm5_step_queries(sl_pass *p)
     sl_linear_params kv = sl_pass_chain(p, h, &w[SL_DSA_KV_A], own->dsa.kv, NULL),
                      q_a = sl_pass_chain(p, h, &w[SL_DSA_Q_A], own->dsa.q_a, &kv);
     SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &q_a));
-    SL_TRY(sl_pass_norm(p, own->dsa.q_a, NULL, &w[SL_DSA_Q_A_NORM], p->c->lora_eps, p->tokens, own->dsa.q_r));
+    SL_TRY(sl_pass_norm(p, own->dsa.q_a, NULL, &w[SL_DSA_Q_A_NORM], p->c->attn.lora_eps, p->tokens,
+                        own->dsa.q_r));
     return sl_dsa_step_heads(p);
 }
 
@@ -59,8 +60,8 @@ sl_status sl_glm5_step_index(sl_pass *p)
                                .q_out = own->dsa.index_q_out,
                                .weights = own->dsa.index_weights,
                                .tokens = p->tokens,
-                               .heads = c->index_n_heads,
-                               .dim = c->index_head_dim,
+                               .heads = c->index.n_heads,
+                               .dim = c->index.head_dim,
                                .format = SL_INDEX_PLAIN,
                                .act = p->act};
     return sl_pass_run(p, SL_OP_INDEX_QUERY, &q);
@@ -71,23 +72,23 @@ static void fill_index(const sl_pass *p, const sl_layer_memory *m, sl_attn_index
     const sl_glm5_workspace *own = p->ws->own;
     const sl_model_config *c = p->c;
     int32_t log2 = 0;
-    while (1 << log2 < c->index_unit)
+    while (1 << log2 < c->index.unit)
         log2++;
     *x = (sl_attn_index){.q = own->dsa.index_q_out,
                          .weights = own->dsa.index_weights,
-                         .heads = c->index_n_heads,
-                         .dim = c->index_head_dim,
-                         .topk = c->index_topk,
-                         .unit = c->index_unit,
+                         .heads = c->index.n_heads,
+                         .dim = c->index.head_dim,
+                         .topk = c->index.topk,
+                         .unit = c->index.unit,
                          .scale = 1, /* it is in the weights */
                          .pool = {.k = own->index_key,
                                   .gate = own->index_gate,
                                   .ape = p->lw->w[SL_GLM5_INDEX_APE].data,
                                   .state = m->state,
                                   .state_stride = m->state_stride,
-                                  .dim = c->index_head_dim,
+                                  .dim = c->index.head_dim,
                                   .unit_log2 = log2,
-                                  .ld = c->index_head_dim,
+                                  .ld = c->index.head_dim,
                                   .act = p->act}};
 }
 

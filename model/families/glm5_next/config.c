@@ -8,14 +8,14 @@
 #include "model/rope.h"
 
 static const sl_cfg_int_key int_keys[] = {
-    {"q_lora_rank", SL_CFG_FIELD(q_lora_rank), 1, 1 << 16, SL_CFG_REQUIRED},
-    {"kv_lora_rank", SL_CFG_FIELD(kv_lora_rank), 1, 1 << 13, SL_CFG_REQUIRED},
-    {"qk_nope_head_dim", SL_CFG_FIELD(qk_nope_head_dim), 1, 1 << 13, SL_CFG_REQUIRED},
-    {"v_head_dim", SL_CFG_FIELD(v_head_dim), 1, 1 << 13, SL_CFG_REQUIRED},
-    {"index_n_heads", SL_CFG_FIELD(index_n_heads), 1, 1 << 12, SL_CFG_REQUIRED},
-    {"index_head_dim", SL_CFG_FIELD(index_head_dim), 1, 1 << 10, SL_CFG_REQUIRED},
-    {"index_topk", SL_CFG_FIELD(index_topk), 1, 1 << 20, SL_CFG_REQUIRED},
-    {"index_kpool", SL_CFG_FIELD(index_unit), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"q_lora_rank", SL_CFG_FIELD(attn.q_lora_rank), 1, 1 << 16, SL_CFG_REQUIRED},
+    {"kv_lora_rank", SL_CFG_FIELD(attn.kv_lora_rank), 1, 1 << 13, SL_CFG_REQUIRED},
+    {"qk_nope_head_dim", SL_CFG_FIELD(attn.qk_nope_head_dim), 1, 1 << 13, SL_CFG_REQUIRED},
+    {"v_head_dim", SL_CFG_FIELD(attn.v_head_dim), 1, 1 << 13, SL_CFG_REQUIRED},
+    {"index_n_heads", SL_CFG_FIELD(index.n_heads), 1, 1 << 12, SL_CFG_REQUIRED},
+    {"index_head_dim", SL_CFG_FIELD(index.head_dim), 1, 1 << 10, SL_CFG_REQUIRED},
+    {"index_topk", SL_CFG_FIELD(index.topk), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"index_kpool", SL_CFG_FIELD(index.unit), 1, 1 << 20, SL_CFG_REQUIRED},
     {"num_nextn_predict_layers", SL_CFG_FIELD(n_nextn_layers), 0, 16, 1},
     {"hc_mult", SL_CFG_FIELD(streams.count), 1, SL_STREAMS_MAX, SL_CFG_REQUIRED},
     {"hc_sinkhorn_iters", SL_CFG_FIELD(streams.iters), 1, 1000, SL_CFG_REQUIRED},
@@ -141,7 +141,7 @@ static sl_status read_linear(sl_config_reader *x)
 static sl_layer_state attention_state(const sl_model_config *c)
 {
     sl_layer_state s = {.format = "open unit"};
-    sl_layer_state_add(&s, "open unit", SL_F32, 0, 2, c->index_unit, c->index_head_dim);
+    sl_layer_state_add(&s, "open unit", SL_F32, 0, 2, c->index.unit, c->index.head_dim);
     return s;
 }
 
@@ -164,10 +164,10 @@ static sl_status check_dims(sl_config_reader *x)
     for (size_t i = 0; i < SL_COUNT(products); i++)
         if (products[i](c) > SL_CFG_MAX_PRODUCT)
             return sl_cfg_bad(x, "a product of heads or streams and their dimension is greater than 2^24");
-    if (c->index_topk % c->index_unit)
-        return sl_cfg_bad(x, "index_topk: %d is no multiple of index_kpool %d", c->index_topk, c->index_unit);
-    if (SL_PAGE_TOKENS % c->index_unit)
-        return sl_cfg_cannot(x, "index_kpool: %d does not divide a page of %d tokens", c->index_unit,
+    if (c->index.topk % c->index.unit)
+        return sl_cfg_bad(x, "index_topk: %d is no multiple of index_kpool %d", c->index.topk, c->index.unit);
+    if (SL_PAGE_TOKENS % c->index.unit)
+        return sl_cfg_cannot(x, "index_kpool: %d does not divide a page of %d tokens", c->index.unit,
                              SL_PAGE_TOKENS);
     if (linear_state(c).bytes > SL_STATE_BYTES_MAX)
         return sl_cfg_bad(x, "linear_num_heads: the state of a layer has more than 2^30 bytes");
@@ -188,7 +188,7 @@ static sl_status read_clamp(sl_config_reader *x)
 {
     double limit;
     SL_TRY(sl_cfg_real(x, sl_cfg_get(x->root, "swiglu_limit"), "swiglu_limit", 1e-6, 1e9, &limit));
-    x->c->mlp_glu.limit = x->c->expert_glu.limit = (float)limit;
+    x->c->mlp_glu.limit = x->c->moe.glu.limit = (float)limit;
     return SL_OK;
 }
 
@@ -203,8 +203,8 @@ static sl_status read_rope(sl_config_reader *x)
                              (long long)json_integer_value(rope));
     if (rope)
         SL_TRY(sl_cfg_int(x, rope, "qk_rope_head_dim", 0, 0, &zero));
-    c->rope_factor = c->rope_attention_factor = 1;
-    c->rope_type = SL_ROPE_PLAIN;
+    c->rope.factor = c->rope.attention_factor = 1;
+    c->rope.type = SL_ROPE_PLAIN;
     sl_rope_finish_config(c);
     return SL_OK;
 }
@@ -214,7 +214,7 @@ static sl_status read_tail(sl_config_reader *x)
 {
     bool tail;
     SL_TRY(sl_cfg_bool_or(x, x->root, "index_kpool_always_select_tail", true, &tail));
-    return tail || x->c->index_unit == 1
+    return tail || x->c->index.unit == 1
                ? SL_OK
                : sl_cfg_cannot(x, "index_kpool_always_select_tail: false is not supported");
 }
@@ -228,8 +228,8 @@ sl_status sl_glm5_read_config(sl_config_reader *x, const sl_family *f)
     SL_TRY(sl_cfg_ints(x, int_keys, SL_COUNT(int_keys)));
     SL_TRY(sl_cfg_only_false(x, "attention_bias"));
     if (heads)
-        SL_TRY(sl_cfg_int(x, heads, "num_key_value_heads", c->n_heads, c->n_heads, &n));
-    c->lora_eps = c->rms_eps;
+        SL_TRY(sl_cfg_int(x, heads, "num_key_value_heads", c->attn.n_heads, c->attn.n_heads, &n));
+    c->attn.lora_eps = c->rms_eps;
     SL_TRY(sl_cfg_moe(x));
     SL_TRY(read_kinds(x));
     SL_TRY(read_indexers(x));
@@ -246,7 +246,7 @@ sl_status sl_glm5_read_config(sl_config_reader *x, const sl_family *f)
 void sl_glm5_cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
     sl_dsa_cache_dims(c, out);
-    out->index_unit = c->index_unit;
+    out->index_unit = c->index.unit;
     out->n_classes = SL_GLM5_CLASSES;
     out->classes[SL_GLM5_ATTENTION] =
         (sl_layer_class){.name = "attention", .kind = SL_LAYER_TOKENS, .state = attention_state(c)};

@@ -36,9 +36,9 @@ void sl_glm5_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k
     w->mix = sl_carve_take(k, t, sl_glm5_dim_gates(c), f);
     w->post = sl_carve_take(k, t, n, f);
     w->comb = sl_carve_take(k, t, n * n, f);
-    w->index_raw = sl_carve_take(k, t, c->index_head_dim, f);
-    w->index_key = sl_carve_take(k, t, c->index_head_dim, f);
-    w->index_gate = sl_carve_take(k, t, c->index_head_dim, f);
+    w->index_raw = sl_carve_take(k, t, c->index.head_dim, f);
+    w->index_key = sl_carve_take(k, t, c->index.head_dim, f);
+    w->index_gate = sl_carve_take(k, t, c->index.head_dim, f);
     carve_linear(c, t, act, k, w);
 }
 

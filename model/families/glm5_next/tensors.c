@@ -39,7 +39,7 @@ static int64_t dim_taps(const sl_model_config *c)
 
 static int64_t dim_unit(const sl_model_config *c)
 {
-    return c->index_unit;
+    return c->index.unit;
 }
 
 bool sl_glm5_in_linear(const sl_model_config *c, int32_t layer)

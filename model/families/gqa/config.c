@@ -13,14 +13,14 @@ static sl_status read_kv_heads(sl_config_reader *x, const sl_gqa_traits *traits)
 {
     sl_model_config *c = x->c;
     const json_t *v = sl_cfg_get(x->root, "num_key_value_heads");
-    c->n_kv_heads = c->n_heads;
+    c->attn.n_kv_heads = c->attn.n_heads;
     if (v || !traits->kv_heads_optional)
-        SL_TRY(sl_cfg_int(x, v, "num_key_value_heads", 1, MAX_HEADS, &c->n_kv_heads));
-    if (c->n_kv_heads > MAX_HEADS)
+        SL_TRY(sl_cfg_int(x, v, "num_key_value_heads", 1, MAX_HEADS, &c->attn.n_kv_heads));
+    if (c->attn.n_kv_heads > MAX_HEADS)
         return sl_cfg_cannot(x, "num_attention_heads: more than %d KV heads are not supported", MAX_HEADS);
-    if (c->n_heads % c->n_kv_heads)
-        return sl_cfg_bad(x, "num_key_value_heads: %d does not divide num_attention_heads %d", c->n_kv_heads,
-                          c->n_heads);
+    if (c->attn.n_heads % c->attn.n_kv_heads)
+        return sl_cfg_bad(x, "num_key_value_heads: %d does not divide num_attention_heads %d",
+                          c->attn.n_kv_heads, c->attn.n_heads);
     return SL_OK;
 }
 
@@ -31,20 +31,20 @@ static sl_status read_head_dim(sl_config_reader *x, const sl_gqa_traits *traits)
     int32_t dim = traits->head_dim;
     if (v)
         SL_TRY(sl_cfg_int(x, v, "head_dim", 2, MAX_HEAD_DIM, &dim));
-    if (!dim && c->hidden_size % c->n_heads)
+    if (!dim && c->hidden_size % c->attn.n_heads)
         return sl_cfg_bad(x, "head_dim: missing, and num_attention_heads %d does not divide hidden_size %d",
-                          c->n_heads, c->hidden_size);
+                          c->attn.n_heads, c->hidden_size);
     if (!dim)
-        dim = c->hidden_size / c->n_heads;
+        dim = c->hidden_size / c->attn.n_heads;
     if (dim < 2 || dim > MAX_HEAD_DIM)
         return sl_cfg_bad(
             x, "head_dim: missing, and hidden_size / num_attention_heads = %d is not within 2 and %d", dim,
             MAX_HEAD_DIM);
     if (dim % 2)
         return sl_cfg_bad(x, "head_dim: %d is odd", dim);
-    if ((int64_t)c->n_heads * dim > SL_CFG_MAX_PRODUCT)
+    if ((int64_t)c->attn.n_heads * dim > SL_CFG_MAX_PRODUCT)
         return sl_cfg_bad(x, "head_dim: times num_attention_heads it is beyond 2^24");
-    c->qk_rope_head_dim = c->v_head_dim = dim;
+    c->attn.qk_rope_head_dim = c->attn.v_head_dim = dim;
     return SL_OK;
 }
 

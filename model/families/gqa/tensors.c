@@ -3,17 +3,17 @@
 
 int64_t sl_gqa_dim_q(const sl_model_config *c)
 {
-    return (int64_t)c->n_heads * c->v_head_dim;
+    return (int64_t)c->attn.n_heads * c->attn.v_head_dim;
 }
 
 int64_t sl_gqa_dim_kv(const sl_model_config *c)
 {
-    return (int64_t)c->n_kv_heads * c->v_head_dim;
+    return (int64_t)c->attn.n_kv_heads * c->attn.v_head_dim;
 }
 
 static int64_t dim_head(const sl_model_config *c)
 {
-    return c->v_head_dim;
+    return c->attn.v_head_dim;
 }
 
 static const sl_tensor_spec model_tensors[] = {
@@ -53,9 +53,9 @@ static const sl_tensor_spec qwen3_tensors[] = {
 
 static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
-    out->kv_heads = c->n_kv_heads;
-    out->head_dim = c->v_head_dim;
-    out->query_heads = c->n_heads;
+    out->kv_heads = c->attn.n_kv_heads;
+    out->head_dim = c->attn.v_head_dim;
+    out->query_heads = c->attn.n_heads;
 }
 
 /* Qwen 3's reference has head_dim 128 as a constant, and its checkpoints state it. */

@@ -35,9 +35,9 @@ sl_status sl_hy4_read_config(sl_config_reader *x, const sl_family *f)
     SL_TRY(sl_dsa_read_config(x, f));
     SL_TRY(read_indexers(x));
     SL_TRY(sl_cfg_bool_or(x, x->root, "rope_interleave", true, &interleaved));
-    x->c->rope_halves = !interleaved;
-    x->c->index_rope_interleaved = interleaved;
+    x->c->attn.rope_halves = !interleaved;
+    x->c->index.rope_interleaved = interleaved;
     SL_TRY(sl_cfg_real(x, sl_cfg_get(x->root, "swiglu_limit"), "swiglu_limit", -1e9, 1e9, &limit));
-    x->c->expert_glu.limit = limit > 0 ? (float)limit : 0;
+    x->c->moe.glu.limit = limit > 0 ? (float)limit : 0;
     return read_streams(x);
 }

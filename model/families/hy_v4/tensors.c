@@ -24,7 +24,7 @@ static int64_t dim_two(const sl_model_config *c)
 
 static int64_t dim_heads(const sl_model_config *c)
 {
-    return c->n_heads;
+    return c->attn.n_heads;
 }
 
 /* One row for each tensor, which clang-format would break up. Names: published ones, then those of the class of transformers. */
@@ -86,20 +86,20 @@ static int64_t paired(int64_t i, int64_t n)
 
 static int64_t row_of_q(const sl_model_config *c, int64_t row)
 {
-    int64_t nope = c->qk_nope_head_dim, head = nope + c->qk_rope_head_dim, i = row % head;
-    return i < nope ? row : row - i + nope + paired(i - nope, c->qk_rope_head_dim);
+    int64_t nope = c->attn.qk_nope_head_dim, head = nope + c->attn.qk_rope_head_dim, i = row % head;
+    return i < nope ? row : row - i + nope + paired(i - nope, c->attn.qk_rope_head_dim);
 }
 
 static int64_t row_of_kv(const sl_model_config *c, int64_t row)
 {
-    int64_t lora = c->kv_lora_rank;
-    return row < lora ? row : lora + paired(row - lora, c->qk_rope_head_dim);
+    int64_t lora = c->attn.kv_lora_rank;
+    return row < lora ? row : lora + paired(row - lora, c->attn.qk_rope_head_dim);
 }
 
 /* The rotated values are the last ones of an index head in the file, and the first ones for the ops. */
 static int64_t row_of_index(const sl_model_config *c, int64_t row)
 {
-    int64_t dim = c->index_head_dim, rope = c->qk_rope_head_dim, i = row % dim;
+    int64_t dim = c->index.head_dim, rope = c->attn.qk_rope_head_dim, i = row % dim;
     return row - i + (i < rope ? dim - rope + i : i - rope);
 }
 
@@ -111,9 +111,9 @@ static const sl_row_map *row_map(const sl_model_config *c, int slot)
 {
     switch (slot) {
     case SL_DSA_Q_B:
-        return c->rope_halves ? &map_q : NULL;
+        return c->attn.rope_halves ? &map_q : NULL;
     case SL_DSA_KV_A:
-        return c->rope_halves ? &map_kv : NULL;
+        return c->attn.rope_halves ? &map_kv : NULL;
     case SL_DSA_INDEX_Q:
         return &map_index_q;
     case SL_DSA_INDEX_K:

@@ -36,12 +36,12 @@ static sl_status check_fixed(sl_config_reader *x)
 }
 
 static const sl_cfg_int_key int_keys[] = {
-    {"num_key_value_heads", SL_CFG_FIELD(n_kv_heads), 1, MAX_HEADS, SL_CFG_REQUIRED},
-    {"head_dim", SL_CFG_FIELD(v_head_dim), 2, MAX_HEAD_DIM, SL_CFG_REQUIRED},
-    {"num_local_experts", SL_CFG_FIELD(n_routed_experts), 2, 1 << 13, SL_CFG_REQUIRED},
-    {"num_experts_per_tok", SL_CFG_FIELD(num_experts_per_tok), 1, 1 << 10, SL_CFG_REQUIRED},
-    {"n_shared_experts", SL_CFG_FIELD(n_shared_experts), 1, 1, 1},
-    {"shared_intermediate_size", SL_CFG_FIELD(shared_intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"num_key_value_heads", SL_CFG_FIELD(attn.n_kv_heads), 1, MAX_HEADS, SL_CFG_REQUIRED},
+    {"head_dim", SL_CFG_FIELD(attn.v_head_dim), 2, MAX_HEAD_DIM, SL_CFG_REQUIRED},
+    {"num_local_experts", SL_CFG_FIELD(moe.n_routed), 2, 1 << 13, SL_CFG_REQUIRED},
+    {"num_experts_per_tok", SL_CFG_FIELD(moe.per_token), 1, 1 << 10, SL_CFG_REQUIRED},
+    {"n_shared_experts", SL_CFG_FIELD(moe.n_shared), 1, 1, 1},
+    {"shared_intermediate_size", SL_CFG_FIELD(moe.shared_intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
 };
 
 /* A list with 0 or 1 for each layer; what follows is of no layer that is run. */
@@ -65,19 +65,19 @@ static sl_status read_experts(sl_config_reader *x)
     const json_t *words = sl_cfg_get(x->root, "mlp_layer_types"),
                  *freq = sl_cfg_get(x->root, "moe_layer_freq");
     double factor, alpha, limit;
-    c->moe_intermediate_size = c->intermediate_size;
+    c->moe.intermediate_size = c->intermediate_size;
     SL_TRY(sl_cfg_int(x, sl_cfg_get(x->root, "dense_intermediate_size"), "dense_intermediate_size", 1,
                       1 << 20, &c->intermediate_size));
-    if (c->num_experts_per_tok > c->n_routed_experts)
-        return sl_cfg_bad(x, "num_experts_per_tok: %d is more than num_local_experts %d",
-                          c->num_experts_per_tok, c->n_routed_experts);
+    if (c->moe.per_token > c->moe.n_routed)
+        return sl_cfg_bad(x, "num_experts_per_tok: %d is more than num_local_experts %d", c->moe.per_token,
+                          c->moe.n_routed);
     SL_TRY(sl_cfg_real(x, sl_cfg_get(x->root, "routed_scaling_factor"), "routed_scaling_factor", 1e-6, 1e6,
                        &factor));
     SL_TRY(sl_cfg_real(x, sl_cfg_get(x->root, "swiglu_alpha"), "swiglu_alpha", 1e-3, 1e3, &alpha));
     SL_TRY(sl_cfg_real(x, sl_cfg_get(x->root, "swiglu_limit"), "swiglu_limit", 1e-3, 1e9, &limit));
-    c->routed_scaling_factor = (float)factor;
-    c->n_group = c->topk_group = 1, c->norm_topk_prob = true;
-    c->mlp_glu = c->expert_glu = (sl_glu){.limit = (float)limit, .alpha = (float)alpha, .offset = 1};
+    c->moe.scaling_factor = (float)factor;
+    c->moe.n_group = c->moe.topk_group = 1, c->moe.norm_topk_prob = true;
+    c->mlp_glu = c->moe.glu = (sl_glu){.limit = (float)limit, .alpha = (float)alpha, .offset = 1};
     if (words)
         return sl_cfg_layer_words(x, words, "mlp_layer_types", "sparse", "dense", c->layer_is_moe);
     if (freq)
@@ -138,14 +138,15 @@ static sl_status read_number(sl_config_reader *x, const json_t *sparse, const ch
 static sl_status divide_heads(sl_config_reader *x)
 {
     sl_model_config *c = x->c;
-    const int32_t lists = c->index_n_heads, kv = c->n_kv_heads;
-    if (c->n_heads % lists)
-        return sl_cfg_bad(x, "index_n_heads: %d does not divide num_attention_heads %d", lists, c->n_heads);
+    const int32_t lists = c->index.n_heads, kv = c->attn.n_kv_heads;
+    if (c->attn.n_heads % lists)
+        return sl_cfg_bad(x, "index_n_heads: %d does not divide num_attention_heads %d", lists,
+                          c->attn.n_heads);
     if (kv % lists && lists % kv)
         return sl_cfg_cannot(
             x, "index_n_heads: %d neither divides num_key_value_heads %d nor is its multiple", lists, kv);
     if (lists > kv)
-        c->index_blocks.stored_kv_heads = kv, c->n_kv_heads = lists;
+        c->index.blocks.stored_kv_heads = kv, c->attn.n_kv_heads = lists;
     return SL_OK;
 }
 
@@ -161,9 +162,9 @@ static sl_status read_indexer(sl_config_reader *x, const json_t *sparse)
     if (!any)
         return SL_OK;
     SL_TRY(
-        read_number(x, sparse, "sparse_num_index_heads", "index_n_heads", 1, MAX_HEADS, &c->index_n_heads));
+        read_number(x, sparse, "sparse_num_index_heads", "index_n_heads", 1, MAX_HEADS, &c->index.n_heads));
     SL_TRY(
-        read_number(x, sparse, "sparse_index_dim", "index_head_dim", 2, MAX_INDEX_DIM, &c->index_head_dim));
+        read_number(x, sparse, "sparse_index_dim", "index_head_dim", 2, MAX_INDEX_DIM, &c->index.head_dim));
     SL_TRY(read_number(x, sparse, "sparse_block_size", "index_block_size", 1, MAX_BLOCK, &block));
     SL_TRY(read_number(x, sparse, "sparse_topk_blocks", "index_topk_blocks", 1, 1 << 20, &topk));
     SL_TRY(read_number(x, sparse, local, "index_local_blocks", 0, 1 << 20, &keep));
@@ -171,8 +172,8 @@ static sl_status read_indexer(sl_config_reader *x, const json_t *sparse)
         return sl_cfg_bad(x, "index_topk_blocks * index_block_size is greater than 2^24");
     if (keep > topk)
         return sl_cfg_cannot(x, "index_local_blocks: %d is more than index_topk_blocks %d", keep, topk);
-    c->index_topk = block * topk;
-    c->index_blocks = (sl_index_blocks){.tokens = block, .local = keep};
+    c->index.topk = block * topk;
+    c->index.blocks = (sl_index_blocks){.tokens = block, .local = keep};
     return divide_heads(x);
 }
 
@@ -184,14 +185,14 @@ static sl_status read_rope(sl_config_reader *x)
 {
     sl_model_config *c = x->c;
     const json_t *v = sl_cfg_get(x->root, "rotary_dim");
-    int32_t rotated = c->v_head_dim;
+    int32_t rotated = c->attn.v_head_dim;
     if (v && !sl_cfg_get(x->root, "rope_parameters"))
-        SL_TRY(sl_cfg_int(x, v, "rotary_dim", 2, c->v_head_dim, &rotated));
-    SL_TRY(sl_cfg_rope_part(x, c->v_head_dim, rotated));
-    if (c->index_topk > 0 && c->index_head_dim < c->qk_rope_head_dim)
+        SL_TRY(sl_cfg_int(x, v, "rotary_dim", 2, c->attn.v_head_dim, &rotated));
+    SL_TRY(sl_cfg_rope_part(x, c->attn.v_head_dim, rotated));
+    if (c->index.topk > 0 && c->index.head_dim < c->attn.qk_rope_head_dim)
         return sl_cfg_cannot(x, "index_head_dim: %d is less than the %d rotated values of a head",
-                             c->index_head_dim, c->qk_rope_head_dim);
-    c->softmax_scale = 1 / sqrtf((float)c->v_head_dim);
+                             c->index.head_dim, c->attn.qk_rope_head_dim);
+    c->attn.softmax_scale = 1 / sqrtf((float)c->attn.v_head_dim);
     return SL_OK;
 }
 
@@ -204,10 +205,10 @@ sl_status sl_m3_read_config(sl_config_reader *x, const sl_family *f)
         return sl_cfg_bad(x, "sparse_attention_config: not an object");
     SL_TRY(check_fixed(x));
     SL_TRY(sl_cfg_ints(x, int_keys, SL_COUNT(int_keys)));
-    if (c->n_heads % c->n_kv_heads)
-        return sl_cfg_bad(x, "num_key_value_heads: %d does not divide num_attention_heads %d", c->n_kv_heads,
-                          c->n_heads);
-    if ((int64_t)c->n_heads * c->v_head_dim > SL_CFG_MAX_PRODUCT)
+    if (c->attn.n_heads % c->attn.n_kv_heads)
+        return sl_cfg_bad(x, "num_key_value_heads: %d does not divide num_attention_heads %d",
+                          c->attn.n_kv_heads, c->attn.n_heads);
+    if ((int64_t)c->attn.n_heads * c->attn.v_head_dim > SL_CFG_MAX_PRODUCT)
         return sl_cfg_bad(x, "head_dim: times num_attention_heads it is beyond 2^24");
     SL_TRY(read_experts(x));
     SL_TRY(read_layers(x, sparse));

@@ -17,8 +17,8 @@ void sl_m3_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, 
     sl_m3_workspace *w = own;
     const int64_t t = o->max_tokens;
     sl_gqa_carve(c, o, k, &w->gqa);
-    w->index_q = sl_carve_take(k, t, (int64_t)c->index_n_heads * c->index_head_dim, sizeof(float));
-    w->index_k = sl_carve_take(k, t, c->index_head_dim, sl_dtype_size(o->act));
+    w->index_q = sl_carve_take(k, t, (int64_t)c->index.n_heads * c->index.head_dim, sizeof(float));
+    w->index_k = sl_carve_take(k, t, c->index.head_dim, sl_dtype_size(o->act));
 }
 
 /* Norm and rotation of heads in float32, in place. */
@@ -28,7 +28,7 @@ static sl_status finish_heads(const sl_pass *p, float *q, int norm, int32_t head
                              .head = {.norm = p->lw->w[norm].data,
                                       .cos_sin = p->m->cos_sin,
                                       .eps = p->c->rms_eps,
-                                      .rope = p->c->qk_rope_head_dim},
+                                      .rope = p->c->attn.qk_rope_head_dim},
                              .pos = p->f->seqs->token_pos,
                              .out = q,
                              .tokens = p->tokens,
@@ -46,7 +46,7 @@ static sl_status make_queries(void *ctx, sl_err *err)
     const sl_weight *w = &p->lw->w[SL_GQA_Q];
     (void)err; /* the ops report to the pass's own */
     SL_TRY(sl_pass_linear_as(p, p->ws->h, w->in, w, own->q, w->out, SL_F32));
-    return finish_heads(p, own->q, SL_GQA_Q_NORM, p->c->n_heads, p->c->v_head_dim);
+    return finish_heads(p, own->q, SL_GQA_Q_NORM, p->c->attn.n_heads, p->c->attn.v_head_dim);
 }
 
 static sl_linear_params projection(const sl_pass *p, int slot, void *out, sl_dtype dtype,
@@ -73,7 +73,7 @@ static sl_status step_index(sl_pass *p)
     sl_linear_params k = projection(p, SL_M3_INDEX_K, own->index_k, p->act, NULL),
                      q = projection(p, SL_M3_INDEX_Q, own->index_q, SL_F32, &k);
     SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &q));
-    return finish_heads(p, own->index_q, SL_M3_INDEX_Q_NORM, p->c->index_n_heads, p->c->index_head_dim);
+    return finish_heads(p, own->index_q, SL_M3_INDEX_Q_NORM, p->c->index.n_heads, p->c->index.head_dim);
 }
 
 static void fill_index(const sl_pass *p, sl_attn_call *call)
@@ -84,9 +84,9 @@ static void fill_index(const sl_pass *p, sl_attn_call *call)
     call->index.key = (sl_index_append_params){.k = own->index_k,
                                                .norm_weight = norm->data,
                                                .cos_sin = p->m->cos_sin,
-                                               .ld_k = c->index_head_dim,
-                                               .dim = c->index_head_dim,
-                                               .rope = c->qk_rope_head_dim,
+                                               .ld_k = c->index.head_dim,
+                                               .dim = c->index.head_dim,
+                                               .rope = c->attn.qk_rope_head_dim,
                                                .eps = c->rms_eps,
                                                .format = p->m->opts.index_format,
                                                .act = p->act,
@@ -109,23 +109,23 @@ static sl_status step_attend(sl_pass *p)
                    .key = {.norm = p->lw->w[SL_GQA_K_NORM].data,
                            .cos_sin = p->m->cos_sin,
                            .eps = c->rms_eps,
-                           .rope = c->qk_rope_head_dim},
-                   .heads = c->n_kv_heads,
-                   .dim = c->v_head_dim,
+                           .rope = c->attn.qk_rope_head_dim},
+                   .heads = c->attn.n_kv_heads,
+                   .dim = c->attn.v_head_dim,
                    .format = format,
                    .act = p->act},
         .gqa.attn = {.q = own->gqa.q,
                      .out = own->gqa.o,
                      .tokens = p->tokens,
-                     .heads = c->n_heads,
-                     .kv_heads = c->n_kv_heads,
-                     .dim = c->v_head_dim,
-                     .scale = c->softmax_scale,
+                     .heads = c->attn.n_heads,
+                     .kv_heads = c->attn.n_kv_heads,
+                     .dim = c->attn.v_head_dim,
+                     .scale = c->attn.softmax_scale,
                      .format = format,
                      .act = p->act},
-        .index = {.heads = c->index_n_heads,
-                  .dim = c->index_head_dim,
-                  .topk = c->index_topk,
+        .index = {.heads = c->index.n_heads,
+                  .dim = c->index.head_dim,
+                  .topk = c->index.topk,
                   .format = p->m->opts.index_format},
     };
     if (call.has_indexer)

@@ -3,17 +3,17 @@
 
 static int64_t dim_head(const sl_model_config *c)
 {
-    return c->v_head_dim;
+    return c->attn.v_head_dim;
 }
 
 static int64_t dim_index(const sl_model_config *c)
 {
-    return c->index_head_dim;
+    return c->index.head_dim;
 }
 
 static int64_t dim_index_q(const sl_model_config *c)
 {
-    return (int64_t)c->index_n_heads * c->index_head_dim;
+    return (int64_t)c->index.n_heads * c->index.head_dim;
 }
 
 #define NORM (SL_SPEC_GAIN | SL_SPEC_CENTRED)
@@ -60,21 +60,21 @@ static const sl_tensor_spec layer_tensors[] = {
 
 static int64_t stored_kv(const sl_model_config *c)
 {
-    return (int64_t)c->index_blocks.stored_kv_heads * c->v_head_dim;
+    return (int64_t)c->index.blocks.stored_kv_heads * c->attn.v_head_dim;
 }
 
 /* Of KV heads that are repeated: head h is head h * stored / heads of the file. */
 static int64_t row_of_kv(const sl_model_config *c, int64_t row)
 {
-    const int64_t dim = c->v_head_dim, head = row / dim;
-    return head * c->index_blocks.stored_kv_heads / c->n_kv_heads * dim + row % dim;
+    const int64_t dim = c->attn.v_head_dim, head = row / dim;
+    return head * c->index.blocks.stored_kv_heads / c->attn.n_kv_heads * dim + row % dim;
 }
 
 static const sl_row_map map_kv = {stored_kv, row_of_kv};
 
 static const sl_row_map *row_map(const sl_model_config *c, int slot)
 {
-    return c->index_blocks.stored_kv_heads && (slot == SL_GQA_K || slot == SL_GQA_V) ? &map_kv : NULL;
+    return c->index.blocks.stored_kv_heads && (slot == SL_GQA_K || slot == SL_GQA_V) ? &map_kv : NULL;
 }
 
 /* Pictures, and layers that draft tokens. */
@@ -90,16 +90,16 @@ static const char *const unused[] = {"vision_tower.",
 
 static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
-    out->kv_heads = c->n_kv_heads;
-    out->head_dim = c->v_head_dim;
-    out->query_heads = c->n_heads;
-    if (c->index_topk == 0)
+    out->kv_heads = c->attn.n_kv_heads;
+    out->head_dim = c->attn.v_head_dim;
+    out->query_heads = c->attn.n_heads;
+    if (c->index.topk == 0)
         return;
-    out->index_dim = c->index_head_dim;
-    out->index_heads = c->index_n_heads;
-    out->index_topk = c->index_topk;
-    out->index_block = c->index_blocks.tokens;
-    out->index_local = c->index_blocks.local;
+    out->index_dim = c->index.head_dim;
+    out->index_heads = c->index.n_heads;
+    out->index_topk = c->index.topk;
+    out->index_block = c->index.blocks.tokens;
+    out->index_local = c->index.blocks.local;
 }
 
 const sl_family sl_family_minimax_m3 = {.model_type = "minimax_m3_vl",

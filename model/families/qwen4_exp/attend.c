@@ -11,7 +11,7 @@ static sl_gqa_head_params head_params(const sl_pass *p, int norm)
     return (sl_gqa_head_params){.norm = p->lw->w[norm].data,
                                 .cos_sin = p->m->cos_sin,
                                 .eps = p->c->rms_eps,
-                                .rope = p->c->qk_rope_head_dim};
+                                .rope = p->c->attn.qk_rope_head_dim};
 }
 
 static sl_linear_params projection(const sl_pass *p, int slot, void *out, sl_dtype type,
@@ -54,23 +54,23 @@ static void fill_index(const sl_pass *p, const sl_layer_memory *m, sl_attn_index
     const sl_qwen4_workspace *own = p->ws->own;
     const sl_model_config *c = p->c;
     int32_t log2 = 0;
-    while (1 << log2 < c->index_unit)
+    while (1 << log2 < c->index.unit)
         log2++;
     *x = (sl_attn_index){.q = own->index_q,
-                         .heads = c->index_n_heads,
-                         .dim = c->index_head_dim,
-                         .topk = c->index_topk,
-                         .unit = c->index_unit,
-                         .scale = (float)(1.0 / sqrt((double)c->index_head_dim)),
+                         .heads = c->index.n_heads,
+                         .dim = c->index.head_dim,
+                         .topk = c->index.topk,
+                         .unit = c->index.unit,
+                         .scale = (float)(1.0 / sqrt((double)c->index.head_dim)),
                          .pool = {.k = own->index_k,
                                   .norm = p->lw->w[SL_QWEN4_INDEX_K_NORM].data,
                                   .cos_sin = p->m->cos_sin,
                                   .state = m->state,
                                   .state_stride = m->state_stride,
-                                  .dim = c->index_head_dim,
-                                  .rope = c->qk_rope_head_dim,
+                                  .dim = c->index.head_dim,
+                                  .rope = c->attn.qk_rope_head_dim,
                                   .unit_log2 = log2,
-                                  .ld = c->index_head_dim,
+                                  .ld = c->index.head_dim,
                                   .eps = c->rms_eps,
                                   .act = p->act}};
 }
@@ -89,17 +89,17 @@ static sl_status attend(sl_pass *p)
         .gqa.kv = {.k = own->k,
                    .v = own->v,
                    .key = head_params(p, SL_QWEN4_K_NORM),
-                   .heads = c->n_kv_heads,
-                   .dim = c->v_head_dim,
+                   .heads = c->attn.n_kv_heads,
+                   .dim = c->attn.v_head_dim,
                    .format = format,
                    .act = p->act},
         .gqa.attn = {.q = own->q,
                      .out = own->o,
                      .tokens = p->tokens,
-                     .heads = c->n_heads,
-                     .kv_heads = c->n_kv_heads,
-                     .dim = c->v_head_dim,
-                     .scale = c->softmax_scale,
+                     .heads = c->attn.n_heads,
+                     .kv_heads = c->attn.n_kv_heads,
+                     .dim = c->attn.v_head_dim,
+                     .scale = c->attn.softmax_scale,
                      .format = format,
                      .act = p->act},
     };
@@ -122,8 +122,8 @@ sl_status sl_qwen4_step_attend(sl_pass *p)
                                   .ld_gate = dim,
                                   .act = p->act};
     SL_TRY(project(p));
-    SL_TRY(finish_queries(p, own->q, SL_QWEN4_Q_NORM, c->n_heads, c->v_head_dim));
-    SL_TRY(finish_queries(p, own->index_q, SL_QWEN4_INDEX_Q_NORM, c->index_n_heads, c->index_head_dim));
+    SL_TRY(finish_queries(p, own->q, SL_QWEN4_Q_NORM, c->attn.n_heads, c->attn.v_head_dim));
+    SL_TRY(finish_queries(p, own->index_q, SL_QWEN4_INDEX_Q_NORM, c->index.n_heads, c->index.head_dim));
     SL_TRY(attend(p));
     SL_TRY(sl_pass_run(p, SL_OP_SIGMOID_MUL, &gate));
     return sl_pass_linear(p, own->o, &p->lw->w[SL_QWEN4_O], p->ws->delta);

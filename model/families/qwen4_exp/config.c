@@ -9,12 +9,13 @@
 #include "model/families/qwen4_exp/qwen4.h"
 
 static const sl_cfg_int_key int_keys[] = {
-    {"num_key_value_heads", SL_CFG_FIELD(n_kv_heads), 1, 1 << 10, SL_CFG_REQUIRED},
-    {"head_dim", SL_CFG_FIELD(v_head_dim), 2, 1 << 10, SL_CFG_REQUIRED},
-    {"num_experts", SL_CFG_FIELD(n_routed_experts), 1, 1 << 13, SL_CFG_REQUIRED},
-    {"num_experts_per_tok", SL_CFG_FIELD(num_experts_per_tok), 1, 1 << 10, SL_CFG_REQUIRED},
-    {"moe_intermediate_size", SL_CFG_FIELD(moe_intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
-    {"shared_expert_intermediate_size", SL_CFG_FIELD(shared_intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"num_key_value_heads", SL_CFG_FIELD(attn.n_kv_heads), 1, 1 << 10, SL_CFG_REQUIRED},
+    {"head_dim", SL_CFG_FIELD(attn.v_head_dim), 2, 1 << 10, SL_CFG_REQUIRED},
+    {"num_experts", SL_CFG_FIELD(moe.n_routed), 1, 1 << 13, SL_CFG_REQUIRED},
+    {"num_experts_per_tok", SL_CFG_FIELD(moe.per_token), 1, 1 << 10, SL_CFG_REQUIRED},
+    {"moe_intermediate_size", SL_CFG_FIELD(moe.intermediate_size), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"shared_expert_intermediate_size", SL_CFG_FIELD(moe.shared_intermediate_size), 1, 1 << 20,
+     SL_CFG_REQUIRED},
     {"linear_num_key_heads", SL_CFG_FIELD(linear.key_heads), 1, 1 << 12, SL_CFG_REQUIRED},
     {"linear_num_value_heads", SL_CFG_FIELD(linear.value_heads), 1, 1 << 12, SL_CFG_REQUIRED},
     {"linear_key_head_dim", SL_CFG_FIELD(linear.key_dim), 1, SL_DELTA_DIM_MAX, SL_CFG_REQUIRED},
@@ -22,10 +23,10 @@ static const sl_cfg_int_key int_keys[] = {
     {"linear_conv_kernel_dim", SL_CFG_FIELD(linear.taps), 2, SL_CONV_TAPS_MAX, SL_CFG_REQUIRED},
     {"hc_count", SL_CFG_FIELD(streams.count), 1, SL_STREAMS_MAX, SL_CFG_REQUIRED},
     {"hc_lowrank", SL_CFG_FIELD(streams.rank), 1, 1 << 14, SL_CFG_REQUIRED},
-    {"indexer_n_heads", SL_CFG_FIELD(index_n_heads), 1, 1 << 12, SL_CFG_REQUIRED},
-    {"indexer_head_dim", SL_CFG_FIELD(index_head_dim), 2, 1 << 10, SL_CFG_REQUIRED},
-    {"indexer_budget", SL_CFG_FIELD(index_topk), 1, 1 << 20, SL_CFG_REQUIRED},
-    {"indexer_compress_ratio", SL_CFG_FIELD(index_unit), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"indexer_n_heads", SL_CFG_FIELD(index.n_heads), 1, 1 << 12, SL_CFG_REQUIRED},
+    {"indexer_head_dim", SL_CFG_FIELD(index.head_dim), 2, 1 << 10, SL_CFG_REQUIRED},
+    {"indexer_budget", SL_CFG_FIELD(index.topk), 1, 1 << 20, SL_CFG_REQUIRED},
+    {"indexer_compress_ratio", SL_CFG_FIELD(index.unit), 1, 1 << 20, SL_CFG_REQUIRED},
 };
 
 static const sl_cfg_int_key ngram_keys[] = {
@@ -117,7 +118,7 @@ static sl_status read_ngrams(sl_config_reader *x)
 static sl_layer_state attention_state(const sl_model_config *c)
 {
     sl_layer_state s = {.format = "open unit"};
-    sl_layer_state_add(&s, "open unit", SL_F32, 0, 1, c->index_unit, c->index_head_dim);
+    sl_layer_state_add(&s, "open unit", SL_F32, 0, 1, c->index.unit, c->index.head_dim);
     return s;
 }
 
@@ -146,23 +147,23 @@ static sl_status check_dims(sl_config_reader *x)
         if (products[i](c) > SL_CFG_MAX_PRODUCT / 2)
             return sl_cfg_bad(x,
                               "a product of heads, streams or rows and their dimension is greater than 2^23");
-    if (c->n_heads % c->n_kv_heads)
-        return sl_cfg_bad(x, "num_key_value_heads: %d does not divide %d heads", c->n_kv_heads, c->n_heads);
+    if (c->attn.n_heads % c->attn.n_kv_heads)
+        return sl_cfg_bad(x, "num_key_value_heads: %d does not divide %d heads", c->attn.n_kv_heads,
+                          c->attn.n_heads);
     if (c->linear.value_heads % c->linear.key_heads)
         return sl_cfg_bad(x, "linear_num_key_heads: %d does not divide %d value heads", c->linear.key_heads,
                           c->linear.value_heads);
-    if (c->num_experts_per_tok > c->n_routed_experts)
-        return sl_cfg_bad(x, "num_experts_per_tok: %d of %d experts", c->num_experts_per_tok,
-                          c->n_routed_experts);
-    if (c->index_topk % c->index_unit)
-        return sl_cfg_bad(x, "indexer_budget: %d is no multiple of indexer_compress_ratio %d", c->index_topk,
-                          c->index_unit);
-    if (SL_PAGE_TOKENS % c->index_unit)
+    if (c->moe.per_token > c->moe.n_routed)
+        return sl_cfg_bad(x, "num_experts_per_tok: %d of %d experts", c->moe.per_token, c->moe.n_routed);
+    if (c->index.topk % c->index.unit)
+        return sl_cfg_bad(x, "indexer_budget: %d is no multiple of indexer_compress_ratio %d", c->index.topk,
+                          c->index.unit);
+    if (SL_PAGE_TOKENS % c->index.unit)
         return sl_cfg_cannot(x, "indexer_compress_ratio: %d does not divide a page of %d tokens",
-                             c->index_unit, SL_PAGE_TOKENS);
-    if (c->qk_rope_head_dim > c->index_head_dim)
+                             c->index.unit, SL_PAGE_TOKENS);
+    if (c->attn.qk_rope_head_dim > c->index.head_dim)
         return sl_cfg_bad(x, "indexer_head_dim: %d is less than the %d values that are rotated",
-                          c->index_head_dim, c->qk_rope_head_dim);
+                          c->index.head_dim, c->attn.qk_rope_head_dim);
     if (linear_state(c, true).bytes > SL_STATE_BYTES_MAX)
         return sl_cfg_bad(x, "linear_num_value_heads: the state of a layer has more than 2^30 bytes");
     return SL_OK;
@@ -186,16 +187,16 @@ sl_status sl_qwen4_read_config(sl_config_reader *x, const sl_family *f)
     SL_TRY(sl_cfg_only_false(x, "attention_bias"));
     SL_TRY(sl_cfg_ints(x, int_keys, SL_COUNT(int_keys)));
     SL_TRY(sl_cfg_int(x, sl_cfg_get(x->root, "indexer_kv_heads"), "indexer_kv_heads", 1, 1, &one));
-    SL_TRY(sl_cfg_bool_or(x, x->root, "norm_topk_prob", true, &c->norm_topk_prob));
-    c->n_shared_experts = c->n_group = c->topk_group = 1;
-    c->routed_scaling_factor = 1;
-    c->route_score = SL_ROUTE_SOFTMAX;
-    c->index_eps = c->rms_eps;
+    SL_TRY(sl_cfg_bool_or(x, x->root, "norm_topk_prob", true, &c->moe.norm_topk_prob));
+    c->moe.n_shared = c->moe.n_group = c->moe.topk_group = 1;
+    c->moe.scaling_factor = 1;
+    c->moe.score = SL_ROUTE_SOFTMAX;
+    c->index.eps = c->rms_eps;
     SL_TRY(read_gate(x));
     SL_TRY(read_layers(x));
     SL_TRY(read_ngrams(x));
-    SL_TRY(sl_cfg_rope_part(x, c->v_head_dim, c->v_head_dim));
-    c->softmax_scale = (float)(1.0 / sqrt((double)c->v_head_dim)); /* whatever the rope type is */
+    SL_TRY(sl_cfg_rope_part(x, c->attn.v_head_dim, c->attn.v_head_dim));
+    c->attn.softmax_scale = (float)(1.0 / sqrt((double)c->attn.v_head_dim)); /* whatever the rope type is */
     return check_dims(x);
 }
 
@@ -203,13 +204,13 @@ sl_status sl_qwen4_read_config(sl_config_reader *x, const sl_family *f)
 
 void sl_qwen4_cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
-    out->kv_heads = c->n_kv_heads;
-    out->head_dim = c->v_head_dim;
-    out->query_heads = c->n_heads;
-    out->index_dim = c->index_head_dim;
-    out->index_heads = c->index_n_heads;
-    out->index_topk = c->index_topk;
-    out->index_unit = c->index_unit;
+    out->kv_heads = c->attn.n_kv_heads;
+    out->head_dim = c->attn.v_head_dim;
+    out->query_heads = c->attn.n_heads;
+    out->index_dim = c->index.head_dim;
+    out->index_heads = c->index.n_heads;
+    out->index_topk = c->index.topk;
+    out->index_unit = c->index.unit;
     out->n_classes = SL_QWEN4_CLASSES;
     out->classes[SL_QWEN4_ATTENTION] =
         (sl_layer_class){.name = "attention", .kind = SL_LAYER_TOKENS, .state = attention_state(c)};

@@ -44,7 +44,7 @@ void sl_qwen4_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *
     w->gate = sl_carve_take(k, t, sl_qwen4_dim_q(c), act);
     w->o = sl_carve_take(k, t, sl_qwen4_dim_q(c), act);
     w->index_q = sl_carve_take(k, t, sl_qwen4_dim_index_q(c), f);
-    w->index_k = sl_carve_take(k, t, c->index_head_dim, f);
+    w->index_k = sl_carve_take(k, t, c->index.head_dim, f);
     w->shared_gate = sl_carve_take(k, t, 1, f);
     carve_ngram(c, t, act, k, w);
 }

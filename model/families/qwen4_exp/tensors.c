@@ -18,17 +18,17 @@ int64_t sl_qwen4_dim_values(const sl_model_config *c)
 
 int64_t sl_qwen4_dim_q(const sl_model_config *c)
 {
-    return (int64_t)c->n_heads * c->v_head_dim;
+    return (int64_t)c->attn.n_heads * c->attn.v_head_dim;
 }
 
 int64_t sl_qwen4_dim_kv(const sl_model_config *c)
 {
-    return (int64_t)c->n_kv_heads * c->v_head_dim;
+    return (int64_t)c->attn.n_kv_heads * c->attn.v_head_dim;
 }
 
 int64_t sl_qwen4_dim_index_q(const sl_model_config *c)
 {
-    return (int64_t)c->index_n_heads * c->index_head_dim;
+    return (int64_t)c->index.n_heads * c->index.head_dim;
 }
 
 int64_t sl_qwen4_dim_ngram(const sl_model_config *c)
@@ -63,12 +63,12 @@ static int64_t dim_taps(const sl_model_config *c)
 
 static int64_t dim_head(const sl_model_config *c)
 {
-    return c->v_head_dim;
+    return c->attn.v_head_dim;
 }
 
 static int64_t dim_index(const sl_model_config *c)
 {
-    return c->index_head_dim;
+    return c->index.head_dim;
 }
 
 static int64_t dim_ngram_taps(const sl_model_config *c)
@@ -172,17 +172,17 @@ static int64_t both_q(const sl_model_config *c)
 
 static int64_t both_index(const sl_model_config *c)
 {
-    return sl_qwen4_dim_index_q(c) + c->index_head_dim;
+    return sl_qwen4_dim_index_q(c) + c->index.head_dim;
 }
 
 static int64_t row_of_q(const sl_model_config *c, int64_t row)
 {
-    return row + row / c->v_head_dim * c->v_head_dim;
+    return row + row / c->attn.v_head_dim * c->attn.v_head_dim;
 }
 
 static int64_t row_of_gate(const sl_model_config *c, int64_t row)
 {
-    return row_of_q(c, row) + c->v_head_dim;
+    return row_of_q(c, row) + c->attn.v_head_dim;
 }
 
 static int64_t row_of_index_q(const sl_model_config *c, int64_t row)

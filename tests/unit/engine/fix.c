@@ -85,7 +85,7 @@ void fix_open(fix *f, const fix_opts *o)
         .max_step_tokens = f->o.max_tokens,
         .max_item_tokens = o->item_tokens,
         .max_context = f->o.max_context,
-        .hot_rows = o->hot_rows ? o->hot_rows : f->cfg->index_topk,
+        .hot_rows = o->hot_rows ? o->hot_rows : f->cfg->index.topk,
         .tail_rows = o->tail_rows ? o->tail_rows : 1,
         .hot_rows_layer = o->hot_rows_layer,
         .policy = o->policy,

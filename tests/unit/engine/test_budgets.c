@@ -68,9 +68,9 @@ static void write_files(const sl_model_config *cfg)
     sl_err err = {0};
     model = (sl_channels_model){.architecture = "LlamaForCausalLM",
                                 .n_layers = cfg->n_layers,
-                                .n_heads = cfg->n_heads,
-                                .kv_heads = cfg->n_kv_heads,
-                                .head_dim = cfg->v_head_dim,
+                                .n_heads = cfg->attn.n_heads,
+                                .kv_heads = cfg->attn.n_kv_heads,
+                                .head_dim = cfg->attn.v_head_dim,
                                 .hidden_size = cfg->hidden_size,
                                 .vocab_size = cfg->vocab_size};
     const size_t n = (size_t)model.n_layers * (size_t)model.kv_heads;

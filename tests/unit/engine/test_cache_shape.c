@@ -296,8 +296,8 @@ START_TEST(the_plan_counts_the_planes)
                             .n_layers = LAYERS,
                             .max_context = 4096,
                             .vocab_size = 100,
-                            .n_kv_heads = HEADS,
-                            .v_head_dim = DIM};
+                            .attn.n_kv_heads = HEADS,
+                            .attn.v_head_dim = DIM};
     sl_plan_in in = {.cfg = &cfg,
                      .cache = sl_engine_cache_dims(&cfg, SL_ROW_GQA_BF16, SL_INDEX_PLAIN),
                      .algorithm = &bounds,

@@ -50,7 +50,7 @@ END_TEST
 
 START_TEST(auto_algorithm_depends_on_the_model)
 {
-    const sl_model_config indexed = {.index_topk = 16}, other = {.n_kv_heads = 2};
+    const sl_model_config indexed = {.index.topk = 16}, other = {.attn.n_kv_heads = 2};
     const sl_algo_desc *a = NULL;
     static const char *const texts[] = {"auto", NULL};
     for (size_t i = 0; i < SL_COUNT(texts); i++) {
@@ -66,8 +66,8 @@ START_TEST(auto_algorithm_depends_on_the_model)
 }
 END_TEST
 
-static const sl_model_config indexed_model = {.index_topk = 16, .max_context = 4096};
-static const sl_model_config kv_heads_model = {.n_kv_heads = 2, .max_context = 4096};
+static const sl_model_config indexed_model = {.index.topk = 16, .max_context = 4096};
+static const sl_model_config kv_heads_model = {.attn.n_kv_heads = 2, .max_context = 4096};
 
 /* text: "name=value:name=value" of the algorithm's options. */
 static sl_status choose(const sl_algo_desc *a, const sl_model_config *cfg, const char *text, sl_gates g,
@@ -155,7 +155,7 @@ static void other_value(const sl_option *o, const void *values, char *text, size
 /* Every option of every algorithm: the stamp changes exactly when its row says that pages depend on it. */
 START_TEST(every_option_is_in_the_stamp_or_says_why_not)
 {
-    const sl_model_config m = {.n_kv_heads = 2, .max_context = 1 << 20};
+    const sl_model_config m = {.attn.n_kv_heads = 2, .max_context = 1 << 20};
     int flipped = 0;
     for (const sl_algo_desc *const *a = sl_algo_registry(); *a; a++) {
         const sl_options *t = (*a)->options;
@@ -192,9 +192,9 @@ START_TEST(stamps_contain_the_channels)
     double importance[2][2 * 4] = {{1, 2, 3, 4, 1, 2, 3, 4}, {4, 3, 2, 1, 1, 2, 3, 4}};
     const sl_model_config m = {.architecture = "A",
                                .n_layers = 1,
-                               .n_heads = 2,
-                               .n_kv_heads = 2,
-                               .v_head_dim = 4,
+                               .attn.n_heads = 2,
+                               .attn.n_kv_heads = 2,
+                               .attn.v_head_dim = 4,
                                .max_context = 4096};
     const sl_channels_model of_m = {
         .architecture = "A", .n_layers = 1, .n_heads = 2, .kv_heads = 2, .head_dim = 4};
@@ -302,7 +302,7 @@ START_TEST(unknown_names_are_refused)
     ck_assert_int_eq(sl_choose_layout("column", 0, &l, &err), SL_ERR_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(err.text, "page_first"));
     const sl_algo_desc *a = &sl_algo_dense;
-    const sl_model_config cfg = {.index_topk = 16};
+    const sl_model_config cfg = {.index.topk = 16};
     ck_assert_int_eq(sl_choose_algorithm("nothing", &cfg, &a, &err), SL_ERR_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(err.text, "dsa, dense"));
     ck_assert_ptr_eq(a, &sl_algo_dense);

@@ -110,13 +110,13 @@ static sl_key_source host_keys(const checker *c, int32_t layer)
 {
     const sl_geometry *g = sl_arena_geometry(c->f->arena);
     const sl_cache_plane *rows = &g->shape.planes[SL_CACHE_ROWS];
-    MUST(g->shape.n_planes == 1 && rows->unit_tokens == 1 && rows->heads == c->f->cfg->n_kv_heads);
+    MUST(g->shape.n_planes == 1 && rows->unit_tokens == 1 && rows->heads == c->f->cfg->attn.n_kv_heads);
     return (sl_key_source){.rows = {.heads = rows->heads, .row_bytes = sl_cache_unit_bytes(rows)},
                            .host = sl_geometry_plane(g, sl_arena_base(c->f->arena),
                                                      sl_arena_pages(c->f->arena), layer, SL_CACHE_ROWS),
                            .pages = c->run->pages,
-                           .heads = c->f->cfg->n_kv_heads,
-                           .dim = c->f->cfg->v_head_dim,
+                           .heads = c->f->cfg->attn.n_kv_heads,
+                           .dim = c->f->cfg->attn.v_head_dim,
                            .format = c->f->o.rows};
 }
 
@@ -132,7 +132,7 @@ static void add_group(checker *c, int32_t begin, int32_t end, int32_t k)
                                 .iterations = s->niter ? s->niter : 20,
                                 .metric = SL_KMEANS_COSINE,
                                 .centroids = c->centroids[c->layer] +
-                                             (int64_t)c->clusters[c->layer] * c->f->cfg->v_head_dim,
+                                             (int64_t)c->clusters[c->layer] * c->f->cfg->attn.v_head_dim,
                                 .labels = c->labels[c->layer] + begin,
                                 .ld_centroids = CONTEXT,
                                 .ld_labels = CONTEXT,
@@ -161,7 +161,7 @@ static void make_groups(checker *c, int32_t layer, int32_t pos)
 /* With a cluster for every token the chosen ones have the exact largest products. */
 static void check_best(const checker *c, const sl_attn_call *call, int64_t t, int32_t head, const bool *in)
 {
-    const int32_t dim = call->gqa.attn.dim, group = call->gqa.attn.heads / c->f->cfg->n_kv_heads;
+    const int32_t dim = call->gqa.attn.dim, group = call->gqa.attn.heads / c->f->cfg->attn.n_kv_heads;
     double least = INFINITY, most = -INFINITY;
     for (int32_t j = 0; j < c->end; j++) {
         double best = -INFINITY;
@@ -275,10 +275,10 @@ START_TEST(equals_definition)
     fix_run r = {0};
     fix_text t;
     checker c = {.f = &f, .run = &r, .prompt = prompt_of(_i)};
-    const size_t tokens = (size_t)f.cfg->n_kv_heads * CONTEXT;
+    const size_t tokens = (size_t)f.cfg->attn.n_kv_heads * CONTEXT;
     ck_assert_int_le(f.cfg->n_layers, LAYERS);
     for (int32_t l = 0; l < f.cfg->n_layers; l++) {
-        c.centroids[l] = calloc(tokens * (size_t)f.cfg->v_head_dim, sizeof *c.centroids[l]);
+        c.centroids[l] = calloc(tokens * (size_t)f.cfg->attn.v_head_dim, sizeof *c.centroids[l]);
         c.labels[l] = calloc(tokens, sizeof *c.labels[l]);
     }
     seen = &c;
@@ -287,7 +287,7 @@ START_TEST(equals_definition)
     fix_feed(&f, &r, &t, c.prompt, 70);
     fix_feed(&f, &r, &t, 180, 1);
     fix_feed(&f, &r, &t, LENGTH, 19); /* as when tokens are computed again */
-    ck_assert_int_ge(c.lists, (LENGTH - c.prompt) * f.cfg->n_layers * f.cfg->n_kv_heads);
+    ck_assert_int_ge(c.lists, (LENGTH - c.prompt) * f.cfg->n_layers * f.cfg->attn.n_kv_heads);
     fix_seq_close(&f, &r, false);
     fix_close(&f);
     for (int32_t l = 0; l < LAYERS; l++) {

@@ -50,14 +50,14 @@ static sl_channels *table_of(const char *dir)
     sl_model_config cfg;
     sl_err err = {0};
     ck_assert_msg(sl_model_config_load(dir, &cfg, &err) == SL_OK, "%s", err.text);
-    const int32_t dim = cfg.v_head_dim, heads = cfg.n_layers * cfg.n_kv_heads;
+    const int32_t dim = cfg.attn.v_head_dim, heads = cfg.n_layers * cfg.attn.n_kv_heads;
     int32_t *of = calloc((size_t)heads * (size_t)dim, sizeof *of);
     for (int32_t h = 0; h < heads; h++)
         for (int32_t i = 0; i < dim; i++)
             of[h * dim + i] = (i * (dim - 1) + 3 * h) % dim; /* dim - 1 has no factor in common with dim */
     sl_channels *t = malloc(sizeof *t);
     *t = (sl_channels){.n_layers = cfg.n_layers,
-                       .kv_heads = cfg.n_kv_heads,
+                       .kv_heads = cfg.attn.n_kv_heads,
                        .head_dim = dim,
                        .count = dim,
                        .hash = 1,

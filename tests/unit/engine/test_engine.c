@@ -112,7 +112,7 @@ START_TEST(hierarchical_equals_resident)
     same(&ref, &text, 0, n);
     sl_layer_stats s;
     sl_engine_seq_stats(f.engine, r.seq, &s);
-    uint64_t rows = (uint64_t)(n - prompt + 1) * (uint64_t)(f.cfg->n_layers * f.cfg->index_topk);
+    uint64_t rows = (uint64_t)(n - prompt + 1) * (uint64_t)(f.cfg->n_layers * f.cfg->index.topk);
     ck_assert_uint_eq(s.hits + s.misses + s.tail_hits, rows);
     ck_assert_uint_gt(s.evictions, steps * 9 / 10);
     ck_assert_uint_eq(s.swap_bytes, s.misses * (uint64_t)sl_geometry_row_bytes(sl_arena_geometry(f.arena)));

@@ -35,7 +35,7 @@ START_TEST(create_refuses)
 {
     fix_open(&f, &plain);
     sl_engine_opts o = f.eo;
-    o.hot_rows = f.cfg->index_topk - 1;
+    o.hot_rows = f.cfg->index.topk - 1;
     refused(&o, SL_ERR_INVALID, "hot_rows");
     int32_t layers[SL_MAX_LAYERS] = {SL_HOT_RESIDENT, 1};
     o = f.eo, o.hot_rows_layer = layers;
@@ -271,7 +271,7 @@ START_TEST(statistics_add_up)
     sl_engine_seq_stats(f.engine, r.seq, &one);
     uint64_t rows = 0, all = 0, misses = 0;
     for (int p = 0; p < 100; p++)
-        rows += (uint64_t)(p + 1 < f.cfg->index_topk ? p + 1 : f.cfg->index_topk);
+        rows += (uint64_t)(p + 1 < f.cfg->index.topk ? p + 1 : f.cfg->index.topk);
     for (int l = 0; l < f.cfg->n_layers; l++) {
         ck_assert_uint_eq(layers[l].hits + layers[l].tail_hits + layers[l].misses, rows);
         all += rows, misses += layers[l].misses;
@@ -352,11 +352,11 @@ START_TEST(plan_of_the_real_model)
     static sl_model_config cfg;
     cfg = (sl_model_config){.family = "deepseek_v32",
                             .n_layers = 61,
-                            .kv_lora_rank = 512,
-                            .qk_rope_head_dim = 64,
-                            .index_head_dim = 128,
-                            .index_n_heads = 64,
-                            .index_topk = 2048,
+                            .attn.kv_lora_rank = 512,
+                            .attn.qk_rope_head_dim = 64,
+                            .index.head_dim = 128,
+                            .index.n_heads = 64,
+                            .index.topk = 2048,
                             .max_context = 163840,
                             .vocab_size = 129280};
     for (int l = 0; l < 61; l++)

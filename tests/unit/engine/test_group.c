@@ -115,7 +115,7 @@ static sl_status load_v32(test *t, const sl_model_opts *mo, sl_model **out, sl_e
     sl_model_config *c = calloc(1, sizeof *c);
     sl_status st = sl_synthetic_config(V32, 4, c, err);
 
-    c->n_routed_experts = 32, c->n_group = 4, c->topk_group = 2, c->num_experts_per_tok = 8;
+    c->moe.n_routed = 32, c->moe.n_group = 4, c->moe.topk_group = 2, c->moe.per_token = 8;
     c->vocab_size = 1024;
     for (int32_t l = 0; l < 4; l++)
         c->layer_is_moe[l] = l > 0;
@@ -153,11 +153,11 @@ static bool open_whole(test *t, whole *w, sl_comm *comm)
         return false;
     const sl_model_config *cfg = sl_model_get_config(w->model);
     sl_cache_dims cache = sl_engine_cache_dims(cfg, c->rows, c->index);
-    if (cfg->index_blocks.tokens)
+    if (cfg->index.blocks.tokens)
         eo.algorithm = &sl_algo_msa;
 
     t->vocab = cfg->vocab_size;
-    eo.hot_rows = cfg->index_topk;
+    eo.hot_rows = cfg->index.topk;
     if (!cg_ok(t->r,
                sl_engine_geometry(cfg, &cache, eo.algorithm, SL_LAYOUT_PAGE_FIRST,
                                   sl_model_fingerprint(w->model), &g, &err),

@@ -80,7 +80,7 @@ START_TEST(equals_transformers)
     const way *w = &ways[_i % (int)SL_COUNT(ways)];
     fix f;
     open_case(&f, i, SL_ROW_GQA_F32, w);
-    ck_assert_int_eq(f.cfg->index_topk, cases[i].topk);
+    ck_assert_int_eq(f.cfg->index.topk, cases[i].topk);
     sl_safetensors *g = golden_open(cases[i].dir);
     double worst = 0;
     int prompts = 0;

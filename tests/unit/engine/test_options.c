@@ -120,7 +120,7 @@ START_TEST(pages_change_with_an_option)
     after = before;
     other_value(o, sl_options_number(t, before.values, o->name), text, sizeof text);
     set(t, &after, o->name, text);
-    const sl_model_config m = {.n_kv_heads = 2, .max_context = 4096};
+    const sl_model_config m = {.attn.n_kv_heads = 2, .max_context = 4096};
     sl_gates g = {0};
     sl_select_options one, two;
     ck_assert_int_eq(sl_choose_selection(a, before.values, &m, &g, &one, NULL), SL_OK);

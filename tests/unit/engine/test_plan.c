@@ -84,12 +84,12 @@ static void open_fixture(fixture *f, int i)
     *f = (fixture){.be = open_backend()};
     ck_assert_msg(sl_model_load(f->be, models[i].dir, &o, &f->model, &err) == SL_OK, "%s", err.text);
     f->cfg = sl_model_get_config(f->model);
-    const int32_t heads = f->cfg->n_layers * f->cfg->n_kv_heads, dim = f->cfg->v_head_dim;
+    const int32_t heads = f->cfg->n_layers * f->cfg->attn.n_kv_heads, dim = f->cfg->attn.v_head_dim;
     f->of = calloc((size_t)(heads * dim + 1), sizeof *f->of);
     for (int32_t c = 0; c < heads * dim; c++)
         f->of[c] = c % dim;
     f->channels = (sl_channels){.n_layers = f->cfg->n_layers,
-                                .kv_heads = f->cfg->n_kv_heads,
+                                .kv_heads = f->cfg->attn.n_kv_heads,
                                 .head_dim = dim,
                                 .count = dim,
                                 .hash = 1,
@@ -127,7 +127,7 @@ static bool choose(const fixture *f, const sl_algo_desc *a, sl_plan_in *in, int 
                        .gpu_bytes = 1ull << 40,
                        .host_bytes = 1ull << 32};
     sl_status st;
-    if (a->needs_indexer && f->cfg->n_kv_heads)
+    if (a->needs_indexer && f->cfg->attn.n_kv_heads)
         return false;
     if (a == &sl_algo_double_sparsity) {
         in->cache.select = select_options(
@@ -264,7 +264,7 @@ START_TEST(chosen_entries_are_planned_as_rows)
     for (int32_t l = 0; l < c->n_layers; l++)
         chosen += in.cache.classes[c->layer_class[l]].chosen > 0;
     ck_assert_int_gt(chosen, 0);
-    const uint64_t entry = 4 * (uint64_t)c->v_head_dim;
+    const uint64_t entry = 4 * (uint64_t)c->attn.v_head_dim;
     ck_assert_uint_eq(p.row_page_device, (uint64_t)chosen * 16 * entry);
     ck_assert_uint_eq(p.hot_rows_bytes, (uint64_t)chosen * (2 * (uint64_t)c->entries.topk + 16) * entry);
     ck_assert_uint_lt(p.rows[0].hierarchical_bytes, p.rows[0].resident_bytes / 2);
@@ -311,7 +311,8 @@ START_TEST(state_in_pages_is_planned_by_request)
     in.max_context = 131072;
     ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s", err.text);
     /* 16 pages of 4 tokens, of each KV head the largest and the smallest value of each channel, in e5m2 */
-    const uint64_t page = (uint64_t)(f.cfg->n_layers * 16 * f.cfg->n_kv_heads * 2 * f.cfg->v_head_dim);
+    const uint64_t page =
+        (uint64_t)(f.cfg->n_layers * 16 * f.cfg->attn.n_kv_heads * 2 * f.cfg->attn.v_head_dim);
     ck_assert_uint_eq(p.index_page_device, page);
     /* 96 tokens of a prompt are kept, and 1,024 are generated: no more at 128K than at 16K */
     ck_assert_int_eq(p.index_tokens, 96 + SL_PLAN_GENERATED);
@@ -363,21 +364,24 @@ START_TEST(scratch_of_every_op_is_planned)
         for (int32_t t = 1; t <= plans[i].step; t += t < plans[i].step - 9 ? 1 + t / 9 : 1) {
             ck_assert_uint_le(sl_linear_scratch(t, c.hidden_size, c.intermediate_size), p.scratch_bytes);
             ck_assert_uint_le(sl_linear_scratch(t, c.intermediate_size, c.hidden_size), p.scratch_bytes);
-            ck_assert_uint_le(sl_linear_scratch(t, (int64_t)c.n_heads * c.v_head_dim, c.hidden_size),
-                              p.scratch_bytes);
             ck_assert_uint_le(
-                sl_linear_scratch(t, c.q_lora_rank > 0 ? c.q_lora_rank : c.hidden_size,
-                                  (int64_t)c.n_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim)),
+                sl_linear_scratch(t, (int64_t)c.attn.n_heads * c.attn.v_head_dim, c.hidden_size),
                 p.scratch_bytes);
-            if (c.n_routed_experts)
-                ck_assert_uint_le(sl_moe_grouped_scratch(t, c.num_experts_per_tok, c.n_routed_experts,
-                                                         c.hidden_size, c.moe_intermediate_size, 2),
+            ck_assert_uint_le(sl_linear_scratch(t,
+                                                c.attn.q_lora_rank > 0 ? c.attn.q_lora_rank : c.hidden_size,
+                                                (int64_t)c.attn.n_heads *
+                                                    (c.attn.qk_nope_head_dim + c.attn.qk_rope_head_dim)),
+                              p.scratch_bytes);
+            if (c.moe.n_routed)
+                ck_assert_uint_le(sl_moe_grouped_scratch(t, c.moe.per_token, c.moe.n_routed, c.hidden_size,
+                                                         c.moe.intermediate_size, 2),
                                   p.scratch_bytes);
         }
-        for (int32_t n = 1; c.n_kv_heads && n <= REQUESTS; n++)
+        for (int32_t n = 1; c.attn.n_kv_heads && n <= REQUESTS; n++)
             for (int32_t len = 1024; len <= 131072; len *= 2)
-                ck_assert_uint_le(sl_gqa_decode_scratch(H200, n, c.n_heads, c.n_kv_heads, c.v_head_dim, len),
-                                  p.scratch_bytes);
+                ck_assert_uint_le(
+                    sl_gqa_decode_scratch(H200, n, c.attn.n_heads, c.attn.n_kv_heads, c.attn.v_head_dim, len),
+                    p.scratch_bytes);
     }
 }
 END_TEST

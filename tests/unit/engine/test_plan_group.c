@@ -76,7 +76,7 @@ START_TEST(weights_are_those_of_a_loaded_model)
         ck_assert_msg(sl_model_load(be, cases[i].dir, &o, &m, &err) == SL_OK, "%s", err.text);
         const sl_model_config *c = sl_model_get_config(m);
         sl_model_weight_sizes(c, stored, cases[i].act, &w);
-        ck_assert_uint_eq(w.replicated + (uint64_t)c->n_routed_experts * w.expert,
+        ck_assert_uint_eq(w.replicated + (uint64_t)c->moe.n_routed * w.expert,
                           sl_model_weight_bytes(m) + cases[i].grown);
         sl_model_destroy(m);
         sl_backend_destroy(be);
@@ -101,7 +101,7 @@ START_TEST(weights_are_those_of_a_synthetic_model)
         ck_assert_int_eq(sl_backend_create("cpu", &bo, &be, &err), SL_OK);
         ck_assert_msg(sl_model_synthetic(be, &c, &o, &so, &m, &err) == SL_OK, "%s", err.text);
         sl_model_weight_sizes(&c, SL_F8_E4M3, SL_BF16, &w);
-        ck_assert_uint_eq(w.replicated + (uint64_t)(c.n_routed_experts / ranks) * w.expert,
+        ck_assert_uint_eq(w.replicated + (uint64_t)(c.moe.n_routed / ranks) * w.expert,
                           sl_model_weight_bytes(m));
         sl_model_destroy(m);
         sl_backend_destroy(be);
@@ -225,7 +225,7 @@ START_TEST(impossible_groups_are_refused)
         ck_assert_int_eq(sl_plan_group_make(&g, &in, &p, &err), SL_ERR_INVALID);
     }
     sl_plan_group g = group_of(9, 9);
-    cfg.n_routed_experts = 8;
+    cfg.moe.n_routed = 8;
     ck_assert_int_eq(sl_plan_group_make(&g, &in, &p, &err), SL_ERR_INVALID);
     ck_assert(strstr(err.text, "9 ranks share 8 routed experts") != NULL);
 }

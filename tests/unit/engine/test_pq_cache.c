@@ -88,12 +88,12 @@ static sl_key_source host_keys(const checker *c, int32_t layer)
 {
     const fix *f = c->w.f;
     const sl_cache_plane *rows = &sl_arena_geometry(f->arena)->shape.planes[SL_CACHE_ROWS];
-    MUST(sl_arena_geometry(f->arena)->shape.n_planes == 1 && rows->heads == f->cfg->n_kv_heads);
+    MUST(sl_arena_geometry(f->arena)->shape.n_planes == 1 && rows->heads == f->cfg->attn.n_kv_heads);
     return (sl_key_source){.rows = {.heads = rows->heads, .row_bytes = sl_cache_unit_bytes(rows)},
                            .host = witness_plane(&c->w, layer, SL_CACHE_ROWS),
                            .pages = c->w.run->pages,
-                           .heads = f->cfg->n_kv_heads,
-                           .dim = f->cfg->v_head_dim,
+                           .heads = f->cfg->attn.n_kv_heads,
+                           .dim = f->cfg->attn.v_head_dim,
                            .format = f->o.rows};
 }
 
@@ -225,9 +225,9 @@ START_TEST(equals_definition)
     o.desc = witness_of(&sl_algo_pq_cache, &c.w);
     o.wrap = wrap;
     fix_open(&f, &o);
-    ck_assert(f.cfg->n_layers <= LAYERS && f.cfg->n_kv_heads <= HEADS);
+    ck_assert(f.cfg->n_layers <= LAYERS && f.cfg->attn.n_kv_heads <= HEADS);
     for (int32_t l = 0; l < f.cfg->n_layers; l++) {
-        c.books[l] = calloc((size_t)(HEADS * f.cfg->v_head_dim) << o.select.n_subbits, sizeof **c.books);
+        c.books[l] = calloc((size_t)(HEADS * f.cfg->attn.v_head_dim) << o.select.n_subbits, sizeof **c.books);
         c.codes[l] = calloc((size_t)(HEADS * CONTEXT * o.select.n_subvec), 1);
     }
     fix_prompt(&f, &t, LENGTH, 77);
@@ -240,7 +240,7 @@ START_TEST(equals_definition)
             ck_assert_int_eq(ranges[i].end, n - recent_of(&o));
     }
     fix_feed(&f, &r, &t, LENGTH, 19); /* as when tokens are computed again */
-    ck_assert_int_eq(c.w.lists, (int64_t)(LENGTH - c.trained) * f.cfg->n_layers * f.cfg->n_kv_heads);
+    ck_assert_int_eq(c.w.lists, (int64_t)(LENGTH - c.trained) * f.cfg->n_layers * f.cfg->attn.n_kv_heads);
     fix_seq_close(&f, &r, false);
     fix_close(&f);
     for (int32_t l = 0; l < LAYERS; l++) {

@@ -256,7 +256,7 @@ START_TEST(equals_definition)
     ways_prompt_open(&f, &r, SL_RESIDENT, 0, WAYS_PROMPT);
     fix_feed(&f, &r, &t, WAYS_PROMPT, 70);
     fix_feed(&f, &r, &t, WAYS_LENGTH, 1);
-    ck_assert_int_eq(w.lists, (WAYS_LENGTH - WAYS_PROMPT) * f.cfg->n_layers * f.cfg->n_kv_heads);
+    ck_assert_int_eq(w.lists, (WAYS_LENGTH - WAYS_PROMPT) * f.cfg->n_layers * f.cfg->attn.n_kv_heads);
     ck_assert(_i != 1 || exact_lists == w.lists);
     fix_seq_close(&f, &r, false);
     fix_close(&f);

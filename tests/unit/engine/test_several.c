@@ -322,14 +322,14 @@ static void make_channels(const char *dir)
     sl_model_config cfg;
     sl_err err = {0};
     must(sl_model_config_load(dir, &cfg, &err), &err);
-    const int32_t n = cfg.n_layers * cfg.n_kv_heads * cfg.v_head_dim;
+    const int32_t n = cfg.n_layers * cfg.attn.n_kv_heads * cfg.attn.v_head_dim;
     ck_assert_int_le(n, (int)SL_COUNT(of));
     for (int32_t i = 0; i < n; i++)
-        of[i] = i % cfg.v_head_dim;
+        of[i] = i % cfg.attn.v_head_dim;
     channels = (sl_channels){.n_layers = cfg.n_layers,
-                             .kv_heads = cfg.n_kv_heads,
-                             .head_dim = cfg.v_head_dim,
-                             .count = cfg.v_head_dim,
+                             .kv_heads = cfg.attn.n_kv_heads,
+                             .head_dim = cfg.attn.v_head_dim,
+                             .count = cfg.attn.v_head_dim,
                              .hash = 1,
                              .of = of};
 }
@@ -344,7 +344,7 @@ static void open_kind(const kind *k)
     sl_model_config cfg;
     sl_err err = {0};
     must(sl_model_config_load(o.dir, &cfg, &err), &err);
-    o.hot_rows = MOST * (k->list ? k->list : cfg.index_topk);
+    o.hot_rows = MOST * (k->list ? k->list : cfg.index.topk);
     o.hot_rows = o.hot_rows < CONTEXT ? o.hot_rows : CONTEXT;
     if (strcmp(o.algorithm, "double_sparsity") == 0) {
         make_channels(o.dir);
@@ -365,7 +365,7 @@ START_TEST(steps_of_several_tokens_that_are_taken_back)
     const int32_t pages = f.n_free;
     sl_engine_stats_get(f.engine, &before);
     const bool evicts =
-        f.cfg->index_topk > 0 && f.eo.hot_rows < CONTEXT; /* the others read few different rows */
+        f.cfg->index.topk > 0 && f.eo.hot_rows < CONTEXT; /* the others read few different rows */
     after = before;
     for (int i = 0;
          i < STEPS || (i < MOST_STEPS && (crossed == 0 || (evicts && after.evictions == before.evictions)));

@@ -183,7 +183,7 @@ START_TEST(equals_definition)
     fix_prompt(&f, &t, LENGTH, 77 + (uint64_t)_i);
     fix_prompt_open(&f, &r, SL_RESIDENT, 0, LENGTH, PROMPT);
     fix_feed(&f, &r, &t, LENGTH, _i % 2 ? CONTEXT : 200);
-    ck_assert_int_ge(w.lists, (int64_t)f.cfg->n_layers * f.cfg->n_kv_heads * (WHOLE / PAGE - 4));
+    ck_assert_int_ge(w.lists, (int64_t)f.cfg->n_layers * f.cfg->attn.n_kv_heads * (WHOLE / PAGE - 4));
     ck_assert_int_gt(n_shorter, w.lists / 4);
     fix_seq_close(&f, &r, false);
     fix_close(&f);

@@ -49,8 +49,8 @@ static sl_status read_config(sl_config_reader *x, const sl_family *f)
         return sl_cfg_bad(x, "layer_kinds: a letter for each layer");
     for (int32_t l = 0; l < c->n_layers; l++)
         c->layer_class[l] = (uint8_t)kind_of(k[l]);
-    c->n_kv_heads = TOY_HEADS;
-    c->v_head_dim = c->qk_rope_head_dim = TOY_DIM;
+    c->attn.n_kv_heads = TOY_HEADS;
+    c->attn.v_head_dim = c->attn.qk_rope_head_dim = TOY_DIM;
     return sl_cfg_rope(x);
 }
 
@@ -73,8 +73,8 @@ typedef struct toy_state {
 
 static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
-    out->kv_heads = c->n_kv_heads;
-    out->head_dim = c->v_head_dim;
+    out->kv_heads = c->attn.n_kv_heads;
+    out->head_dim = c->attn.v_head_dim;
     out->n_classes = 4;
     out->classes[TOKENS] = (sl_layer_class){.name = "tokens", .kind = SL_LAYER_TOKENS};
     out->classes[BLOCKS] = (sl_layer_class){.name = "blocks",

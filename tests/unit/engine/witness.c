@@ -96,11 +96,11 @@ void witness_key(const witness *w, int32_t layer, int32_t pos, int32_t head, flo
         h.base + w->run->pages[pos / SL_PAGE_TOKENS] * h.page_stride + in_page / n * h.row_stride;
     float v[WITNESS_MAX_DIM];
     if (rows->heads > 1)
-        sl_gqa_row_decode(w->f->o.rows, n, m->v_head_dim, unit + head * sl_cache_unit_bytes(rows),
+        sl_gqa_row_decode(w->f->o.rows, n, m->attn.v_head_dim, unit + head * sl_cache_unit_bytes(rows),
                           in_page % n, k, v);
     else
-        sl_gqa_row_decode(w->f->o.rows, n * m->n_kv_heads, m->v_head_dim, unit,
-                          in_page % n * m->n_kv_heads + head, k, v);
+        sl_gqa_row_decode(w->f->o.rows, n * m->attn.n_kv_heads, m->attn.v_head_dim, unit,
+                          in_page % n * m->attn.n_kv_heads + head, k, v);
 }
 
 double witness_bf16(double v, double (*round_to)(double))
@@ -126,7 +126,7 @@ static void add_places(const double *each, int32_t n, bool first, double *out)
 static void add_head(const witness *w, const seen_list *l, int32_t from, int32_t count, int32_t n,
                      witness_score *score, double *out)
 {
-    const int32_t head = (l->list * l->n_q + from) / (w->f->cfg->n_heads / w->f->cfg->n_kv_heads);
+    const int32_t head = (l->list * l->n_q + from) / (w->f->cfg->attn.n_heads / w->f->cfg->attn.n_kv_heads);
     const sl_group_reduce reduce = w->f->o.select.reduce;
     double q[WITNESS_MAX_DIM], each[WITNESS_MAX_UNITS], top = -INFINITY, sum = 0;
     for (int32_t i = 0; i < l->dim; i++) {
@@ -155,7 +155,7 @@ static void add_head(const witness *w, const seen_list *l, int32_t from, int32_t
 
 void witness_scores(const witness *w, const seen_list *l, int32_t n, witness_score *score, double *out)
 {
-    const int32_t group = w->f->cfg->n_heads / w->f->cfg->n_kv_heads;
+    const int32_t group = w->f->cfg->attn.n_heads / w->f->cfg->attn.n_kv_heads;
     const int32_t step = w->f->o.select.reduce == SL_GROUP_MEAN ? group : 1;
     MUST(n <= WITNESS_MAX_UNITS);
     for (int32_t b = 0; b < n; b++)
@@ -212,7 +212,7 @@ void witness_votes(const witness *w, const seen_list *l, int32_t kernel, bool la
 {
     const sl_model_config *m = w->f->cfg;
     const int32_t window = w->f->o.select.window, before = w->prompt - window, dim = l->dim;
-    const int32_t group = m->n_heads / m->n_kv_heads;
+    const int32_t group = m->attn.n_heads / m->attn.n_kv_heads;
     static float keys[WITNESS_MAX_UNITS][WITNESS_MAX_DIM];
     double sum[WITNESS_MAX_UNITS] = {0};
     for (int32_t j = 0; j < w->prompt; j++)
@@ -220,7 +220,8 @@ void witness_votes(const witness *w, const seen_list *l, int32_t kernel, bool la
     for (int32_t t = 0; t < window; t++)
         for (int32_t g = 0; g < group; g++)
             add_weights(
-                w->q + (((int64_t)l->layer * window + t) * m->n_heads + (int64_t)l->list * group + g) * dim,
+                w->q +
+                    (((int64_t)l->layer * window + t) * m->attn.n_heads + (int64_t)l->list * group + g) * dim,
                 keys[0], dim, before + t + 1, before, (double)l->scale, sum);
     for (int32_t j = 0; j < before; j++) {
         double total = 0, most = -INFINITY;

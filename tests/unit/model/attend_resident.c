@@ -80,9 +80,9 @@ sl_status sl_resident_create(sl_backend *be, sl_model *m, int32_t max_seqs, int3
     r->pages_per_seq = sl_pages_for(max_len);
     r->max_len = max_len;
     r->max_tokens = o->max_tokens;
-    r->topk = c->index_topk;
-    r->row_bytes = sl_row_bytes(o->row_format, c->kv_lora_rank, c->qk_rope_head_dim);
-    r->index_page = sl_index_block_bytes(o->index_format, c->index_head_dim);
+    r->topk = c->index.topk;
+    r->row_bytes = sl_row_bytes(o->row_format, c->attn.kv_lora_rank, c->attn.qk_rope_head_dim);
+    r->index_page = sl_index_block_bytes(o->index_format, c->index.head_dim);
     size_t t = (size_t)r->max_tokens, pages = (size_t)max_seqs * (size_t)r->pages_per_seq;
     r->length = calloc((size_t)max_seqs, 4);
     r->h_ids = calloc(t, 4);

@@ -76,12 +76,12 @@ START_TEST(test_v32)
 {
     sl_model_config c = good(base(false), NULL);
     ck_assert_str_eq(c.family, "deepseek_v32");
-    ck_assert(c.n_layers == 61 && c.hidden_size == 7168 && c.n_heads == 128 && c.index_topk == 2048);
+    ck_assert(c.n_layers == 61 && c.hidden_size == 7168 && c.attn.n_heads == 128 && c.index.topk == 2048);
     ck_assert(!c.layer_is_moe[2] && c.layer_is_moe[3] && c.layer_is_moe[60] && c.layer_has_indexer[60]);
-    ck_assert(c.rope_type == SL_ROPE_YARN && c.rope_theta == 10000 && c.rope_attention_factor == 1.0);
-    ck_assert(!c.index_rope_interleaved && c.fp8_acts && c.norm_topk_prob && !c.tie_word_embeddings);
-    ck_assert_float_eq_tol(c.softmax_scale, 0.13523378f, 1e-8f);
-    ck_assert(c.rms_eps == 1e-6f && c.lora_eps == 1e-6f && c.index_eps == 1e-6f);
+    ck_assert(c.rope.type == SL_ROPE_YARN && c.rope.theta == 10000 && c.rope.attention_factor == 1.0);
+    ck_assert(!c.index.rope_interleaved && c.fp8_acts && c.moe.norm_topk_prob && !c.tie_word_embeddings);
+    ck_assert_float_eq_tol(c.attn.softmax_scale, 0.13523378f, 1e-8f);
+    ck_assert(c.rms_eps == 1e-6f && c.attn.lora_eps == 1e-6f && c.index.eps == 1e-6f);
     ck_assert(c.bos_id == 0 && c.n_eos == 1 && c.eos_ids[0] == 1 && c.n_nextn_layers == 1);
     ck_assert_int_eq(c.max_context, 163840);
 }
@@ -140,10 +140,10 @@ START_TEST(test_glm)
         full += c.layer_has_indexer[i];
     }
     ck_assert_int_eq(full, 21);
-    ck_assert(c.index_rope_interleaved && c.rope_type == SL_ROPE_PLAIN && c.rope_theta == 8e6 &&
-              c.rope_attention_factor == 1.0);
-    ck_assert_float_eq_tol(c.softmax_scale, 0.0625f, 1e-9f);
-    ck_assert(c.rms_eps == 1e-5f && c.lora_eps == 1e-6f && c.index_eps == 1e-6f);
+    ck_assert(c.index.rope_interleaved && c.rope.type == SL_ROPE_PLAIN && c.rope.theta == 8e6 &&
+              c.rope.attention_factor == 1.0);
+    ck_assert_float_eq_tol(c.attn.softmax_scale, 0.0625f, 1e-9f);
+    ck_assert(c.rms_eps == 1e-5f && c.attn.lora_eps == 1e-6f && c.index.eps == 1e-6f);
 }
 END_TEST
 
@@ -329,14 +329,14 @@ START_TEST(test_rope_spellings)
     json_object_del(j, "rope_theta");
     json_object_set_new(j, "rope_parameters", rope);
     sl_model_config a = good(base(false), NULL), b = good(json_deep_copy(j), NULL);
-    ck_assert(a.softmax_scale == b.softmax_scale && a.rope_factor == b.rope_factor &&
-              a.rope_theta == b.rope_theta && a.rope_original_max == b.rope_original_max &&
-              b.rope_type == SL_ROPE_YARN);
+    ck_assert(a.attn.softmax_scale == b.attn.softmax_scale && a.rope.factor == b.rope.factor &&
+              a.rope.theta == b.rope.theta && a.rope.original_max == b.rope.original_max &&
+              b.rope.type == SL_ROPE_YARN);
     json_object_set_new(rope, "factor", json_null()); /* from the two lengths */
     json_object_del(rope, "mscale");
     b = good(json_deep_copy(j), NULL);
-    ck_assert_double_eq_tol(b.rope_factor, 40, 1e-12);
-    ck_assert_double_eq_tol(b.rope_attention_factor, 0.1 * log(40) + 1, 1e-12);
+    ck_assert_double_eq_tol(b.rope.factor, 40, 1e-12);
+    ck_assert_double_eq_tol(b.rope.attention_factor, 0.1 * log(40) + 1, 1e-12);
     json_object_del(rope, "rope_theta");
     sl_model_config c;
     sl_err err = {0};

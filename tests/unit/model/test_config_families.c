@@ -82,9 +82,9 @@ START_TEST(defaults_of_hy4)
 {
     sl_model_config c = accepted(hy4, "{}");
     ck_assert(c.streams.count == 4 && c.streams.eps == 1e-6f && c.streams.magnitude == 2.0f);
-    ck_assert(c.expert_glu.limit == 10.0f && c.mlp_glu.limit == 0 && c.n_group == 1 && c.norm_topk_prob);
-    ck_assert(!c.rope_halves && c.index_rope_interleaved && c.routed_scaling_factor == 2.827f);
-    ck_assert(c.lora_eps == 1e-6f && c.index_eps == 1e-5f && c.rms_eps == 1e-5f);
+    ck_assert(c.moe.glu.limit == 10.0f && c.mlp_glu.limit == 0 && c.moe.n_group == 1 && c.moe.norm_topk_prob);
+    ck_assert(!c.attn.rope_halves && c.index.rope_interleaved && c.moe.scaling_factor == 2.827f);
+    ck_assert(c.attn.lora_eps == 1e-6f && c.index.eps == 1e-5f && c.rms_eps == 1e-5f);
     for (int i = 0; i < 10; i++)
         ck_assert(c.layer_is_moe[i] == (i > 0) && c.layer_has_indexer[i] == (i == 0 || i % 4 == 1));
 }
@@ -93,23 +93,25 @@ END_TEST
 START_TEST(keys_of_hy4)
 {
     sl_model_config c = accepted(hy4, "{\"rope_interleave\": false, \"swiglu_limit\": 0, \"hc_mult\": 2}");
-    ck_assert(c.rope_halves && !c.index_rope_interleaved && c.expert_glu.limit == 0 && c.streams.count == 2);
+    ck_assert(c.attn.rope_halves && !c.index.rope_interleaved && c.moe.glu.limit == 0 &&
+              c.streams.count == 2);
     c = accepted(
         hy4,
         "{\"swiglu_limit\": -1.0, \"num_hidden_layers\": 2, \"indexer_types\": [\"full\", \"full\"], "
         "\"mlp_layer_types\": [\"sparse\", \"dense\"], \"layer_types\": [\"indexed_attention\", \"full_attention\"]}");
-    ck_assert(c.expert_glu.limit == 0 && c.layer_has_indexer[1] && c.layer_is_moe[0] && !c.layer_is_moe[1]);
+    ck_assert(c.moe.glu.limit == 0 && c.layer_has_indexer[1] && c.layer_is_moe[0] && !c.layer_is_moe[1]);
 }
 END_TEST
 
 START_TEST(keys_of_axk2)
 {
     sl_model_config c = accepted(axk2, "{\"n_group\": null, \"topk_group\": null}");
-    ck_assert(c.norm_gate_rank == 16 && c.n_group == 1 && c.refused_groups_zero && !c.index_rope_interleaved);
+    ck_assert(c.norm_gate_rank == 16 && c.moe.n_group == 1 && c.moe.refused_groups_zero &&
+              !c.index.rope_interleaved);
     ck_assert(!c.layer_is_moe[0] && c.layer_is_moe[1] && c.layer_has_indexer[2] &&
-              c.routed_scaling_factor == 2.5f);
+              c.moe.scaling_factor == 2.5f);
     c = accepted(axk2, "{\"n_group\": 8, \"topk_group\": 4, \"gated_norm_rank\": 3}");
-    ck_assert(c.n_group == 8 && c.topk_group == 4 && c.norm_gate_rank == 3);
+    ck_assert(c.moe.n_group == 8 && c.moe.topk_group == 4 && c.norm_gate_rank == 3);
 }
 END_TEST
 
@@ -117,36 +119,35 @@ START_TEST(keys_of_minimax_m3)
 {
     sl_model_config c = accepted(m3, "{}");
     ck_assert_str_eq(c.family, "minimax_m3_vl");
-    ck_assert(c.n_kv_heads == 4 && c.v_head_dim == 128 && c.qk_rope_head_dim == 64 &&
-              c.qk_nope_head_dim == 64);
-    ck_assert(c.index_topk == 2048 && c.index_blocks.tokens == 128 && c.index_blocks.local == 1);
-    ck_assert(c.intermediate_size == 12288 && c.moe_intermediate_size == 3072 && c.n_shared_experts == 1);
+    ck_assert(c.attn.n_kv_heads == 4 && c.attn.v_head_dim == 128 && c.attn.qk_rope_head_dim == 64 &&
+              c.attn.qk_nope_head_dim == 64);
+    ck_assert(c.index.topk == 2048 && c.index.blocks.tokens == 128 && c.index.blocks.local == 1);
+    ck_assert(c.intermediate_size == 12288 && c.moe.intermediate_size == 3072 && c.moe.n_shared == 1);
     ck_assert(!c.layer_is_moe[2] && c.layer_is_moe[3] && !c.layer_has_indexer[2] && c.layer_has_indexer[3]);
-    ck_assert(c.mlp_glu.limit == 7 && c.expert_glu.alpha == 1.702f && c.mlp_glu.offset == 1 &&
+    ck_assert(c.mlp_glu.limit == 7 && c.moe.glu.alpha == 1.702f && c.mlp_glu.offset == 1 &&
               c.rms_eps == 1e-6f);
-    ck_assert(c.n_eos == 1 && c.eos_ids[0] == 200020 && c.rope_theta == 5e6 &&
-              c.routed_scaling_factor == 2.0f);
-    ck_assert_float_eq_tol(c.softmax_scale, 0.0883883f, 1e-6f);
+    ck_assert(c.n_eos == 1 && c.eos_ids[0] == 200020 && c.rope.theta == 5e6 && c.moe.scaling_factor == 2.0f);
+    ck_assert_float_eq_tol(c.attn.softmax_scale, 0.0883883f, 1e-6f);
 
     /* rotary_dim is read where no rope_parameters are, which their class alone reads */
     c = accepted(m3_text, "{}");
-    ck_assert(c.qk_rope_head_dim == 16 && c.index_topk == 72 && c.index_blocks.tokens == 24 &&
-              c.index_blocks.local == 1);
+    ck_assert(c.attn.qk_rope_head_dim == 16 && c.index.topk == 72 && c.index.blocks.tokens == 24 &&
+              c.index.blocks.local == 1);
     ck_assert(c.layer_is_moe[0] && !c.layer_is_moe[1] && c.layer_has_indexer[1] && !c.layer_has_indexer[0]);
     c = accepted(m3_text, "{\"rope_parameters\": {\"rope_theta\": 1e4, \"partial_rotary_factor\": 0.25}}");
-    ck_assert(c.qk_rope_head_dim == 4 && c.qk_nope_head_dim == 12);
+    ck_assert(c.attn.qk_rope_head_dim == 4 && c.attn.qk_nope_head_dim == 12);
     c = accepted(m3_text, "{\"rope_parameters\": null, \"rotary_dim\": 6}");
-    ck_assert(c.qk_rope_head_dim == 6 && c.rope_theta == 5e6);
+    ck_assert(c.attn.qk_rope_head_dim == 6 && c.rope.theta == 5e6);
 
     /* more lists than KV heads: each has one; fewer: they share */
     c = accepted(m3_text, "{\"index_n_heads\": 8}");
-    ck_assert(c.n_kv_heads == 8 && c.index_blocks.stored_kv_heads == 4);
+    ck_assert(c.attn.n_kv_heads == 8 && c.index.blocks.stored_kv_heads == 4);
     c = accepted(m3_text, "{\"index_n_heads\": 1}");
-    ck_assert(c.n_kv_heads == 4 && c.index_blocks.stored_kv_heads == 0);
+    ck_assert(c.attn.n_kv_heads == 4 && c.index.blocks.stored_kv_heads == 0);
 
     /* without both lists every layer attends to everything, as in the published class */
     c = accepted(m3_text, "{\"layer_types\": null, \"mlp_layer_types\": null}");
-    ck_assert(c.index_topk == 0 && !c.layer_has_indexer[1] && c.layer_is_moe[0] && c.layer_is_moe[1]);
+    ck_assert(c.index.topk == 0 && !c.layer_has_indexer[1] && c.layer_is_moe[0] && c.layer_is_moe[1]);
 }
 END_TEST
 
@@ -155,10 +156,10 @@ START_TEST(keys_of_v4)
     static const uint8_t by_default[] = {2, 2, 2, 3, 2, 3}, stated[] = {0, 0, 1, 2, 1, 2};
     sl_model_config c = accepted(v4, "{}");
     ck_assert(c.entries.window == 128 && c.entries.rate_chosen == 4 && c.entries.rate_pooled == 128);
-    ck_assert(c.streams.count == 4 && c.streams.iters == 20 && c.qk_rope_head_dim == 64 &&
-              c.softmax_scale == 0.044194173824159216f);
-    ck_assert(c.rope_theta == 1e4 && c.entries.rope.theta == 1.6e5 && c.entries.rope.type == SL_ROPE_PLAIN);
-    ck_assert(c.route_score == SL_ROUTE_SQRT_SOFTPLUS && c.norm_topk_prob && c.mlp_glu.limit == 10.0f &&
+    ck_assert(c.streams.count == 4 && c.streams.iters == 20 && c.attn.qk_rope_head_dim == 64 &&
+              c.attn.softmax_scale == 0.044194173824159216f);
+    ck_assert(c.rope.theta == 1e4 && c.entries.rope.theta == 1.6e5 && c.entries.rope.type == SL_ROPE_PLAIN);
+    ck_assert(c.moe.score == SL_ROUTE_SQRT_SOFTPLUS && c.moe.norm_topk_prob && c.mlp_glu.limit == 10.0f &&
               c.max_context == 1 << 20);
     for (int i = 0; i < 6; i++)
         ck_assert(c.layer_class[i] == (by_default[i] == 3 ? 1 : 2) && c.layer_is_moe[i] &&
@@ -170,13 +171,13 @@ START_TEST(keys_of_v4)
     ck_assert(memcmp(c.layer_class, stated, sizeof stated) == 0 && c.entries.rate_pooled == 32 &&
               !c.entries.hashed[0]);
     ck_assert(c.entries.rope.type == SL_ROPE_YARN && c.entries.rope.attention_factor == 1 &&
-              c.rope_type == SL_ROPE_PLAIN);
-    ck_assert(c.softmax_scale == 0.044194173824159216f);
+              c.rope.type == SL_ROPE_PLAIN);
+    ck_assert(c.attn.softmax_scale == 0.044194173824159216f);
     c = accepted(
         v4, ROPES("\"rope_theta\": 10000.0, \"partial_rotary_factor\": 0.125", YARN
                   ", \"rope_theta\": 5000.0, \"partial_rotary_factor\": 0.125, \"attention_factor\": 1.5"));
     ck_assert(c.entries.rope.theta == 5000 && c.entries.rope.attention_factor == 1.5 &&
-              c.rope_attention_factor == 1);
+              c.rope.attention_factor == 1);
 }
 END_TEST
 
@@ -292,8 +293,8 @@ START_TEST(states_have_shapes)
             sl_err err = {0};
             ck_assert_msg(sl_synthetic_config(sl_synthetic_name(i), 0, &c, &err) == SL_OK, "%s", err.text);
             sl_model_cache_dims(&c,
-                                c.kv_lora_rank > 0 ? (rows ? SL_ROW_MLA_BF16 : SL_ROW_MLA_F32)
-                                                   : (rows ? SL_ROW_GQA_BF16 : SL_ROW_GQA_F32),
+                                c.attn.kv_lora_rank > 0 ? (rows ? SL_ROW_MLA_BF16 : SL_ROW_MLA_F32)
+                                                        : (rows ? SL_ROW_GQA_BF16 : SL_ROW_GQA_F32),
                                 SL_INDEX_PLAIN, &d);
             for (int32_t k = 0; k < d.n_classes; k++) {
                 const sl_layer_class *l = &d.classes[k];

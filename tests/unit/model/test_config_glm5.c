@@ -42,13 +42,13 @@ START_TEST(defaults_of_glm5)
 {
     sl_model_config c = accepted("{}");
     sl_cache_dims d;
-    ck_assert(c.linear.taps == 4 && c.linear.bound == -5 && c.norm_topk_prob && c.n_group == 1 &&
-              c.n_shared_experts == 1 && c.routed_scaling_factor == 2.5f && c.mlp_glu.limit == 10 &&
-              c.expert_glu.limit == 10);
+    ck_assert(c.linear.taps == 4 && c.linear.bound == -5 && c.moe.norm_topk_prob && c.moe.n_group == 1 &&
+              c.moe.n_shared == 1 && c.moe.scaling_factor == 2.5f && c.mlp_glu.limit == 10 &&
+              c.moe.glu.limit == 10);
     ck_assert(c.streams.count == 4 && c.streams.iters == 20 && c.streams.eps == 1e-6f &&
               c.streams.magnitude == 2);
-    ck_assert(c.qk_rope_head_dim == 0 && c.softmax_scale == 0.0625f && c.rms_eps == 1e-5f &&
-              c.lora_eps == c.rms_eps && c.max_context == 1048576 && c.n_eos == 2);
+    ck_assert(c.attn.qk_rope_head_dim == 0 && c.attn.softmax_scale == 0.0625f && c.rms_eps == 1e-5f &&
+              c.attn.lora_eps == c.rms_eps && c.max_context == 1048576 && c.n_eos == 2);
     for (int i = 0; i < 45; i++)
         ck_assert(c.layer_class[i] == (i % 4 == 3 ? SL_GLM5_ATTENTION : SL_GLM5_LINEAR) &&
                   c.layer_has_indexer[i] == (i % 4 == 3) && c.layer_is_moe[i] == (i >= 3));
@@ -71,9 +71,9 @@ START_TEST(keys_of_glm5)
         "\"linear_lower_bound\": null, \"index_kpool\": null, \"swiglu_limit\": 7.5}");
     static const uint8_t kinds[] = {SL_GLM5_ATTENTION, SL_GLM5_SHARED, SL_GLM5_LINEAR, SL_GLM5_ATTENTION,
                                     SL_GLM5_LINEAR};
-    ck_assert(memcmp(c.layer_class, kinds, sizeof kinds) == 0 && c.linear.bound == 0 && c.index_unit == 16);
+    ck_assert(memcmp(c.layer_class, kinds, sizeof kinds) == 0 && c.linear.bound == 0 && c.index.unit == 16);
     ck_assert(c.layer_has_indexer[0] && !c.layer_has_indexer[1] && !c.layer_has_indexer[2] &&
-              c.layer_has_indexer[3] && !c.layer_has_indexer[4] && !c.norm_topk_prob);
+              c.layer_has_indexer[3] && !c.layer_has_indexer[4] && !c.moe.norm_topk_prob);
     ck_assert(!c.layer_is_moe[0] && c.layer_is_moe[1] && c.mlp_glu.limit == 7.5f);
     c = accepted(
         "{\"linear_attn_config\": {\"num_heads\": 8, \"head_dim\": 64, \"short_conv_kernel_size\": 3, "
@@ -85,7 +85,7 @@ START_TEST(keys_of_glm5)
     c = accepted("{\"linear_attn_config\": {\"gate_lower_bound\": null, \"safe_gate\": false}}");
     ck_assert(c.linear.bound == 0);
     c = accepted("{\"index_kpool\": 1, \"index_kpool_always_select_tail\": false}");
-    ck_assert(c.index_unit == 1);
+    ck_assert(c.index.unit == 1);
 }
 END_TEST
 

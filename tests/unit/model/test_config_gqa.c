@@ -41,15 +41,16 @@ static sl_model_config accepted(const char *keys)
 START_TEST(heads)
 {
     sl_model_config c = accepted(LLAMA ", \"rope_theta\": 10000.0");
-    ck_assert(c.n_kv_heads == 32 && c.qk_rope_head_dim == 128 && c.v_head_dim == 128 &&
-              c.qk_nope_head_dim == 0);
-    ck_assert_double_eq_tol((double)c.softmax_scale, pow(128, -0.5), 1e-8);
+    ck_assert(c.attn.n_kv_heads == 32 && c.attn.qk_rope_head_dim == 128 && c.attn.v_head_dim == 128 &&
+              c.attn.qk_nope_head_dim == 0);
+    ck_assert_double_eq_tol((double)c.attn.softmax_scale, pow(128, -0.5), 1e-8);
     c = accepted(LLAMA ", \"rope_theta\": 10000.0, \"num_key_value_heads\": 8, \"head_dim\": 64");
-    ck_assert(c.n_kv_heads == 8 && c.v_head_dim == 64);
+    ck_assert(c.attn.n_kv_heads == 8 && c.attn.v_head_dim == 64);
     c = accepted(QWEN3 ", \"head_dim\": 256, \"use_sliding_window\": false, \"sliding_window\": null");
-    ck_assert(c.v_head_dim == 256 && c.n_kv_heads == 8 && !c.layer_is_moe[0] && !c.layer_has_indexer[0]);
+    ck_assert(c.attn.v_head_dim == 256 && c.attn.n_kv_heads == 8 && !c.layer_is_moe[0] &&
+              !c.layer_has_indexer[0]);
     c = accepted(QWEN2 ", \"layer_types\": [\"full_attention\", \"full_attention\"]");
-    ck_assert(c.v_head_dim == 128 && !c.tie_word_embeddings);
+    ck_assert(c.attn.v_head_dim == 128 && !c.tie_word_embeddings);
 }
 END_TEST
 
@@ -76,7 +77,7 @@ START_TEST(rope_of_llama3)
         sl_model_config c = accepted(spellings[s]);
         float freq[64];
         int kept = 0, divided = 0, between = 0;
-        ck_assert(c.rope_type == SL_ROPE_LLAMA3 && c.rope_attention_factor == 1);
+        ck_assert(c.rope.type == SL_ROPE_LLAMA3 && c.rope.attention_factor == 1);
         sl_rope_frequencies(&c, freq);
         for (int i = 0; i < 64; i++) {
             double w = pow(500000, -2.0 * i / 128), length = 2 * M_PI / w,
@@ -95,9 +96,9 @@ START_TEST(rope_of_qwen)
 {
     sl_model_config c = accepted(QWEN2 ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, "
                                        "\"original_max_position_embeddings\": 32768}");
-    ck_assert(c.rope_type == SL_ROPE_YARN);
-    ck_assert_double_eq_tol(c.rope_attention_factor, 0.1 * log(4) + 1, 1e-12);
-    ck_assert_double_eq_tol((double)c.softmax_scale, pow(128, -0.5), 1e-8);
+    ck_assert(c.rope.type == SL_ROPE_YARN);
+    ck_assert_double_eq_tol(c.rope.attention_factor, 0.1 * log(4) + 1, 1e-12);
+    ck_assert_double_eq_tol((double)c.attn.softmax_scale, pow(128, -0.5), 1e-8);
 }
 END_TEST
 

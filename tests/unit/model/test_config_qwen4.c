@@ -42,12 +42,12 @@ START_TEST(defaults_of_qwen4)
 {
     sl_model_config c = accepted("{}");
     sl_cache_dims d;
-    ck_assert(c.linear.taps == 4 && c.linear.silu_gate && c.norm_topk_prob &&
-              c.route_score == SL_ROUTE_SOFTMAX);
+    ck_assert(c.linear.taps == 4 && c.linear.silu_gate && c.moe.norm_topk_prob &&
+              c.moe.score == SL_ROUTE_SOFTMAX);
     ck_assert(c.ngram.order == 3 && c.ngram.heads == 8 && c.ngram.dim == 160 && c.ngram.eos == 7 &&
               c.n_eos == 2);
-    ck_assert(c.qk_rope_head_dim == 64 && c.softmax_scale == 0.0625f && c.index_topk == 2048 &&
-              c.index_unit == 4);
+    ck_assert(c.attn.qk_rope_head_dim == 64 && c.attn.softmax_scale == 0.0625f && c.index.topk == 2048 &&
+              c.index.unit == 4);
     for (int i = 0; i < 8; i++)
         ck_assert(c.layer_class[i] == (i % 4 == 3 ? 0
                                        : i == 1   ? 2
@@ -68,8 +68,8 @@ START_TEST(keys_of_qwen4)
         accepted("{\"num_hidden_layers\": 5, \"layer_types\": [\"full_attention\", \"linear_attention\", "
                  "\"indexed_attention\", \"qwen_sparse_attention\", \"deepseek_sparse_attention\"], "
                  "\"output_gate_type\": \"sigmoid\", \"norm_topk_prob\": false, \"eos_token_id\": 9}");
-    ck_assert(!c.linear.silu_gate && !c.norm_topk_prob && c.layer_class[1] == 2 && c.layer_class[4] == 0 &&
-              c.ngram.eos == 9);
+    ck_assert(!c.linear.silu_gate && !c.moe.norm_topk_prob && c.layer_class[1] == 2 &&
+              c.layer_class[4] == 0 && c.ngram.eos == 9);
     c = accepted("{\"ple_layer_ids\": [], \"full_attention_interval\": 2, \"eos_token_id\": null}");
     ck_assert(c.ngram.order == 0 && c.layer_class[1] == 0 && c.layer_class[2] == 1);
     c = accepted(

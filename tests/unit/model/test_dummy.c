@@ -80,13 +80,13 @@ static void same_as_one(const sl_model *rank, const sl_model *one)
     const sl_weights *r = &rank->weights, *o = &one->weights;
     const sl_model_config *c = &one->config;
     int32_t first[SL_COMM_RANKS_MAX + 1];
-    sl_ep_split(c->n_routed_experts, r->ranks, first);
+    sl_ep_split(c->moe.n_routed, r->ranks, first);
     for (int i = 0; i < SL_MODEL_SLOTS; i++)
         same_bits(&r->w[i], &o->w[i]);
     for (int32_t l = 0; l < c->n_layers; l++) {
         for (int i = 0; i < SL_LAYER_SLOTS; i++)
             same_bits(&r->layers[l].w[i], &o->layers[l].w[i]);
-        for (int32_t e = 0; c->layer_is_moe[l] && e < c->n_routed_experts; e++) {
+        for (int32_t e = 0; c->layer_is_moe[l] && e < c->moe.n_routed; e++) {
             bool own = e >= first[r->rank] && e < first[r->rank + 1];
             same_expert(&r->layers[l].gate[e], &o->layers[l].gate[e], own);
             same_expert(&r->layers[l].up[e], &o->layers[l].up[e], own);
@@ -100,7 +100,7 @@ START_TEST(ranks_have_the_bits_of_one_process)
     sl_model_opts o = opts_of(dirs[_i]);
     sl_model *one = load(dirs[_i], &o);
     uint64_t all, part;
-    int32_t experts = one->config.n_routed_experts;
+    int32_t experts = one->config.moe.n_routed;
     ck_assert_int_eq(sl_model_placed_bytes(dirs[_i], &o, &all, &err), SL_OK);
     ck_assert_uint_ge(all, sl_model_weight_bytes(one));
     for (o.ranks = 2; o.ranks <= 3; o.ranks++)

@@ -54,9 +54,10 @@ START_TEST(test_config)
     ck_assert_int_eq(sl_family_add(&toy_gqa), SL_OK);
     ck_assert_msg(parse(config, &c, &err) == SL_OK, "%s", err.text);
     ck_assert_str_eq(c.family, "toy_gqa");
-    ck_assert(c.n_heads == HEADS && c.n_kv_heads == KV && c.v_head_dim == DIM && c.kv_lora_rank == 0);
-    ck_assert(c.tie_word_embeddings && c.n_eos == 2 && c.n_routed_experts == 0 && !c.layer_is_moe[0]);
-    ck_assert_float_eq(c.softmax_scale, (float)pow(DIM, -0.5));
+    ck_assert(c.attn.n_heads == HEADS && c.attn.n_kv_heads == KV && c.attn.v_head_dim == DIM &&
+              c.attn.kv_lora_rank == 0);
+    ck_assert(c.tie_word_embeddings && c.n_eos == 2 && c.moe.n_routed == 0 && !c.layer_is_moe[0]);
+    ck_assert_float_eq(c.attn.softmax_scale, (float)pow(DIM, -0.5));
 }
 END_TEST
 
@@ -193,7 +194,7 @@ static sl_status attend(void *ctx, const sl_attn_call *call, sl_err *err)
     toy_workspace *w = m->ws.own;
     ck_assert_int_eq(call->layer, attended++);
     SL_TRY(sl_be_sync(m->be, err));
-    attention(w->qn, w->kn, w->v, m->config.softmax_scale, w->o);
+    attention(w->qn, w->kn, w->v, m->config.attn.softmax_scale, w->o);
     return SL_OK;
 }
 

@@ -216,9 +216,9 @@ static sl_status watch(void *ctx, const sl_attn_call *call, sl_err *err)
     ck_assert(call->has_indexer == s->c->layer_has_indexer[call->layer]);
     ck_assert(call->has_indexer == (call->index.q != NULL) &&
               call->has_indexer == (call->index.weights != NULL));
-    ck_assert(call->index.topk == s->c->index_topk && call->index.heads == s->c->index_n_heads);
-    ck_assert(call->mla.kv.lora == s->c->kv_lora_rank && call->mla.attn.heads == s->c->n_heads);
-    ck_assert(call->mla.attn.scale == s->c->softmax_scale && call->mla.kv.eps == s->c->lora_eps);
+    ck_assert(call->index.topk == s->c->index.topk && call->index.heads == s->c->index.n_heads);
+    ck_assert(call->mla.kv.lora == s->c->attn.kv_lora_rank && call->mla.attn.heads == s->c->attn.n_heads);
+    ck_assert(call->mla.attn.scale == s->c->attn.softmax_scale && call->mla.kv.eps == s->c->attn.lora_eps);
     return SL_OK; /* does not write attn.o: only the calls are counted */
 }
 

@@ -152,7 +152,7 @@ static double compare(const float *a, const float *b, size_t n, const char *what
 
 static void check_selection(fixture *f, const prompt *p)
 {
-    int32_t k = f->c->index_topk, layers = f->c->n_layers;
+    int32_t k = f->c->index.topk, layers = f->c->n_layers;
     for (int32_t i = 0; i < p->n_positions; i++)
         for (int32_t l = 0; l < layers; l++) {
             const int32_t *have = sl_resident_selected(f->r, l, p->positions[i]);
@@ -200,7 +200,7 @@ START_TEST(test_chunks)
     fixture f;
     setup(&f, _i, 0);
     const prompt *p = &f.p[f.n - 1]; /* the longest */
-    size_t v = (size_t)f.c->vocab_size, k = (size_t)f.c->index_topk;
+    size_t v = (size_t)f.c->vocab_size, k = (size_t)f.c->index.topk;
     float *whole = floats((size_t)p->n * v), *piece = floats((size_t)p->n * v);
     int32_t *picked = malloc((size_t)f.c->n_layers * (size_t)p->n * k * 4);
     step(&f, 0, p->ids, p->n, true, whole);
@@ -291,7 +291,7 @@ static void check_all_selections(fixture *f, const char *name, int32_t n)
     snprintf(key, sizeof key, "%s.selected", name);
     const sl_st_tensor *t = sl_st_find(f->golden, key);
     ck_assert_ptr_nonnull(t);
-    int32_t k = f->c->index_topk, layers = f->c->n_layers;
+    int32_t k = f->c->index.topk, layers = f->c->n_layers;
     for (int32_t i = 0; i < n * layers; i++)
         ck_assert_msg(memcmp(sl_resident_selected(f->r, i % layers, i / layers),
                              (const int32_t *)t->data + (int64_t)i * k, (size_t)k * 4) == 0,

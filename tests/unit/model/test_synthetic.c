@@ -90,8 +90,8 @@ START_TEST(a_rank_holds_its_part)
     sl_model *one = make(1, 7), *four = make(4, 7);
     const sl_model_config *c = sl_model_get_config(one);
     uint64_t expert =
-        3ull * (uint64_t)c->hidden_size * (uint64_t)c->moe_intermediate_size +
-        4ull * 3 * (uint64_t)(c->hidden_size / 128) * (uint64_t)(c->moe_intermediate_size / 128);
+        3ull * (uint64_t)c->hidden_size * (uint64_t)c->moe.intermediate_size +
+        4ull * 3 * (uint64_t)(c->hidden_size / 128) * (uint64_t)(c->moe.intermediate_size / 128);
     uint64_t moe_layers = (uint64_t)c->n_layers - 1;
     ck_assert_int_eq(four->local_experts, 4);
     ck_assert_uint_eq(sl_model_weight_bytes(one) - sl_model_weight_bytes(four), 12 * expert * moe_layers);

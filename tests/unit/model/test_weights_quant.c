@@ -208,7 +208,7 @@ START_TEST(test_without_tensors)
     ck_assert_msg(sl_model_config_load(qt_dir, &c, &err) == SL_OK, "%s", err.text);
     ck_assert_msg(sl_model_placed_bytes(qt_dir, &o, &placed, &err) == SL_OK, "%s", err.text);
     sl_model_weight_sizes(&c, SL_F32, SL_F32, &w);
-    ck_assert_uint_eq(placed, w.replicated + (uint64_t)c.n_routed_experts * w.expert);
+    ck_assert_uint_eq(placed, w.replicated + (uint64_t)c.moe.n_routed * w.expert);
     o.dummy = true, o.fp8_acts = SL_FP8_ACTS_AUTO, o.act = SL_BF16, o.row_format = SL_ROW_MLA_BF16;
     float *logits = answer(be, qt_dir, &o);
     for (int i = 0; i < N_IDS * 128; i++)

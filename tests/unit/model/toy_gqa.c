@@ -5,8 +5,8 @@
 #include "model/steps.h"
 
 static const sl_cfg_int_key keys[] = {
-    {"num_key_value_heads", SL_CFG_FIELD(n_kv_heads), 1, 1 << 12, SL_CFG_REQUIRED},
-    {"head_dim", SL_CFG_FIELD(qk_rope_head_dim), 2, 1 << 12, SL_CFG_REQUIRED},
+    {"num_key_value_heads", SL_CFG_FIELD(attn.n_kv_heads), 1, 1 << 12, SL_CFG_REQUIRED},
+    {"head_dim", SL_CFG_FIELD(attn.qk_rope_head_dim), 2, 1 << 12, SL_CFG_REQUIRED},
 };
 
 static sl_status read_config(sl_config_reader *x, const sl_family *f)
@@ -14,32 +14,32 @@ static sl_status read_config(sl_config_reader *x, const sl_family *f)
     sl_model_config *c = x->c;
     (void)f;
     SL_TRY(sl_cfg_ints(x, keys, SL_COUNT(keys)));
-    if (c->n_heads % c->n_kv_heads)
-        return sl_cfg_bad(x, "num_key_value_heads: %d does not divide num_attention_heads %d", c->n_kv_heads,
-                          c->n_heads);
-    c->v_head_dim = c->qk_rope_head_dim;
+    if (c->attn.n_heads % c->attn.n_kv_heads)
+        return sl_cfg_bad(x, "num_key_value_heads: %d does not divide num_attention_heads %d",
+                          c->attn.n_kv_heads, c->attn.n_heads);
+    c->attn.v_head_dim = c->attn.qk_rope_head_dim;
     return sl_cfg_rope(x);
 }
 
 static int64_t dim_q(const sl_model_config *c)
 {
-    return (int64_t)c->n_heads * c->v_head_dim;
+    return (int64_t)c->attn.n_heads * c->attn.v_head_dim;
 }
 
 static int64_t dim_kv(const sl_model_config *c)
 {
-    return (int64_t)c->n_kv_heads * c->v_head_dim;
+    return (int64_t)c->attn.n_kv_heads * c->attn.v_head_dim;
 }
 
 static int64_t dim_head(const sl_model_config *c)
 {
-    return c->v_head_dim;
+    return c->attn.v_head_dim;
 }
 
 static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
-    out->kv_heads = c->n_kv_heads;
-    out->head_dim = c->v_head_dim;
+    out->kv_heads = c->attn.n_kv_heads;
+    out->head_dim = c->attn.v_head_dim;
 }
 
 static const sl_tensor_spec model_tensors[] = {
@@ -84,8 +84,8 @@ static sl_status step_qkv(sl_pass *p)
                      k = sl_pass_chain(p, p->ws->h, &w[TOY_K], own->k, &v),
                      q = sl_pass_chain(p, p->ws->h, &w[TOY_Q], own->q, &k);
     SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &q));
-    SL_TRY(sl_pass_norm(p, own->q, NULL, &w[TOY_Q_NORM], c->rms_eps, p->tokens * c->n_heads, own->qn));
-    return sl_pass_norm(p, own->k, NULL, &w[TOY_K_NORM], c->rms_eps, p->tokens * c->n_kv_heads, own->kn);
+    SL_TRY(sl_pass_norm(p, own->q, NULL, &w[TOY_Q_NORM], c->rms_eps, p->tokens * c->attn.n_heads, own->qn));
+    return sl_pass_norm(p, own->k, NULL, &w[TOY_K_NORM], c->rms_eps, p->tokens * c->attn.n_kv_heads, own->kn);
 }
 
 static sl_status step_attend(sl_pass *p)

@@ -58,7 +58,7 @@ static sl_engine_opts engine_opts(const rig *g, bool prefill, int max_tokens, in
     int pages = sl_pages_for(context), seqs = 6;
     int32_t hot = algorithm->reads_all ? context
                   : longest            ? longest
-                                       : sl_model_get_config(g->model)->index_topk;
+                                       : sl_model_get_config(g->model)->index.topk;
     return (sl_engine_opts){.algorithm = algorithm,
                             .select = select_of_model,
                             .max_seqs = seqs,
@@ -149,7 +149,7 @@ static void choose(const model *m)
     ck_assert_msg(sl_model_stored_dtype(dir, &stored, &err) == SL_OK, "%s", err.text);
     sl_model_auto_formats(&cfg, stored, &index_format, &row_format);
     act = stored == SL_F32 ? SL_F32 : SL_BF16;
-    algorithm = m->algorithm ? m->algorithm : cfg.n_kv_heads > 0 ? &sl_algo_dense : &sl_algo_dsa;
+    algorithm = m->algorithm ? m->algorithm : cfg.attn.n_kv_heads > 0 ? &sl_algo_dense : &sl_algo_dsa;
     select_of_model = select_options(algorithm, &m->select);
     longest = m->longest;
 }
