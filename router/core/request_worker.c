@@ -54,7 +54,7 @@ void sl_step_prefilled(const sl_request_env *env, sl_request *q, const sl_reques
 {
     const sl_msg_prefilled *m = ev->prefilled;
     sl_step_add(out, q, SL_EFFECT_SETTLE)->placed_tokens = q->placed_tokens;
-    if (!q->cached_known && q->placed_tokens == q->n_prompt) { /* else output was computed again, too */
+    if (!q->cached_known) { /* placed_tokens does not tell whether output is computed again: it leaves out what is cached */
         q->cached_tokens = m->cached_tokens < q->n_prompt ? m->cached_tokens : (uint32_t)q->n_prompt;
         q->cached_known = true;
     }

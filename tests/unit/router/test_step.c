@@ -498,27 +498,37 @@ START_TEST(wrong_messages_are_failures)
 }
 END_TEST
 
-static void prefill_with(uint32_t cached)
+/* A prefill of which the router expected `expected` tokens to be cached. */
+static void prefill_with(uint32_t cached, uint32_t expected)
 {
     sl_msg_prefilled m = {.cached_tokens = cached};
     sl_request_event ev = {.kind = SL_EVENT_PREFILLED, .now_ns = 1000, .prefilled = &m};
-    q.placed_tokens = q.n_tokens;
+    q.placed_tokens = q.n_tokens - expected;
     sl_request_step(&env, &q, &ev, &step);
 }
 
-/* The first attempt that is prefilled says what was cached, also if others were refused pages before it. An attempt that comes
- * after it finds what it computed. */
+/* The first attempt that is prefilled says what was cached, also if others were refused pages before it, and whatever the router had
+ * expected. An attempt that comes after it finds what it computed: neither its prefill nor its end changes the number. */
 START_TEST(cached_tokens_are_those_of_the_first_prefill)
 {
-    make(SL_REQUEST_PREFILLING);
-    q.attempt = 3; /* two were refused pages */
-    prefill_with(64);
-    ck_assert_uint_eq(q.cached_tokens, 64);
-    make(SL_REQUEST_PREFILLING);
-    prefill_with(0);
-    q.attempt = 2;
-    prefill_with(64);
-    ck_assert_uint_eq(q.cached_tokens, 0);
+    for (uint32_t expected = 0; expected <= 64; expected += 32) {
+        make(SL_REQUEST_PREFILLING);
+        q.attempt = 3; /* two were refused pages */
+        prefill_with(64, expected);
+        ck_assert_uint_eq(q.cached_tokens, 64);
+        for (uint32_t first = 0; first <= 32; first += 32) {
+            make(SL_REQUEST_PREFILLING);
+            prefill_with(first, expected);
+            q.attempt = 2;
+            prefill_with(64, expected);
+            ck_assert_uint_eq(q.cached_tokens, first);
+            done.cached_tokens = 64;
+            ck_assert(apply(make_event(SL_EVENT_DONE)));
+            ck_assert_int_eq(q.state, SL_REQUEST_FINISHED);
+            ck_assert_uint_eq(q.cached_tokens, first);
+            done.cached_tokens = 0;
+        }
+    }
 }
 END_TEST
 
