@@ -15,7 +15,7 @@
 
 typedef struct flags {
     sl_cli_config_args config;
-    const char *trace, *costs, *csv, *write_trace, *preset;
+    const char *trace, *costs, *csv, *each, *write_trace, *preset;
     uint64_t generate, seed, host_bytes, disk_bytes, gpu_bytes;
     int32_t prefills, decodes, both, copies, requests, page_tokens, max_runs;
     double speed, length, ttft_ms, itl_ms, search;
@@ -82,6 +82,8 @@ static bool parse(int argc, char **argv, flags *f, int *exit_code)
         {"max-runs", SL_ARG_INT, &f->max_runs, "N", "With --search: at most N runs. Default 60.", 1, 100000,
          NULL},
         {"csv", SL_ARG_TEXT, &f->csv, "FILE", "Write one line for each run.", 0, 0, NULL},
+        {"each", SL_ARG_TEXT, &f->each, "FILE", "Write one line for each request. Not with --search.", 0, 0,
+         NULL},
         {"write-trace", SL_ARG_TEXT, &f->write_trace, "FILE",
          "Write the trace as it would be replayed, and do nothing else.", 0, 0, NULL},
         {"lru", SL_ARG_FLAG, &f->lru, NULL,
@@ -97,6 +99,8 @@ static bool check(const flags *f)
         fprintf(stderr, "sluice simulate: want one of --trace FILE and --generate N\n");
     else if (!f->costs && !f->lru && !f->write_trace)
         fprintf(stderr, "sluice simulate: --costs FILE is missing\n");
+    else if (f->each && f->search > 0)
+        fprintf(stderr, "sluice simulate: --each: want no --search next to it, which makes many runs\n");
     else if (f->page_tokens % SL_KEY_PAGE_TOKENS)
         fprintf(stderr, "sluice simulate: --page-tokens: want a multiple of %d\n", SL_KEY_PAGE_TOKENS);
     else if (f->generate > 1u << 24)
@@ -223,6 +227,20 @@ static sl_status simulate(const flags *f, sl_sim_opts *o, FILE *csv, sl_err *err
     return SL_OK;
 }
 
+/* NULL: no such file is wanted. */
+static sl_status open_file(const char *path, FILE **out, sl_err *err)
+{
+    *out = path ? fopen(path, "we") : NULL;
+    return !path || *out ? SL_OK : sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+}
+
+static sl_status close_file(const char *path, FILE *file, sl_status st, sl_err *err)
+{
+    if (file && fclose(file) && st == SL_OK)
+        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    return st;
+}
+
 static sl_status run_with(const flags *f, const sl_sim_trace *trace, sl_err *err)
 {
     static sl_config cfg; /* large; this runs once per process */
@@ -240,13 +258,18 @@ static sl_status run_with(const flags *f, const sl_sim_trace *trace, sl_err *err
                      .ttft_ms = f->ttft_ms,
                      .itl_ms = f->itl_ms};
     SL_TRY(choose_workers(f, &cfg, &o, err));
-    FILE *csv = f->csv ? fopen(f->csv, "we") : NULL;
-    if (f->csv && !csv)
-        return sl_fail(err, SL_ERR_IO, "%s: %s", f->csv, strerror(errno));
-    sl_status st = simulate(f, &o, csv, err);
-    if (csv && fclose(csv) && st == SL_OK)
-        st = sl_fail(err, SL_ERR_IO, "%s: %s", f->csv, strerror(errno));
-    return st;
+    FILE *csv = NULL, *each = NULL;
+    sl_status st = open_file(f->csv, &csv, err);
+    if (st == SL_OK)
+        st = open_file(f->each, &each, err);
+    o.each = each ? sl_simulate_each : NULL;
+    o.each_ctx = each;
+    if (each)
+        sl_simulate_each_head(each);
+    if (st == SL_OK)
+        st = simulate(f, &o, csv, err);
+    st = close_file(f->csv, csv, st, err);
+    return close_file(f->each, each, st, err);
 }
 
 int sl_cmd_simulate(int argc, char **argv)

@@ -104,3 +104,13 @@ void sl_simulate_csv(FILE *to, const sl_sim_opts *o, const sl_sim_result *r)
     fprintf(to, "%.4f,%.4f,%.4f,%d,%d,%d\n", r->tpot_ms.mean, r->tpot_ms.p50, r->tpot_ms.p99, o->both,
             ranks(o->prefill_ranks), ranks(o->decode_ranks));
 }
+
+void sl_simulate_each_head(FILE *to)
+{
+    fputs("request,finished,cached_tokens,ttft_ms,tpot_ms\n", to);
+}
+
+void sl_simulate_each(void *ctx, const sl_sim_each *e)
+{
+    fprintf(ctx, "%zu,%d,%.0f,%.3f,%.4f\n", e->request, e->ok, e->cached_tokens, e->ttft_ms, e->tpot_ms);
+}

@@ -10,4 +10,8 @@ void sl_simulate_print(FILE *to, const sl_sim_opts *o, const sl_sim_result *r);
 void sl_simulate_csv_head(FILE *to);
 void sl_simulate_csv(FILE *to, const sl_sim_opts *o, const sl_sim_result *r);
 
+/* One line for each request; ctx of sl_simulate_each: the FILE. */
+void sl_simulate_each_head(FILE *to);
+void sl_simulate_each(void *ctx, const sl_sim_each *e);
+
 #endif

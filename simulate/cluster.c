@@ -197,6 +197,7 @@ static void on_output(void *arg, sl_group *group, const sl_output *o)
     if (o->n_tokens && !c->first_ns)
         c->first_ns = s->now_ns;
     c->tokens = o->completion_tokens;
+    c->cached = o->cached_tokens;
     if (!o->finished)
         return;
     c->end_ns = s->now_ns;

@@ -79,7 +79,8 @@ static void tell_done(void *ctx, sl_ticket *t, sl_finish finish, int32_t matched
                            .attempt = t->attempt,
                            .finish = (uint8_t)finish,
                            .matched_stop = matched,
-                           .produced = (uint32_t)sl_ticket_produced(t)};
+                           .produced = (uint32_t)sl_ticket_produced(t),
+                           .cached_tokens = t->cached_tokens};
     tell_rest(ctx, t);
     sl_sim_tell(ctx, &m);
 }
@@ -93,6 +94,15 @@ static void tell_retracted(void *ctx, sl_ticket *t, const char *why)
     w->s->out.retracted++;
     tell_rest(w, t);
     sl_sim_tell(w, &m);
+}
+
+/* Of role both. */
+static void tell_prefilled(void *ctx, const sl_ticket *t)
+{
+    sl_msg m = {.type = SL_MSG_PREFILLED};
+    m.prefilled = (sl_msg_prefilled){
+        .rid = t->rid, .attempt = t->attempt, .cached_tokens = t->cached_tokens, .compute_us = 1};
+    sl_sim_tell(ctx, &m);
 }
 
 static void no_message(void *ctx, const sl_ticket *t)
@@ -314,7 +324,7 @@ void sl_sim_decode_reserve(sl_sim_worker *w, sl_msg *m)
     sl_sim_pages_turn(w);
 }
 
-void sl_sim_decode_commit(sl_sim_worker *w, uint64_t rid, uint32_t attempt)
+void sl_sim_decode_commit(sl_sim_worker *w, uint64_t rid, uint32_t attempt, uint32_t cached)
 {
     sl_core *c = &w->decode.core;
     sl_ticket *t = sl_tickets_find(&c->tickets, ROUTER, rid, attempt);
@@ -326,6 +336,7 @@ void sl_sim_decode_commit(sl_sim_worker *w, uint64_t rid, uint32_t attempt)
                        .worker_id = t->writer,
                        .n_tokens = (uint32_t)t->n_tokens,
                        .first_page = (uint32_t)t->matched,
+                       .cached_tokens = cached,
                        .first.id = SL_SIM_OUTPUT_TOKEN + (int32_t)(rid % SL_SIM_OUTPUT_TOKEN)};
     sl_core_event(c, t, &(sl_ticket_event){.kind = SL_ON_COMMIT, .now_ns = w->s->now_ns, .commit = &m});
     if (t->state == SL_TICKET_WAITING)
@@ -394,7 +405,7 @@ sl_status sl_sim_decode_open(sl_sim_worker *w, sl_err *err)
     c->world = (sl_world){.ctx = w,
                           .tell_reserved = tell_reserved,
                           .tell_failed = tell_failed,
-                          .tell_prefilled = no_message,
+                          .tell_prefilled = tell_prefilled,
                           .tell_tokens = tell_tokens,
                           .tell_done = tell_done,
                           .tell_retracted = tell_retracted,

@@ -53,6 +53,19 @@ static sl_sim_percentiles percentiles(double *v, size_t n)
                                 n ? sum / (double)n : 0};
 }
 
+static sl_sim_each each_of(const sl_sim *s, size_t i)
+{
+    const sl_sim_call *c = &s->out.calls[i];
+    sl_sim_each e = {.request = i, .ok = !c->refused && !c->failed};
+    if (!e.ok)
+        return e;
+    e.ttft_ms = (double)(c->first_ns - c->start_ns) / 1e6;
+    if (c->tokens > 1)
+        e.tpot_ms = (double)(c->end_ns - c->first_ns) / 1e6 / ((c->tokens - 1) * s->per_token);
+    e.cached_tokens = c->cached * s->per_token;
+    return e;
+}
+
 static void summarize_calls(const sl_sim *s, sl_sim_result *out)
 {
     const sl_sim_outcome *o = &s->out;
@@ -62,22 +75,22 @@ static void summarize_calls(const sl_sim *s, sl_sim_result *out)
     SL_CHECK(ttft, "out of memory");
     for (size_t i = 0; i < s->o.trace->n; i++) {
         const sl_sim_call *c = &o->calls[i];
+        const sl_sim_each e = each_of(s, i);
+        if (s->o.each)
+            s->o.each(s->o.each_ctx, &e);
         out->refused += c->refused;
         out->failed += c->failed;
-        if (c->refused || c->failed) {
+        if (!e.ok) {
             late++;
             continue;
         }
-        double first = (double)(c->first_ns - c->start_ns) / 1e6;
-        double real = c->tokens * s->per_token;
-        double gap = c->tokens > 1 ? (double)(c->end_ns - c->first_ns) / 1e6 / (real - s->per_token) : 0;
-        good += first <= s->o.ttft_ms && gap <= s->o.itl_ms;
-        late += first > s->o.ttft_ms;
-        slow += gap > s->o.itl_ms;
-        ttft[n++] = first;
+        good += e.ttft_ms <= s->o.ttft_ms && e.tpot_ms <= s->o.itl_ms;
+        late += e.ttft_ms > s->o.ttft_ms;
+        slow += e.tpot_ms > s->o.itl_ms;
+        ttft[n++] = e.ttft_ms;
         if (c->tokens > 1)
-            tpot[n_tpot++] = gap;
-        out->output_tokens += real;
+            tpot[n_tpot++] = e.tpot_ms;
+        out->output_tokens += c->tokens * s->per_token;
         last = (double)c->end_ns > last ? (double)c->end_ns : last;
     }
     out->requests = s->o.trace->n;

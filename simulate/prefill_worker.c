@@ -86,7 +86,7 @@ static void on_shipped(void *arg, uint64_t number)
     done.prefilled = (sl_msg_prefilled){
         .rid = r->rid, .attempt = r->attempt, .cached_tokens = (uint32_t)j->prompt.start, .compute_us = 1};
     if (d)
-        sl_sim_decode_commit(d, r->rid, r->attempt);
+        sl_sim_decode_commit(d, r->rid, r->attempt, (uint32_t)j->prompt.start);
     sl_sim_tell(w, &done);
     leave(j, false);
     turn(w);

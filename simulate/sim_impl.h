@@ -41,7 +41,7 @@ enum { SL_SIM_GAPS = 4096 }; /* buckets of a logarithmic histogram: 1 % each, fr
 
 typedef struct sl_sim_call {
     uint64_t start_ns, first_ns, end_ns;
-    uint32_t tokens;
+    uint32_t tokens, cached;
     bool failed, refused;
 } sl_sim_call;
 
@@ -211,7 +211,7 @@ void sl_sim_decode_work(const sl_sim_worker *w, sl_msg_load *out);
 void sl_sim_decode_reserve(sl_sim_worker *w, sl_msg *m);
 /* The wait of a request for pages of the tiers has ended. */
 void sl_sim_decode_loaded(sl_cascade_waiter *wait);
-void sl_sim_decode_commit(sl_sim_worker *w, uint64_t rid, uint32_t attempt);
+void sl_sim_decode_commit(sl_sim_worker *w, uint64_t rid, uint32_t attempt, uint32_t cached);
 void sl_sim_decode_abort(sl_sim_worker *w, const sl_msg_abort *a);
 /* As those of prefill workers. */
 double sl_sim_decode_step(sl_sim_worker *w);

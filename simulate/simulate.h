@@ -23,6 +23,14 @@
 #include "simulate/costs.h"
 #include "simulate/trace.h"
 
+/* What a request of the trace saw. A request that was refused or failed has zeros. */
+typedef struct sl_sim_each {
+    size_t request;          /* index in the trace */
+    bool ok;                 /* it has finished */
+    double ttft_ms, tpot_ms; /* tpot: 0 with fewer than two tokens */
+    double cached_tokens;    /* of its prompt, as the router tells its client */
+} sl_sim_each;
+
 typedef struct sl_sim_opts {
     const sl_config *cfg; /* kvstore.*, prefill.*, decode.*, router.* are used */
     const sl_sim_costs *costs;
@@ -35,7 +43,9 @@ typedef struct sl_sim_opts {
     bool shared;                         /* decode workers also have the shared store of the costs */
     double length;       /* every length of the trace is multiplied by it, blocks included; 1: unchanged */
     int32_t page_tokens; /* tokens of a simulated page: SL_PAGE_TOKENS, or a multiple: faster and coarser */
-    double ttft_ms, itl_ms; /* targets of goodput */
+    double ttft_ms, itl_ms;                        /* targets of goodput */
+    void (*each)(void *ctx, const sl_sim_each *r); /* NULL, or called at the end for each request */
+    void *each_ctx;
 } sl_sim_opts;
 
 typedef struct sl_sim_percentiles {
