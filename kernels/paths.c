@@ -302,6 +302,27 @@ sl_scores_path sl_path_index_scores(const sl_gpu *g, const sl_index_scores_param
                : SL_SCORES_PLAIN;
 }
 
+static const sl_path keys_paths[] = {
+    [SL_KEYS_TILED] = {"tiles", false, 0,
+                       "keys of a multiple of 32 values, in pages of a multiple of 16 bytes"},
+    [SL_KEYS_PLAIN] = {"plain", true, 1, "everything else, as far as keys and queries fit in shared memory"},
+};
+
+static sl_keys_path keys_path(int32_t dim, int64_t page_stride)
+{
+    return dim % 32 == 0 && page_stride % 16 == 0 ? SL_KEYS_TILED : SL_KEYS_PLAIN;
+}
+
+sl_keys_path sl_path_pool_scores(const sl_pool_scores_params *p)
+{
+    return keys_path(p->dim, p->page_stride);
+}
+
+sl_keys_path sl_path_entry_scores(const sl_entry_scores_params *p)
+{
+    return keys_path(p->entries.dim, p->entries.page_stride);
+}
+
 static const sl_path query_paths[] = {
     [SL_QUERY_LANES] =
         {"lanes", false, 0,
@@ -337,6 +358,8 @@ const sl_path *sl_op_paths(sl_op op, int *n)
         ROW(SL_OP_RING_ATTN, ring_paths);
         ROW(SL_OP_GQA_ATTN, gqa_paths);
         ROW(SL_OP_INDEX_SCORES, scores_paths);
+        ROW(SL_OP_POOL_SCORES, keys_paths);
+        ROW(SL_OP_ENTRY_SCORES, keys_paths);
         ROW(SL_OP_INDEX_QUERY, query_paths);
     default:
         *n = 0;
@@ -372,6 +395,10 @@ const sl_path *sl_op_path(const sl_gpu *g, sl_op op, const void *params)
         return &gqa_paths[sl_path_gqa_attn(g, params)];
     case SL_OP_INDEX_SCORES:
         return &scores_paths[sl_path_index_scores(g, params)];
+    case SL_OP_POOL_SCORES:
+        return &keys_paths[sl_path_pool_scores(params)];
+    case SL_OP_ENTRY_SCORES:
+        return &keys_paths[sl_path_entry_scores(params)];
     case SL_OP_INDEX_QUERY:
         return &query_paths[sl_path_index_query(params)];
     default:

@@ -21,6 +21,7 @@
 #include "kernels/entries.h"
 #include "kernels/ep.h"
 #include "kernels/gqa.h"
+#include "kernels/pooled.h"
 
 /* What paths ask of a GPU, and how many multiprocessors work on the side stream gets. */
 typedef struct sl_gpu {
@@ -59,6 +60,7 @@ typedef enum { SL_ATTN_TENSOR, SL_ATTN_PLAIN } sl_attn_path;
 typedef enum { SL_RING_TENSOR, SL_RING_PLAIN } sl_ring_path;
 typedef enum { SL_GQA_DECODE, SL_GQA_PROMPT, SL_GQA_PLAIN } sl_gqa_path;
 typedef enum { SL_SCORES_TENSOR, SL_SCORES_PLAIN } sl_scores_path;
+typedef enum { SL_KEYS_TILED, SL_KEYS_PLAIN } sl_keys_path;
 typedef enum { SL_QUERY_LANES, SL_QUERY_PLAIN } sl_query_path;
 typedef enum { SL_ROUTE_256, SL_ROUTE_PLAIN } sl_route_path;
 typedef enum { SL_KMEANS_SMALL, SL_KMEANS_LARGE } sl_kmeans_path;
@@ -77,6 +79,8 @@ sl_moe_path sl_path_moe(const sl_gpu *g, const sl_moe_params *p, int64_t rows, b
 sl_attn_path sl_path_sparse_attn(const sl_gpu *g, const sl_sparse_attn_params *p);
 sl_ring_path sl_path_ring_attn(const sl_gpu *g, const sl_ring_attn_params *p);
 sl_gqa_path sl_path_gqa_attn(const sl_gpu *g, const sl_gqa_attn_params *p);
+sl_keys_path sl_path_pool_scores(const sl_pool_scores_params *p);
+sl_keys_path sl_path_entry_scores(const sl_entry_scores_params *p);
 sl_scores_path sl_path_index_scores(const sl_gpu *g, const sl_index_scores_params *p);
 sl_query_path sl_path_index_query(const sl_index_query_params *p);
 sl_route_path sl_path_moe_route(const sl_moe_route_params *p);

@@ -85,7 +85,8 @@ def random_axk2(r):
     c["gated_norm_rank"] = r.choice([1, 5, 16])
     if c["n_group"] == 1 and r.random() < 0.7:
         c["n_group"] = c["topk_group"] = None
-    return latent_case("axk2", r, c, published=r.random() < 0.5, bias=r.choice([0.2, 1.0]))
+    return latent_case("axk2", r, c, published=r.random() < 0.5,
+                       bias=0.2 if c["n_group"] else r.choice([0.2, 1.0]))  # below 0, experts of refused groups are as good, and torch takes any
 
 
 def random_v32(r):
@@ -417,8 +418,10 @@ def prepared(family, r, form):
         if family == "deepseek_v4":
             case["config"]["o_lora_rank"] = 128  # a group of the output ends at a block of F8
         case.update(store=torch.bfloat16, per_expert=True, group=r.choice([16, 32]), spread=0.12)
-        if family == "minimax_m3_vl":
+        if family == "minimax_m3_vl":  # the released spelling knows the plain rope alone
+            rope = case["config"]["rope_parameters"]
             case["released"] = True
+            case["config"]["rope_parameters"] = dict(plain(rope["rope_theta"]), partial_rotary_factor=rope["partial_rotary_factor"])
         case["config"]["tie_word_embeddings"] = False
     elif family in ("deepseek_v32", "glm_moe_dsa", "hy_v4", "axk2") and r.random() < 0.4:
         case["store"] = torch.bfloat16

@@ -23,7 +23,7 @@ static int n_dirs = 2;
 /* Hot rows that hold one selection and hardly more. */
 static int32_t smallest_hot(const sl_model_config *c)
 {
-    return c->entries.window ? CONTEXT : c->index_topk + c->index_unit;
+    return c->entries.window || c->index_topk == 0 ? CONTEXT : c->index_topk + c->index_unit;
 }
 
 static void open_case(fix *f, const char *dir, bool hierarchical)

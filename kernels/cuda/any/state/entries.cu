@@ -1,9 +1,10 @@
 /*
  * Windows and compressed entries, except attention. Entries: one thread block per token that ends one; what is open is written by later
- * kernels, because the former ones read it. Scores: a thread block walks over tiles of 32 entries of a token, whose keys are in shared
- * memory; a thread has one entry and a quarter of the heads.
+ * kernels, because the former ones read it. Scores: key_scores.cuh; on the plain path a thread block walks over tiles of 32 entries of a
+ * token, whose keys are in shared memory, and a thread has one entry and a quarter of the heads.
  */
 #include "kernels/cuda/any/cache/rows.cuh"
+#include "kernels/cuda/any/select/key_scores.cuh"
 #include "kernels/cuda/any/state/runs.cuh"
 
 extern "C" {
@@ -277,24 +278,63 @@ __device__ static const uint8_t *entry_of(const sl_entries_view &e, const sl_seq
     return at < 0 ? NULL : e.base + at * e.page_stride;
 }
 
-__global__ static void __launch_bounds__(THREADS)
-    scores_kernel(sl_entry_scores_params p, sl_seq_tables s, uint32_t *deverr)
+/* The entries that the token sees, and what the selection after this is told of them; 0 if they are more than the scores. */
+__device__ static int seen_by(const sl_entry_scores_params &p, const sl_seq_tables &s, int t, bool first,
+                              int *seq, uint32_t *deverr)
 {
-    extern __shared__ float keys[]; /* [TILE][dim + 1], then the partial sums */
-    int t = p.token_first + (int)blockIdx.y, seq, pos, dim = p.entries.dim, lane = threadIdx.x % TILE,
-        part = threadIdx.x / TILE;
-    float *parts = keys + TILE * (dim + 1);
-    bool real = sl_token(&s, t, deverr, &seq, &pos);
-    int n = real ? (pos + 1) / p.entries.rate : 0;
+    int pos, n = sl_token(&s, t, deverr, seq, &pos) ? (pos + 1) / p.entries.rate : 0;
 
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        p.seen_seq[t] = n ? seq : -1;
+    if (first) {
+        p.seen_seq[t] = n ? *seq : -1;
         p.seen_pos[t] = n ? n - 1 : 0;
         if (n > p.ld_scores)
             atomicOr(deverr, SL_DEVERR_POS);
     }
-    if (n > p.ld_scores)
+    return n > p.ld_scores ? 0 : n;
+}
+
+struct entry_keys {
+    const sl_entries_view &e;
+    const sl_seq_tables &s;
+    uint32_t *deverr;
+    int seq;
+    sl_dtype dtype;
+
+    __device__ const uint8_t *at(int w) const
+    {
+        int place;
+        const uint8_t *page = entry_of(e, s, seq, w, &place);
+
+        if (!page)
+            atomicOr(deverr, SL_DEVERR_PAGE);
+        return page ? page + (int64_t)place * e.dim * (dtype == SL_F32 ? 4 : 2) : NULL;
+    }
+};
+
+template <int H>
+__global__ static void __launch_bounds__(KEY_THREADS)
+    tiled_scores_kernel(sl_entry_scores_params p, sl_seq_tables s, uint32_t *deverr)
+{
+    __shared__ __align__(16) sl_key_tile<H> tile;
+    int t = p.token_first + (int)blockIdx.x, seq = -1, dim = p.entries.dim;
+    int n = seen_by(p, s, t, blockIdx.y == 0 && threadIdx.x == 0, &seq, deverr);
+
+    if (n == 0)
         return;
+    entry_keys keys = {p.entries, s, deverr, seq, p.entries.dtype};
+    sl_key_queries q = {p.q + (int64_t)t * p.heads * dim, p.weights + (int64_t)t * p.heads, p.heads, dim, 1};
+    sl_key_scores<H>(tile, keys, q, n, p.scores + (int64_t)blockIdx.x * p.ld_scores);
+}
+
+__global__ static void __launch_bounds__(THREADS)
+    scores_kernel(sl_entry_scores_params p, sl_seq_tables s, uint32_t *deverr)
+{
+    extern __shared__ float keys[]; /* [TILE][dim + 1], then the partial sums */
+    int t = p.token_first + (int)blockIdx.y, seq = -1, dim = p.entries.dim, lane = threadIdx.x % TILE,
+        part = threadIdx.x / TILE;
+    float *parts = keys + TILE * (dim + 1);
+    int n = seen_by(p, s, t, blockIdx.x == 0 && threadIdx.x == 0, &seq, deverr);
+
     for (int first = (int)blockIdx.x * TILE; first < n; first += (int)gridDim.x * TILE) {
         int here = min(TILE, n - first);
         __syncthreads();
@@ -330,7 +370,7 @@ enum { KEY_MAX = 256 };
 static sl_status ask_entry_scores(sl_backend *, const void *params, sl_err *err)
 {
     const sl_entry_scores_params *p = (const sl_entry_scores_params *)params;
-    if (p->entries.dim > KEY_MAX)
+    if (sl_path_entry_scores(p) == SL_KEYS_PLAIN && p->entries.dim > KEY_MAX)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: entry_scores: dim %d exceeds %d", p->entries.dim,
                        KEY_MAX);
     return SL_OK;
@@ -342,6 +382,10 @@ static sl_status run_entry_scores(sl_backend *be, const void *params, sl_err *er
     const int tiles = sl_ceil_div(p->ld_scores, TILE);
 
     SL_TRY(ask_entry_scores(be, params, err));
+    if (sl_path_entry_scores(p) == SL_KEYS_TILED)
+        return SL_LAUNCH(sl_cuda_of(be), SL_KEY_HEADS(p->heads, tiled_scores_kernel),
+                         (sl_launch{sl_key_grid(p->token_count, p->heads, p->ld_scores), KEY_THREADS}), err,
+                         *p, *p->seqs, sl_cuda_of(be)->deverr);
     return SL_LAUNCH(sl_cuda_of(be), scores_kernel,
                      (sl_launch{dim3((unsigned)(tiles < SCORERS ? tiles : SCORERS), (unsigned)p->token_count),
                                 THREADS, sizeof(float) * (size_t)(TILE * (p->entries.dim + 1) + THREADS)}),

@@ -1,8 +1,9 @@
 /*
  * Pooled index keys. New keys: one thread block per token that completes a unit, one thread per channel; a second kernel keeps the
- * raw keys of units that stay open. Scores: one thread block for 32 units of a token, whose keys and the token's queries are in
- * shared memory; a thread has one unit and a quarter of the heads.
+ * raw keys of units that stay open. Scores: key_scores.cuh; the plain path has one thread block for 32 units of a token, whose keys and the
+ * token's queries are in shared memory, and a thread has one unit and a quarter of the heads.
  */
+#include "kernels/cuda/any/select/key_scores.cuh"
 #include "kernels/cuda/any/state/runs.cuh"
 
 extern "C" {
@@ -127,6 +128,60 @@ static size_t scores_smem(const sl_pool_scores_params *p)
     return sizeof(float) * ((size_t)p->heads * (size_t)p->dim + UNITS * ((size_t)p->dim + 1));
 }
 
+/* The token's complete units, and what the selection after this is told of them. */
+__device__ static int units_of(const sl_pool_scores_params &p, const sl_seq_tables &s, int i, bool first,
+                               int *seq, uint32_t *deverr)
+{
+    int pos = 0;
+    bool is = sl_token(&s, p.token_first + i, deverr, seq, &pos);
+    int units = is ? (pos + 1) >> p.unit_log2 : 0;
+
+    if (first) {
+        p.unit_seq[i] = units > 0 ? *seq : -1;
+        p.unit_pos[i] = units > 0 ? (units << p.unit_log2) - 1 : 0;
+        if (units > p.ld_scores)
+            atomicOr(deverr, SL_DEVERR_POS);
+    }
+    return min(units, p.ld_scores);
+}
+
+struct unit_keys {
+    const uint8_t *base;
+    int64_t page_stride;
+    const int32_t *pages; /* of the sequence */
+    uint32_t *deverr;
+    int per, dim; /* keys of a page */
+    sl_dtype dtype;
+
+    __device__ const uint8_t *at(int u) const
+    {
+        int page = pages[u / per];
+
+        if (page < 0)
+            atomicOr(deverr, SL_DEVERR_PAGE);
+        return page < 0 ? NULL : base + page * page_stride + (int64_t)(u % per) * dim * 4;
+    }
+};
+
+template <int H>
+__global__ static void __launch_bounds__(KEY_THREADS)
+    tiled_scores_kernel(sl_pool_scores_params p, sl_seq_tables s, uint32_t *deverr)
+{
+    __shared__ __align__(16) sl_key_tile<H> tile;
+    int i = blockIdx.x, seq = -1;
+    int64_t t = p.token_first + i;
+    int units = units_of(p, s, i, blockIdx.y == 0 && threadIdx.x == 0, &seq, deverr);
+
+    if (units == 0)
+        return;
+    unit_keys keys = {
+        p.base, p.page_stride, s.index_pages + (int64_t)seq * s.ld, deverr, SL_PAGE_TOKENS >> p.unit_log2,
+        p.dim,  SL_F32};
+    sl_key_queries q = {p.q + t * p.heads * p.dim, p.weights ? p.weights + t * p.heads : NULL, p.heads, p.dim,
+                        p.scale};
+    sl_key_scores<H>(tile, keys, q, units, p.scores + (int64_t)i * p.ld_scores);
+}
+
 __global__ static void __launch_bounds__(THREADS)
     scores_kernel(sl_pool_scores_params p, sl_seq_tables s, uint32_t *deverr)
 {
@@ -135,17 +190,9 @@ __global__ static void __launch_bounds__(THREADS)
     float *keys = q + (int64_t)p.heads * p.dim;
     int i = blockIdx.x, t = p.token_first + i, first = blockIdx.y * UNITS,
         per = SL_PAGE_TOKENS >> p.unit_log2;
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, seq = -1, pos = 0;
-    bool is = sl_token(&s, t, deverr, &seq, &pos);
-    int units = is ? (pos + 1) >> p.unit_log2 : 0;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, seq = -1;
+    int units = units_of(p, s, i, first == 0 && threadIdx.x == 0, &seq, deverr);
 
-    if (first == 0 && threadIdx.x == 0) {
-        p.unit_seq[i] = units > 0 ? seq : -1;
-        p.unit_pos[i] = units > 0 ? (units << p.unit_log2) - 1 : 0;
-        if (units > p.ld_scores)
-            atomicOr(deverr, SL_DEVERR_POS);
-    }
-    units = units < p.ld_scores ? units : p.ld_scores;
     if (first >= units)
         return;
     for (int k = threadIdx.x; k < p.heads * p.dim; k += THREADS)
@@ -178,11 +225,10 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-static sl_status supports_scores(sl_backend *be, const void *params, sl_err *err)
+static sl_status supports_scores(sl_backend *, const void *params, sl_err *err)
 {
     const sl_pool_scores_params *p = (const sl_pool_scores_params *)params;
-    (void)be;
-    if (scores_smem(p) + sizeof(float) * THREADS > SMEM)
+    if (sl_path_pool_scores(p) == SL_KEYS_PLAIN && scores_smem(p) + sizeof(float) * THREADS > SMEM)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: pool_scores: %d heads of %d values do not fit",
                        p->heads, p->dim);
     return SL_OK;
@@ -196,6 +242,10 @@ static sl_status run_pool_scores(sl_backend *be, const void *params, sl_err *err
                        scores_smem(p)};
 
     SL_TRY(supports_scores(be, params, err));
+    if (sl_path_pool_scores(p) == SL_KEYS_TILED)
+        return SL_LAUNCH(cu, SL_KEY_HEADS(p->heads, tiled_scores_kernel),
+                         (sl_launch{sl_key_grid(p->token_count, p->heads, p->ld_scores), KEY_THREADS}), err,
+                         *p, *p->seqs, cu->deverr);
     return SL_LAUNCH(cu, scores_kernel, shape, err, *p, *p->seqs, cu->deverr);
 }
 
