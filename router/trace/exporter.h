@@ -14,7 +14,7 @@
 #include "base/metrics.h"
 #include "router/trace/trace.h"
 
-enum { SL_EXPORTER_WAITING = 2048, SL_EXPORTER_BYTES = 8 << 20 };
+enum { SL_EXPORTER_WAITING = 2048, SL_EXPORTER_BYTES = 16 << 20 };
 
 typedef struct sl_exporter sl_exporter;
 

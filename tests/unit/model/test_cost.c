@@ -6,69 +6,21 @@
  * Also here: the memory that such a job takes is all taken from its guard, and it ends soon after it was stopped.
  */
 #include <check.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <utf8proc.h>
 
 #include "base/guard.h"
 #include "base/json.h"
 #include "model/chat.h"
 #include "model/stop.h"
+#include "tests/unit/model/cost_tools.h"
 #include "tests/unit/model/tokenizer_tools.h"
 #include "tests/unit/run_suite.h"
 
 #define GOLDEN "tests/golden/tokenizer/"
-enum { TIMES = 8, MOST = 24, SMALL = 8 << 10, ROUNDS = 3 };
-#define MEASURABLE_S 0.004 /* below this the larger input is free, whatever the smaller one took */
-
-static double cpu_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-/* ---- texts ---- */
-
-typedef struct text {
-    char *p;
-    size_t n;
-} text;
-
-/* Repeats parts in turn, with what surrounds them, to about n bytes. */
-static text repeated(const char *begin, const char *const *parts, size_t n_parts, const char *end, size_t n)
-{
-    size_t e = strlen(end);
-    text t = {malloc(n + strlen(begin) + e + 512), 0};
-    t.n = strlen(begin);
-    memcpy(t.p, begin, t.n);
-    for (size_t i = 0; t.n < n; i++) {
-        const char *part = parts[i % n_parts];
-        size_t k = strlen(part);
-        memcpy(t.p + t.n, part, k);
-        t.n += k;
-    }
-    memcpy(t.p + t.n, end, e + 1);
-    t.n += e;
-    return t;
-}
-
-typedef struct kind {
-    const char *name, *begin;
-    const char *parts[8];
-    const char *end;
-} kind;
-
-static text make(const kind *k, size_t n)
-{
-    size_t parts = 0;
-    while (parts < SL_COUNT(k->parts) && k->parts[parts])
-        parts++;
-    return repeated(k->begin ? k->begin : "", k->parts, parts, k->end ? k->end : "", n);
-}
-
 /* What a prompt may be. */
 static const kind prompts[] = {
     {"marks of one class", "a", {"\u0301"}, NULL},
@@ -102,32 +54,46 @@ static const kind prompts[] = {
 
 /* ---- measuring ---- */
 
-typedef void job(const void *arg, const text *t);
-
-static double cost(job *run, const void *arg, const text *t, int rounds)
-{
-    double best = 1e9;
-    for (int i = 0; i < rounds; i++) {
-        double begin = cpu_s();
-        run(arg, t);
-        double took = cpu_s() - begin;
-        best = took < best ? took : best;
-    }
-    return best;
-}
-
 static void check_cost(const char *what, const kind *k, job *run, const void *arg)
 {
     text few = make(k, SMALL), many = make(k, TIMES * SMALL);
-    double a = cost(run, arg, &few, ROUNDS), b = cost(run, arg, &many, 1);
-    if (b > MEASURABLE_S && b > MOST * a) /* once more, in case something else delayed it */
-        b = cost(run, arg, &many, ROUNDS);
-    if (b > MEASURABLE_S && b > MOST * a)
-        ck_abort_msg("%s, %s: %zu bytes take %.1f ms, %zu bytes %.1f ms", what, k->name, few.n, a * 1e3,
-                     many.n, b * 1e3);
+    double took[2];
+    if (steep(&few, &many, run, arg, took))
+        ck_abort_msg("%s, %s: %zu bytes take %.1f ms, %zu bytes %.1f ms", what, k->name, few.n, took[0] * 1e3,
+                     many.n, took[1] * 1e3);
     free(few.p);
     free(many.p);
 }
+
+/* ---- the measure itself ---- */
+
+/* Work that grows with a power of the bytes, so that it takes about 3 ms for the short text. */
+static void work_of_power(const void *arg, const text *t)
+{
+    double n = (double)t->n / SMALL;
+    volatile uint64_t sum = 0;
+    for (uint64_t i = 0, steps = (uint64_t)(3e6 * pow(n, *(const double *)arg)); i < steps; i++)
+        sum += i;
+}
+
+/* The square is found, and so is the power of 1.75 (38 times); what is proportional, or a little more, passes. */
+START_TEST(a_square_is_found)
+{
+    static const struct {
+        double power;
+        bool found;
+    } cases[] = {{2, true}, {1.75, true}, {1, false}, {1.2, false}};
+    const kind k = {"letters", NULL, {"a"}, NULL};
+    text few = make(&k, SMALL), many = make(&k, TIMES * SMALL);
+    double took[2];
+    ck_assert(TIMES == 8 && MOST == 24); /* docs/security.md */
+    for (size_t i = 0; i < SL_COUNT(cases); i++)
+        ck_assert_msg(steep(&few, &many, work_of_power, &cases[i].power, took) == cases[i].found,
+                      "the power %.2f: %.1f ms, then %.1f ms", cases[i].power, took[0] * 1e3, took[1] * 1e3);
+    free(few.p);
+    free(many.p);
+}
+END_TEST
 
 /* ---- tokenizers: normalizers, added tokens, patterns, merges, decoding ---- */
 
@@ -680,6 +646,7 @@ int main(void)
     Suite *s = suite_create("cost");
     TCase *tc = tcase_create("cost");
     tcase_set_timeout(tc, 120);
+    tcase_add_test(tc, a_square_is_found);
     add_variants(tc, test_tokenizers, SL_COUNT(tokenizers));
     tcase_add_test(tc, test_json);
     tcase_add_test(tc, test_json_keys);

@@ -423,11 +423,11 @@ static const struct {
     const char *begin, *part, *middle, *after, *end, *reason;
 } bounds[] = {
     {SL_GRAMMAR_GBNF, 64, "root ::= ", "(", "\"a\"", ")", "", "nested too deeply"},
-    {SL_GRAMMAR_REGEX, SL_GRAMMAR_REGEX_MAX, "", "a", "", "", "", "bytes; at most"},
-    {SL_GRAMMAR_GBNF, SL_GRAMMAR_BYTES_MAX - 12, "root ::= \"a\"", " ", "", "", "", "bytes; at most"},
+    {SL_GRAMMAR_REGEX, 4096, "", "a", "", "", "", "bytes; at most"},
+    {SL_GRAMMAR_GBNF, 32768 - 12, "root ::= \"a\"", " ", "", "", "", "bytes; at most"},
     {SL_GRAMMAR_SCHEMA, 128, "{\"type\":\"object\",\"patternProperties\":{\"x\":{}", ",\"p%d\":{}", "}}", "",
      "", "patternProperties"},
-    {SL_GRAMMAR_SCHEMA, SL_GRAMMAR_REGEX_MAX, "{\"const\":\"", "a", "\"}", "", "", "bytes in a schema"},
+    {SL_GRAMMAR_SCHEMA, 4096, "{\"const\":\"", "a", "\"}", "", "", "bytes in a schema"},
     {SL_GRAMMAR_TAGS, 256, "{\"triggers\":[\"<\"],\"structures\":[",
      "{\"begin\":\"<%d>\",\"schema\":{},\"end\":\"\"},", "", "", "0]}", "want 1 to 256 tags"},
     {SL_GRAMMAR_TAGS, 64, "{\"structures\":[{\"begin\":\"<\",\"schema\":{},\"end\":\"\"}],\"triggers\":[",

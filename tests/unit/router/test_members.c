@@ -251,7 +251,7 @@ START_TEST(hung_engine_is_noticed)
     h_ask(&h, &c, 70, 5);
     h_run(&h, 50);
     int b = h_add(&h, SL_ROLE_DECODE);
-    sl_mock_knob(h.w[a])->engine_age_ms = SL_ENGINE_PATIENCE * h.r->o.dead_after_ms;
+    sl_mock_knob(h.w[a])->engine_age_ms = 10 * h.r->o.dead_after_ms;
     h_run(&h, 100);
     ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 2); /* a long step is no hang */
     sl_mock_knob(h.w[a])->engine_age_ms++;

@@ -239,6 +239,31 @@ START_TEST(bad_bodies_name_the_field)
 }
 END_TEST
 
+/* From both sides, before the core looks at them again. */
+START_TEST(numbers_of_choices)
+{
+    static const struct {
+        const char *field;
+        int most;
+    } fields[] = {{"n", 128}, {"best_of", 128}};
+    for (size_t i = 0; i < SL_COUNT(fields); i++) {
+        for (int more = 0; more < 2; more++) {
+            char body[128];
+            sl_oai_request q;
+            sl_err err = {""};
+            snprintf(body, sizeof body, "{\"model\":\"m\",\"prompt\":\"a\",\"n\":%d,\"best_of\":%d}",
+                     i ? 128 : 128 + more, 128 + more);
+            const sl_status st = parse(false, body, &q, &err);
+            ck_assert_msg(more ? st == SL_ERR_INVALID && strstr(err.text, fields[i].field) != NULL
+                               : st == SL_OK,
+                          "%s: %s", body, err.text);
+            if (!st)
+                sl_oai_request_free(&q);
+        }
+    }
+}
+END_TEST
+
 /* Every known field of the API, with one character dropped, doubled, exchanged or replaced: refused, and the field is suggested. */
 START_TEST(misspelt_fields_are_refused)
 {
@@ -647,6 +672,7 @@ int main(void)
     tcase_add_test(t, prompt_shapes);
     tcase_add_test(t, bad_bodies_name_the_field);
     tcase_add_test(t, a_user_is_a_string);
+    tcase_add_test(t, numbers_of_choices);
     tcase_add_test(t, misspelt_fields_are_refused);
     tcase_add_test(t, fields_without_effect_are_accepted);
     tcase_add_test(t, forced_calls_become_schemas);

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <check.h>
 #include <jansson.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -285,30 +286,46 @@ static uint64_t spans(sl_metrics *m, const char *result)
     return sl_counter_value(sl_metrics_counter(m, "sluice_trace_spans_total", SL_LABELS(result)));
 }
 
+/* A trace that has this many spans more. */
+static sl_trace *longer(uint64_t rid, int more)
+{
+    sl_trace *t = make("x", rid, 1);
+    for (int i = 0; i < more; i++)
+        sl_trace_close(t, sl_trace_open(t, SL_SPAN_QUEUE, -1, NULL, NULL, 1), 1, "no room");
+    return t;
+}
+
 /* A collector that never answers: posting continues without waiting, what does not fit is dropped and counted, and closing ends. In the
- * end every span was counted once. */
+ * end every span was counted once. Small traces come to the bound of their number, large ones to that of their bytes. */
 START_TEST(a_silent_collector)
 {
+    const unsigned most = 2048, n = most + 600;
+    const size_t most_bytes = 16 << 20;
     int port, fd = listen_here(&port);
     char url[64];
     sl_metrics *m;
     sl_exporter *e;
     sl_err err = {""};
+    size_t bytes = 0, each = 0;
     ck_assert_int_eq(sl_metrics_create(SL_METRICS_ROUTER, &m), SL_OK);
     snprintf(url, sizeof url, "http://127.0.0.1:%d", port);
     ck_assert_int_eq(sl_exporter_create(url, "m", m, &e, &err), SL_OK);
-    enum { MOST = 2048, BATCH = 256 };
-    const unsigned n = 2 * MOST + 600;
+    struct pollfd waiting = {.fd = fd, .events = POLLIN};
     for (unsigned i = 0; i < n; i++) {
-        sl_trace *t = make("x", i + 1, 1);
+        sl_trace *t = longer(i + 1, _i ? 40 : 0);
+        bytes = sl_trace_bytes(t);
+        each = t->n;
         sl_exporter_post(e, t);
         sl_trace_unref(t);
+        if (!i) /* until the thread has taken it and connects: it takes no other while no answer comes */
+            ck_assert_int_eq(poll(&waiting, 1, 60000), 1);
     }
-    const uint64_t held = n - spans(m, "dropped"); /* the thread may have taken a batch */
-    ck_assert_msg(held >= MOST && held <= MOST + BATCH, "%lu wait", (unsigned long)held);
+    const unsigned fit = _i ? (unsigned)(most_bytes / bytes) : most;
+    ck_assert_msg((most_bytes / bytes < most) == _i, "%zu bytes", bytes);
+    ck_assert_uint_eq(spans(m, "dropped"), (n - 1 - fit) * each);
     sl_exporter_close(e);
     ck_assert_uint_eq(spans(m, "exported"), 0);
-    ck_assert_uint_eq(spans(m, "dropped") + spans(m, "failed"), n);
+    ck_assert_uint_eq(spans(m, "dropped") + spans(m, "failed"), n * each);
     sl_metrics_destroy(m);
     close(fd);
 }
@@ -480,7 +497,7 @@ int main(void)
     tcase_add_test(t, the_newest_are_kept);
     tcase_add_test(t, memory_of_the_last_is_bounded);
     tcase_add_test(t, urls);
-    tcase_add_test(t, a_silent_collector);
+    tcase_add_loop_test(t, a_silent_collector, 0, 2);
     tcase_add_test(t, answers_of_collectors);
     tcase_add_test(t, nobody_listens);
     tcase_add_test(t, five_tries);
