@@ -58,6 +58,7 @@ typedef struct sl_choices {
     uint8_t *pool;
     int64_t pool_bytes;
     int32_t most;
+    uint64_t steps; /* that were submitted */
     sl_sample_params op;
 } sl_choices;
 

@@ -1,6 +1,7 @@
 /* Creation of an engine; see engine.h. Sequences are in seq.c, steps in step.c. */
 #include "engine/draft.h"
 #include "engine/engine_impl.h"
+#include "engine/flight.h"
 #include "engine/sampling.h"
 #include "engine/blocks.h"
 #include "engine/states.h"
@@ -208,72 +209,12 @@ static sl_status make_coord(sl_engine *e, sl_err *err)
     return sl_coord_create(e->be, &c, &e->coord, err);
 }
 
-static sl_status alloc_in(sl_engine *e, sl_mem_kind kind, size_t bytes, void **out, sl_err *err)
-{
-    return kind == SL_MEM_DEVICE ? sl_dmem_alloc(e->mem, bytes, out, err)
-                                 : sl_be_alloc(e->be, kind, bytes, out, err);
-}
-
-/* The four tables in one kind of memory; the mirror starts with -1 everywhere. */
-static sl_status make_tables(sl_engine *e, sl_mem_kind kind, sl_tables *t, sl_err *err)
-{
-    size_t per = (size_t)e->o.max_seqs * (size_t)e->ld, total = 3 * per + (size_t)e->o.max_seqs;
-    int32_t *base;
-    SL_TRY(alloc_in(e, kind, total * 4, (void **)&base, err));
-    *t = (sl_tables){.host_pages = base,
-                     .index_pages = base + per,
-                     .row_pages = base + 2 * per,
-                     .hot_slot = base + 3 * per};
-    if (kind == SL_MEM_HOST)
-        memset(base, 0xff, total * 4);
-    return SL_OK;
-}
-
-static sl_status make_step_arrays(sl_engine *e, sl_mem_kind kind, sl_step_arrays *a, sl_err *err)
-{
-    size_t n = (size_t)e->o.max_step_tokens, total = 3 * n + (size_t)e->max_logits +
-                                                     (e->cfg->n_draft ? n + (size_t)e->o.max_seqs : 0) +
-                                                     n * (size_t)sl_states_turns(&e->geo, e->item_tokens);
-    int32_t *base;
-    SL_TRY(alloc_in(e, kind, total * 4, (void **)&base, err));
-    *a = (sl_step_arrays){
-        .ids = base, .token_seq = base + n, .token_pos = base + 2 * n, .logit_rows = base + 3 * n};
-    return SL_OK;
-}
-
-static sl_status make_flights(sl_engine *e, sl_err *err)
-{
-    const size_t stamps = 2 * sizeof *e->stamps_dev;
-    SL_TRY(sl_dmem_alloc(e->mem, SL_STEPS_IN_FLIGHT * stamps, (void **)&e->stamps_dev, err));
-    for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++) {
-        sl_flight *f = &e->flight[i];
-        SL_TRY(make_step_arrays(e, SL_MEM_HOST, &f->in, err));
-        SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, stamps, (void **)&f->stamps, err));
-        SL_TRY(sl_event_create(e->be, &f->end, err));
-        if (!e->sync)
-            SL_TRY(make_tables(e, SL_MEM_HOST, &f->tables, err));
-    }
-    return SL_OK;
-}
-
-static void free_flights(sl_engine *e)
-{
-    for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++) {
-        sl_flight *f = &e->flight[i];
-        sl_be_free(e->be, SL_MEM_HOST, f->in.ids);
-        sl_be_free(e->be, SL_MEM_HOST, f->stamps);
-        sl_be_free(e->be, SL_MEM_HOST, f->tables.host_pages);
-        sl_event_destroy(f->end);
-    }
-    sl_be_free(e->be, SL_MEM_DEVICE, e->stamps_dev);
-}
-
 static sl_status make_io(sl_engine *e, sl_err *err)
 {
     size_t logits = (size_t)e->max_logits * (size_t)e->cfg->vocab_size * sizeof(float);
-    SL_TRY(make_tables(e, SL_MEM_HOST, &e->host, err));
-    SL_TRY(make_tables(e, SL_MEM_DEVICE, &e->dev, err));
-    SL_TRY(make_step_arrays(e, SL_MEM_DEVICE, &e->in_dev, err));
+    SL_TRY(sl_tables_make(e, SL_MEM_HOST, &e->host, err));
+    SL_TRY(sl_tables_make(e, SL_MEM_DEVICE, &e->dev, err));
+    SL_TRY(sl_step_arrays_make(e, SL_MEM_DEVICE, &e->in_dev, err));
     SL_TRY(sl_dmem_alloc(e->mem, logits, (void **)&e->logits_dev, err));
     e->runs = calloc((size_t)e->o.max_seqs, sizeof *e->runs);
     if (!e->runs)
@@ -284,21 +225,24 @@ static sl_status make_io(sl_engine *e, sl_err *err)
     return SL_OK;
 }
 
-static sl_status make_events(sl_engine *e, sl_err *err)
+/* Whether and how decode steps are captured. */
+static sl_status make_graphs(sl_engine *e, sl_err *err)
 {
-    if (e->sync)
-        return SL_OK;
-    e->events = calloc((size_t)e->cfg->n_layers, sizeof *e->events);
-    if (!e->events)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
-    for (int32_t l = 0; l < e->cfg->n_layers; l++)
-        SL_TRY(sl_event_create(e->be, &e->events[l], err));
-    return SL_OK;
+    const sl_graphs_opts o = {.pad = e->o.graphs == SL_GRAPHS_PAD,
+                              .capture =
+                                  e->o.graphs == SL_GRAPHS_AUTO && (sl_backend_caps(e->be) & SL_BE_GRAPHS),
+                              .max_graphs = e->o.max_graphs,
+                              .max_seqs = e->o.max_seqs,
+                              .max_tokens = e->o.max_step_tokens,
+                              .max_logits = e->max_logits,
+                              .max_context = e->o.max_context};
+    return sl_graphs_create(&o, &e->graphs, err);
 }
 
 static sl_status make_parts(sl_engine *e, sl_err *err)
 {
     SL_TRY(check_arena(e, err));
+    SL_TRY(sl_agree_create(sl_model_get_opts(e->model)->comm, e->o.max_step_tokens, &e->agree, err));
     if (!e->o.arena_readable) {
         SL_TRY(sl_be_host_register(e->be, sl_arena_base(e->arena), sl_arena_bytes(e->arena), err));
         e->registered = true;
@@ -309,13 +253,13 @@ static sl_status make_parts(sl_engine *e, sl_err *err)
     SL_TRY(sl_marks_init(e, err));
     SL_TRY(sl_seqs_init(e, err));
     SL_TRY(make_io(e, err));
-    SL_TRY(make_flights(e, err));
     SL_TRY(sl_drafts_init(e, err));
     SL_TRY(sl_choices_init(e, err));
     SL_TRY(sl_scoring_init(e, err));
-    SL_TRY(make_events(e, err));
+    SL_TRY(sl_flights_init(e, err));
+    SL_TRY(sl_reports_create(e->be, e->cfg->n_layers, &e->reports, err));
     SL_TRY(make_coord(e, err));
-    SL_TRY(sl_graphs_init(e, err));
+    SL_TRY(make_graphs(e, err));
     return sl_be_sync(e->be, err);
 }
 
@@ -331,7 +275,6 @@ sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, con
     e->be = be, e->model = model, e->arena = arena, e->o = *opts, e->cfg = cfg;
     e->sync = !(sl_backend_caps(be) & SL_BE_ASYNC);
     e->unified = (sl_backend_caps(be) & SL_BE_UNIFIED) != 0;
-    e->comm = m->comm;
     e->ld = sl_pages_for(opts->max_context);
     e->item_tokens = opts->max_item_tokens > 0 ? opts->max_item_tokens : 1;
     const int64_t logits = (int64_t)opts->max_seqs * e->item_tokens;
@@ -353,12 +296,10 @@ void sl_engine_destroy(sl_engine *e)
     if (!e)
         return;
     sl_seqs_fini(e);
-    sl_graphs_clear(e);
-    free(e->graph);
+    sl_graphs_destroy(e->graphs);
     sl_coord_destroy(e->coord);
-    for (int32_t l = 0; e->events && l < e->cfg->n_layers; l++)
-        sl_event_destroy(e->events[l]);
-    free(e->events);
+    sl_reports_destroy(e->reports);
+    sl_flights_fini(e);
     sl_drafts_fini(e);
     sl_scoring_fini(e);
     sl_choices_fini(e);
@@ -368,7 +309,6 @@ void sl_engine_destroy(sl_engine *e)
     sl_be_free(e->be, SL_MEM_DEVICE, e->logits_dev);
     free(e->runs);
     sl_be_free(e->be, SL_MEM_DEVICE, e->in_dev.ids);
-    free_flights(e);
     sl_be_free(e->be, SL_MEM_DEVICE, e->dev.host_pages);
     sl_be_free(e->be, SL_MEM_HOST, e->host.host_pages);
     for (int32_t l = 0; e->layers && l < e->cfg->n_layers; l++) {
@@ -379,6 +319,7 @@ void sl_engine_destroy(sl_engine *e)
     sl_states_fini(e);
     sl_dmem_destroy(e->mem);
     free(e->layers);
+    sl_agree_destroy(e->agree);
     if (e->registered)
         sl_be_host_unregister(e->be, sl_arena_base(e->arena));
     free(e);

@@ -52,6 +52,12 @@ sl_status sl_dmem_alloc(sl_dmem *m, uint64_t bytes, void **out, sl_err *err)
     return SL_OK;
 }
 
+sl_status sl_dmem_alloc_in(sl_dmem *m, sl_mem_kind kind, uint64_t bytes, void **out, sl_err *err)
+{
+    return kind == SL_MEM_DEVICE ? sl_dmem_alloc(m, bytes, out, err)
+                                 : sl_be_alloc(m->be, kind, bytes, out, err);
+}
+
 void sl_dmem_count(sl_dmem *m, uint64_t bytes)
 {
     m->bytes += bytes;

@@ -23,6 +23,8 @@ void sl_dmem_destroy(
 
 /* An allocation that is counted, to be freed with sl_be_free(). */
 sl_status sl_dmem_alloc(sl_dmem *m, uint64_t bytes, void **out, sl_err *err);
+/* The same, or an allocation in memory of the host, which is not counted. */
+sl_status sl_dmem_alloc_in(sl_dmem *m, sl_mem_kind kind, uint64_t bytes, void **out, sl_err *err);
 /* Counts what others have allocated for the engine. */
 void sl_dmem_count(sl_dmem *m, uint64_t bytes);
 /* Bytes that were counted, the pool among them. */

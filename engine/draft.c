@@ -179,8 +179,6 @@ static sl_status check_draft(const sl_engine *e, const sl_draft_item *it, sl_err
 
 static sl_status check_drafts(const sl_engine *e, const sl_draft_item *items, int32_t n, sl_err *err)
 {
-    if (e->n_flights > 0)
-        return sl_fail(err, SL_ERR_INVALID, "draft: %d steps are in flight", e->n_flights);
     if (n < 1 || n > e->o.max_seqs || n > e->max_logits || n > e->o.max_step_tokens)
         return sl_fail(err, SL_ERR_INVALID, "draft: %d items", n);
     for (int32_t i = 0; i < n; i++)
@@ -199,9 +197,9 @@ static sl_sampling plain(const sl_sampling *s)
 }
 
 /* Enqueues the j-th token of the n live items. */
-static sl_status enqueue_draft(sl_engine *e, const sl_draft_item *items, int32_t n, int32_t j, sl_err *err)
+static sl_status enqueue_draft(sl_engine *e, sl_flight *f, const sl_draft_item *items, int32_t n, int32_t j,
+                               sl_err *err)
 {
-    sl_flight *f = &e->flight[0];
     sl_drafts *d = e->drafts;
     f->p = (sl_step_plan){.tokens = n};
     d->now = (sl_draft_pass){.hidden = d->hidden,
@@ -239,9 +237,9 @@ static sl_status enqueue_draft(sl_engine *e, const sl_draft_item *items, int32_t
 }
 
 /* The tokens of a pass that is over. One that could not be chosen is token 0, which verification will refuse. */
-static void take_drafts(sl_engine *e, sl_draft_item *items, int32_t n, int32_t j)
+static void take_drafts(sl_engine *e, sl_flight *f, sl_draft_item *items, int32_t n, int32_t j)
 {
-    sl_sampled *out = e->flight[0].chosen.out;
+    sl_sampled *out = f->chosen.out;
     for (int32_t t = 0; t < n; t++) {
         sl_draft_item *it = &items[e->drafts->live[t]];
         const sl_history none = {0};
@@ -253,13 +251,14 @@ static void take_drafts(sl_engine *e, sl_draft_item *items, int32_t n, int32_t j
     }
 }
 
-static sl_status run_draft(sl_engine *e, sl_draft_item *items, int32_t n, int32_t j, sl_err *err)
+static sl_status run_draft(sl_engine *e, sl_flight *f, sl_draft_item *items, int32_t n, int32_t j,
+                           sl_err *err)
 {
     sl_drafts *d = e->drafts;
     for (int32_t t = 0; t < n; t++)
         e->runs[t] = (sl_coord_run){.seq = items[d->live[t]].seq->row, .n = 1};
     SL_TRY(sl_coord_step_begin(e->coord, e->runs, n, err));
-    sl_status st = enqueue_draft(e, items, n, j, err);
+    sl_status st = enqueue_draft(e, f, items, n, j, err);
     d->now.alone = false;
     sl_status done = sl_be_sync(e->be, st == SL_OK ? err : NULL);
     if (st != SL_OK || done != SL_OK) {
@@ -267,7 +266,7 @@ static sl_status run_draft(sl_engine *e, sl_draft_item *items, int32_t n, int32_
         return st != SL_OK ? st : done;
     }
     sl_coord_step_end(e->coord);
-    take_drafts(e, items, n, j);
+    take_drafts(e, f, items, n, j);
     return SL_OK;
 }
 
@@ -289,21 +288,7 @@ static int32_t count_live(const sl_drafts *d, const sl_draft_item *items, int32_
     return n;
 }
 
-/* The most items of any rank that want a further token; without a group, n. */
-static sl_status agree_on_pass(sl_engine *e, int32_t n, int32_t *most, sl_err *err)
-{
-    int32_t all[SL_COMM_RANKS_MAX];
-    *most = n;
-    if (!e->comm)
-        return SL_OK;
-    SL_TRY(sl_comm_agree(e->comm, &n, all, sizeof n, err));
-    for (int32_t r = 0; r < sl_comm_ranks(e->comm); r++)
-        *most = all[r] > *most ? all[r] : *most;
-    e->group_tokens = *most > 0 ? sl_graphs_pad(*most, e->o.max_step_tokens) : 0;
-    return SL_OK;
-}
-
-static sl_status make_drafts(sl_engine *e, sl_draft_item *items, int32_t n_items, sl_err *err)
+static sl_status make_drafts(sl_engine *e, sl_flight *f, sl_draft_item *items, int32_t n_items, sl_err *err)
 {
     sl_drafts *d = e->drafts;
     sl_status st;
@@ -314,9 +299,9 @@ static sl_status make_drafts(sl_engine *e, sl_draft_item *items, int32_t n_items
         n = count_live(d, items, n_items, passes);
         d->again =
             passes > 0 && e->cfg->draft_shares && (d->again || passes == 1) && sl_coord_again(e->coord);
-        st = agree_on_pass(e, n, &most, err);
+        st = sl_agree_on_pass(e->agree, n, &most, err);
         if (st == SL_OK && most > 0)
-            st = run_draft(e, items, n, passes, err);
+            st = run_draft(e, f, items, n, passes, err);
         if (st != SL_OK || most == 0)
             break;
         e->stats.drafted += (uint64_t)n;
@@ -329,22 +314,19 @@ static sl_status make_drafts(sl_engine *e, sl_draft_item *items, int32_t n_items
     return st;
 }
 
-sl_status sl_engine_draft(sl_engine *e, sl_draft_item *items, int32_t n_items, sl_err *err)
+sl_status sl_drafts_run(sl_engine *e, sl_flight *f, sl_draft_item *items, int32_t n_items, sl_err *err)
 {
-    if (!e->drafts || e->comm)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "draft: %s",
-                       e->comm ? "the ranks of a group draft with their steps"
-                               : "the model's MTP layer is not loaded");
     SL_TRY(check_drafts(e, items, n_items, err));
-    return make_drafts(e, items, n_items, err);
+    return make_drafts(e, f, items, n_items, err);
 }
 
-sl_status sl_drafts_round(sl_engine *e, const sl_step_drafts *d, bool *begun, sl_err *err)
+sl_status sl_drafts_round(sl_engine *e, sl_flight *f, const sl_step_drafts *d, bool *begun, sl_err *err)
 {
     const bool any = d && d->n > 0;
     const sl_status refused = any ? check_drafts(e, d->items, d->n, err) : SL_OK;
     const bool own = any && refused == SL_OK;
-    const sl_status st = make_drafts(e, own ? d->items : NULL, own ? d->n : 0, refused == SL_OK ? err : NULL);
+    const sl_status st =
+        make_drafts(e, f, own ? d->items : NULL, own ? d->n : 0, refused == SL_OK ? err : NULL);
     *begun = st != SL_OK;
     if (own && st == SL_OK)
         d->made(d->ctx);

@@ -39,9 +39,13 @@ void sl_drafts_begin(struct sl_seq *s);     /* it has no states yet */
 void sl_drafts_forget(struct sl_engine *e); /* after a failure: nor has any */
 /* The arrays of a step that is about to be uploaded, when its shape is known. */
 void sl_drafts_fill(struct sl_engine *e, struct sl_flight *f);
+/* sl_engine_draft() for a model with the layer and no group, in the memory of a step that is not in flight. */
+sl_status sl_drafts_run(struct sl_engine *e, struct sl_flight *f, sl_draft_item *items, int32_t n_items,
+                        sl_err *err);
 /* In a group with the layer: drafts before a step of all ranks. *begun: a pass has failed, so the others wait for this rank in vain;
  * after another error they do not. */
-sl_status sl_drafts_round(struct sl_engine *e, const sl_step_drafts *d, bool *begun, sl_err *err);
+sl_status sl_drafts_round(struct sl_engine *e, struct sl_flight *f, const sl_step_drafts *d, bool *begun,
+                          sl_err *err);
 /* Of the pass that is enqueued; NULL: there is no MTP layer. */
 const sl_draft_pass *sl_drafts_pass(struct sl_engine *e);
 

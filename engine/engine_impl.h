@@ -9,8 +9,11 @@
 #define SL_ENGINE_IMPL_H
 
 #include "engine/engine.h"
+#include "engine/agree.h"
 #include "engine/choice.h"
 #include "engine/device_mem.h"
+#include "engine/graph.h"
+#include "engine/reports.h"
 #include "sparse/sparse.h"
 
 struct sl_seq {
@@ -46,28 +49,6 @@ typedef struct sl_step_arrays {
     int32_t *ids, *token_seq, *token_pos, *logit_rows, *prev, *keep, *turns;
 } sl_step_arrays;
 
-/* This alone determines the shapes of a decode step's ops. */
-typedef struct sl_step_shape {
-    int32_t tokens, context; /* padded; 0 tokens: not a decode step, run as it is */
-    int32_t per;             /* tokens for every sequence */
-    bool logits;             /* of every token */
-    int32_t group_tokens;    /* of the ranks of a group, which exchange rows; else 0 */
-} sl_step_shape;
-
-typedef struct sl_step_graph {
-    sl_step_shape shape;
-    sl_graph *graph;
-    uint64_t used; /* value of sl_engine.clock at its last use */
-} sl_step_graph;
-
-/* Shapes without a graph. */
-typedef struct sl_graph_wants {
-    sl_step_shape seen; /* of the last step that wanted one, and how many in a row did */
-    int32_t steps;
-    bool is_due; /* a step of this shape has run op by op: */
-    sl_step_shape due;
-} sl_graph_wants;
-
 typedef struct sl_step_plan {
     int32_t tokens, logits, context;
     int32_t per; /* most tokens of an item */
@@ -86,7 +67,7 @@ typedef struct sl_flight {
     sl_tables tables; /* what is uploaded of them; none where a copy is complete when its call returns */
     sl_chosen chosen;
     sl_event *end;
-    uint64_t *stamps; /* the device's time at its beginning and end */
+    uint64_t *stamps, *stamps_dev; /* the device's time at its beginning and end */
     uint64_t began_ns, waited_ns;
     bool open; /* its tokens are not chosen yet: a mask follows from the step before */
     bool done; /* waited for, with this result: */
@@ -101,22 +82,11 @@ typedef struct sl_marks {
     bool registered;
 } sl_marks;
 
-/* The end of the step that was collected last, by two clocks. */
-typedef struct sl_step_end {
-    uint64_t ns;         /* by the device's; 0: no step was collected */
-    uint64_t done_ns;    /* when the host knew */
-    uint64_t took_ns;    /* by the device's */
-    uint64_t waiting_ns; /* as ns, while a caller waits for the next step; else 0 */
-    int64_t gap,
-        before; /* the host's clock less the device's: the smallest value of this period and of the one before */
-    int32_t n; /* steps of this period; 0: none in any */
-} sl_step_end;
-
 struct sl_engine {
     sl_backend *be;
     sl_model *model;
     sl_arena *arena;
-    sl_comm *comm; /* the model's group, or NULL */
+    sl_agree *agree; /* the model's group, if it has one */
     sl_engine_opts o;
     const sl_model_config *cfg;
     sl_cache_dims cache;
@@ -136,36 +106,16 @@ struct sl_engine {
     sl_dmem *mem; /* what is allocated, and the numbers of sequences, hot slots and pages */
     sl_tables host, dev;
     sl_step_arrays in_dev;
-    sl_flight flight[SL_STEPS_IN_FLIGHT]; /* in flight: n_flights from first_flight on */
-    int32_t first_flight, n_flights;
-    uint64_t submitted;   /* steps so far */
-    uint64_t *stamps_dev; /* [SL_STEPS_IN_FLIGHT][2] */
-    sl_step_end end;
+    struct sl_flights *flights; /* flight.h */
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */
     sl_choices choices;
     struct sl_drafts *drafts;   /* draft.h; NULL: no MTP layer */
     struct sl_scoring *scoring; /* score.c */
     sl_marks marks;
-    sl_event **events;    /* [n_layers], asynchronous backends */
-    int32_t item_tokens;  /* sl_engine_opts.max_item_tokens, at least 1 */
-    int32_t decode_cap;   /* most sequences of a decode step of one token; 0: decode steps are like others */
-    bool graphs;          /* decode steps are captured as graphs */
-    sl_step_graph *graph; /* [max_graphs] */
-    int32_t n_graphs, max_graphs;
-    sl_graph_wants wants;
-    uint64_t clock;
-    /* The running step. */
-    const sl_step_hooks *hooks;
-    int32_t layers_done; /* hooks called for layers below this */
-    int32_t layers_run;
-    /* Of a group: the most tokens of any rank in this step, padded (sl_forward.group_tokens); what each rank said; the
-     * memory through which they say it, this rank's share first; what this rank says; and the number of steps since
-     * the group was set. */
-    int32_t group_tokens;
-    sl_step_share shares[SL_COMM_RANKS_MAX];
-    uint32_t flags;
-    uint64_t agreed;
+    int32_t item_tokens; /* sl_engine_opts.max_item_tokens, at least 1 */
+    sl_graphs *graphs;   /* of decode steps */
+    sl_reports *reports; /* of the layers of the running step */
     sl_engine_stats stats;
 };
 
@@ -176,6 +126,8 @@ void sl_marks_fini(sl_engine *e);
 /* seq.c, called by create and step. */
 sl_status sl_seqs_init(sl_engine *e, sl_err *err);
 void sl_seqs_fini(sl_engine *e);
+/* The four tables in one kind of memory, freed by host_pages; on the host with -1 everywhere. */
+sl_status sl_tables_make(sl_engine *e, sl_mem_kind kind, sl_tables *out, sl_err *err);
 /* Brings the device's tables up to date for one sequence, by way of `stage`, if that has tables. */
 sl_status sl_seq_upload(sl_seq *s, sl_tables *stage, sl_err *err);
 
@@ -217,29 +169,11 @@ void sl_step_shape_of(sl_engine *e, sl_flight *f, const sl_step_hooks *hooks);
 sl_status sl_step_run(sl_engine *e, sl_flight *f, bool *fresh, sl_err *err);
 sl_status sl_step_results(sl_engine *e, sl_flight *f, sl_err *err);
 void sl_step_capture(sl_engine *e, const sl_flight *f);
-/* Captures the shape that is due. No step is in flight. */
-void sl_step_capture_due(sl_engine *e);
-
-/* graph.c: decode steps as graphs. init decides whether there are any. */
-sl_status sl_graphs_init(sl_engine *e, sl_err *err);
-/* Whether no rank of the group has more tokens in this step than a decode step has. */
-bool sl_graphs_together(const sl_engine *e);
-/* Padded number of tokens of a step of n tokens, at most `most`. */
-int32_t sl_graphs_pad(int32_t n, int32_t most);
-/* Forgets all graphs. */
-void sl_graphs_clear(sl_engine *e);
-/* Most sequences of a decode step with `per` tokens for each. */
-int32_t sl_graphs_cap(const sl_engine *e, int32_t per);
-/* Shape of a step of n sequences, `per` tokens for each, of which the longest has `context` tokens after it. In a group, all ranks with decode
- * steps take the padded size of the largest one: a step takes as long as its slowest rank, and so there are not more
- * shapes than without a group. */
-sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t per, int32_t context, bool logits);
-/* Where the shape has no graph, takes that of a wider one, until a number of steps in a row have wanted this one, so that capturing it pays:
- * a batch whose size changes with each step would be captured in every size. */
-void sl_graphs_choose(sl_engine *e, sl_step_shape *shape);
-/* The graph of a shape; NULL: not captured yet. */
-sl_graph *sl_graphs_find(sl_engine *e, const sl_step_shape *shape);
-/* Captures the running step, whose ops have all run once in this shape. */
-sl_status sl_graphs_capture(sl_engine *e, const sl_step_shape *shape, sl_err *err);
+/* Captures the shape that is due, if one is, in the memory of f. No step is in flight. */
+void sl_step_capture_due(sl_engine *e, sl_flight *f);
+/* A step of padding alone, in the memory of f: it runs every op of its shape once, changes no cache, and is captured. */
+sl_status sl_step_warm(sl_engine *e, sl_flight *f, int32_t batch, int32_t per, int32_t context, sl_err *err);
+/* The arrays of a step in one kind of memory, [0] of each that the model has; freed by their ids. */
+sl_status sl_step_arrays_make(sl_engine *e, sl_mem_kind kind, sl_step_arrays *out, sl_err *err);
 
 #endif

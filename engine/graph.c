@@ -1,38 +1,62 @@
-/*
- * Decode steps as captured graphs; see engine.h. A step of a new shape first runs op by op, so that everything that
- * is created on first use exists, and is captured when its tokens were collected; later steps of that shape are one launch.
- * Nothing that changes from step to step is a parameter of an op: inputs are at fixed device addresses.
- */
+/* See graph.h. */
+#include "engine/graph.h"
+
 #include <stdlib.h>
 
-#include "base/log.h"
-#include "engine/engine_impl.h"
-#include "engine/blocks.h"
-
 enum { DEFAULT_GRAPHS = 64, LEAST_CONTEXT = 1024, PATIENCE = 16 /* steps in a wider graph */ };
+
+typedef struct step_graph {
+    sl_step_shape shape;
+    sl_graph *graph;
+    uint64_t used; /* value of the clock at its last use */
+} step_graph;
+
+struct sl_graphs {
+    sl_graphs_opts o;
+    int32_t cap;       /* most sequences of a decode step of one token */
+    step_graph *graph; /* [o.max_graphs] */
+    int32_t n;
+    uint64_t clock;
+    sl_step_shape seen; /* of the last step that wanted a graph and had none, and how many in a row did */
+    int32_t steps;
+    bool is_due;
+    sl_step_shape due;
+};
 
 static int32_t least(int32_t a, int32_t b)
 {
     return a < b ? a : b;
 }
 
-sl_status sl_graphs_init(sl_engine *e, sl_err *err)
+sl_status sl_graphs_create(const sl_graphs_opts *o, sl_graphs **out, sl_err *err)
 {
-    e->graphs = e->o.graphs == SL_GRAPHS_AUTO && (sl_backend_caps(e->be) & SL_BE_GRAPHS);
-    if (e->graphs || e->o.graphs == SL_GRAPHS_PAD)
-        e->decode_cap = least(least(e->o.max_step_tokens, e->o.max_seqs), e->max_logits);
-    e->max_graphs = e->o.max_graphs > 0 ? e->o.max_graphs : DEFAULT_GRAPHS;
-    e->graph = calloc((size_t)e->max_graphs, sizeof *e->graph);
-    return e->graph ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
+    sl_graphs *g = calloc(1, sizeof *g);
+    if (!g)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
+    g->o = *o;
+    if (o->pad || o->capture)
+        g->cap = least(least(o->max_tokens, o->max_seqs), o->max_logits);
+    if (g->o.max_graphs <= 0)
+        g->o.max_graphs = DEFAULT_GRAPHS;
+    g->graph = calloc((size_t)g->o.max_graphs, sizeof *g->graph);
+    if (!g->graph) {
+        free(g);
+        return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
+    }
+    *out = g;
+    return SL_OK;
 }
 
-void sl_graphs_clear(sl_engine *e)
+void sl_graphs_destroy(sl_graphs *g)
 {
-    for (int32_t i = 0; i < e->n_graphs; i++)
-        sl_graph_destroy(e->graph[i].graph);
-    e->n_graphs = 0;
-    e->wants = (sl_graph_wants){0};
+    if (!g)
+        return;
+    sl_graphs_clear(g);
+    free(g->graph);
+    free(g);
 }
+
+/* ---- shapes ---- */
 
 /* 1, 2, 4, 8, then multiples of 4 up to 32 and of 8 beyond. */
 int32_t sl_graphs_pad(int32_t n, int32_t most)
@@ -54,27 +78,28 @@ static int32_t pad_context(int32_t n, int32_t most)
     return to < most ? (int32_t)to : most;
 }
 
-bool sl_graphs_together(const sl_engine *e)
-{
-    return e->group_tokens > 0 && e->group_tokens <= sl_graphs_pad(e->decode_cap, e->o.max_step_tokens);
-}
-
-int32_t sl_graphs_cap(const sl_engine *e, int32_t per)
+int32_t sl_graphs_cap(const sl_graphs *g, int32_t per)
 {
     if (per == 1)
-        return e->decode_cap;
-    return least(least(e->o.max_step_tokens, e->max_logits) / per, e->decode_cap);
+        return g->cap;
+    return least(least(g->o.max_tokens, g->o.max_logits) / per, g->cap);
 }
 
-sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t per, int32_t context, bool logits)
+bool sl_graphs_together(const sl_graphs *g, int32_t group_tokens)
 {
-    bool together = e->comm && sl_graphs_together(e);
-    return (sl_step_shape){.tokens = together ? least(e->group_tokens, e->decode_cap)
-                                              : sl_graphs_pad(n, sl_graphs_cap(e, per)) * per,
+    return group_tokens > 0 && group_tokens <= sl_graphs_pad(g->cap, g->o.max_tokens);
+}
+
+sl_step_shape sl_graphs_shape(const sl_graphs *g, int32_t n, int32_t per, int32_t context, bool logits,
+                              int32_t group_tokens)
+{
+    return (sl_step_shape){.tokens = sl_graphs_together(g, group_tokens)
+                                         ? least(group_tokens, g->cap)
+                                         : sl_graphs_pad(n, sl_graphs_cap(g, per)) * per,
                            .per = per,
-                           .context = pad_context(context, e->o.max_context),
+                           .context = pad_context(context, g->o.max_context),
                            .logits = logits,
-                           .group_tokens = e->comm ? e->group_tokens : 0};
+                           .group_tokens = group_tokens};
 }
 
 static bool same_shape(const sl_step_shape *a, const sl_step_shape *b)
@@ -83,77 +108,105 @@ static bool same_shape(const sl_step_shape *a, const sl_step_shape *b)
            a->group_tokens == b->group_tokens;
 }
 
-sl_graph *sl_graphs_find(sl_engine *e, const sl_step_shape *shape)
+/* ---- graphs ---- */
+
+bool sl_graphs_captures(const sl_graphs *g)
 {
-    for (int32_t i = 0; i < e->n_graphs; i++)
-        if (same_shape(&e->graph[i].shape, shape)) {
-            e->graph[i].used = ++e->clock;
-            return e->graph[i].graph;
+    return g->o.capture;
+}
+
+int32_t sl_graphs_most(const sl_graphs *g)
+{
+    return g->o.max_graphs;
+}
+
+void sl_graphs_give_up(sl_graphs *g)
+{
+    g->o.capture = false;
+}
+
+void sl_graphs_clear(sl_graphs *g)
+{
+    for (int32_t i = 0; i < g->n; i++)
+        sl_graph_destroy(g->graph[i].graph);
+    g->n = g->steps = 0;
+    g->seen = (sl_step_shape){0};
+    g->is_due = false;
+}
+
+sl_graph *sl_graphs_find(sl_graphs *g, const sl_step_shape *shape)
+{
+    for (int32_t i = 0; i < g->n; i++)
+        if (same_shape(&g->graph[i].shape, shape)) {
+            g->graph[i].used = ++g->clock;
+            return g->graph[i].graph;
         }
     return NULL;
 }
 
 /* At most twice as wide: its padding costs less than running op by op. */
-static const sl_step_graph *wider(const sl_engine *e, const sl_step_shape *shape)
+static const step_graph *wider(const sl_graphs *g, const sl_step_shape *shape)
 {
-    const sl_step_graph *best = NULL;
-    for (int32_t i = 0; i < e->n_graphs; i++) {
-        const sl_step_shape *s = &e->graph[i].shape;
+    const step_graph *best = NULL;
+    for (int32_t i = 0; i < g->n; i++) {
+        const sl_step_shape *s = &g->graph[i].shape;
         bool fits = s->per == shape->per && s->logits == shape->logits &&
                     s->group_tokens == shape->group_tokens && s->tokens >= shape->tokens &&
                     s->tokens <= 2 * shape->tokens && s->context >= shape->context &&
                     s->context <= 2 * shape->context;
         if (fits && (!best || s->tokens < best->shape.tokens ||
                      (s->tokens == best->shape.tokens && s->context < best->shape.context)))
-            best = &e->graph[i];
+            best = &g->graph[i];
     }
     return best;
 }
 
-void sl_graphs_choose(sl_engine *e, sl_step_shape *shape)
+void sl_graphs_choose(sl_graphs *g, sl_step_shape *shape)
 {
-    sl_graph_wants *w = &e->wants;
-    if (sl_graphs_find(e, shape))
+    if (sl_graphs_find(g, shape))
         return;
-    w->steps = same_shape(&w->seen, shape) ? w->steps + 1 : 1;
-    w->seen = *shape;
-    const sl_step_graph *g = w->steps <= PATIENCE ? wider(e, shape) : NULL;
-    if (g)
-        *shape = g->shape;
+    g->steps = same_shape(&g->seen, shape) ? g->steps + 1 : 1;
+    g->seen = *shape;
+    const step_graph *w = g->steps <= PATIENCE ? wider(g, shape) : NULL;
+    if (w)
+        *shape = w->shape;
 }
 
 /* The place for a new graph: an unused one, or that of the least recently used graph. */
-static sl_step_graph *take_place(sl_engine *e)
+static step_graph *take_place(sl_graphs *g)
 {
-    sl_step_graph *oldest = &e->graph[0];
-    if (e->n_graphs < e->max_graphs)
-        return &e->graph[e->n_graphs++];
-    for (int32_t i = 1; i < e->n_graphs; i++)
-        if (e->graph[i].used < oldest->used)
-            oldest = &e->graph[i];
+    step_graph *oldest = &g->graph[0];
+    if (g->n < g->o.max_graphs)
+        return &g->graph[g->n++];
+    for (int32_t i = 1; i < g->n; i++)
+        if (g->graph[i].used < oldest->used)
+            oldest = &g->graph[i];
     sl_graph_destroy(oldest->graph);
     return oldest;
 }
 
-sl_status sl_graphs_capture(sl_engine *e, const sl_step_shape *shape, sl_err *err)
+void sl_graphs_add(sl_graphs *g, const sl_step_shape *shape, sl_graph *graph)
 {
-    sl_graph *graph = NULL;
-    SL_TRY(sl_be_capture_begin(e->be, err));
-    sl_status st = sl_step_forward(e, shape->tokens, shape->logits ? shape->tokens : 0, err);
-    sl_status end = sl_be_capture_end(e->be, &graph, st == SL_OK ? err : NULL);
-    if (st != SL_OK || end != SL_OK) {
-        sl_graph_destroy(graph);
-        return st != SL_OK ? st : end;
-    }
-    *take_place(e) = (sl_step_graph){.shape = *shape, .graph = graph, .used = ++e->clock};
-    e->stats.graph_captures++;
-    return SL_OK;
+    *take_place(g) = (step_graph){.shape = *shape, .graph = graph, .used = ++g->clock};
 }
 
-void sl_engine_rows_free(sl_engine *e, bool on)
+/* ---- what is to be captured ---- */
+
+void sl_graphs_want(sl_graphs *g, const sl_step_shape *shape)
 {
-    sl_coord_rows_free(e->coord, on);
-    if (e->blocks)
-        sl_swapin_rows_free(e->blocks->swapin, on);
-    sl_graphs_clear(e);
+    g->is_due = true;
+    g->due = *shape;
+}
+
+bool sl_graphs_is_due(const sl_graphs *g)
+{
+    return g->is_due;
+}
+
+bool sl_graphs_take_due(sl_graphs *g, sl_step_shape *shape)
+{
+    const bool due = g->is_due;
+    g->is_due = false;
+    *shape = g->due;
+    return due;
 }

@@ -8,8 +8,9 @@
 
 enum { LIST_GROWS = 512 }; /* tokens for which a list has room when it is made */
 
-static sl_status make_chosen(sl_engine *e, sl_chosen *c, size_t most, sl_err *err)
+sl_status sl_chosen_make(sl_engine *e, sl_chosen *c, sl_err *err)
 {
+    const size_t most = (size_t)e->choices.most;
     c->of = calloc(most, sizeof *c->of);
     if (!c->of)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
@@ -17,6 +18,14 @@ static sl_status make_chosen(sl_engine *e, sl_chosen *c, size_t most, sl_err *er
     SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, most * sizeof *c->out, (void **)&c->out, err));
     return sl_be_alloc(e->be, SL_MEM_HOST, most * e->choices.words * sizeof *c->masks, (void **)&c->masks,
                        err);
+}
+
+void sl_chosen_free(sl_engine *e, sl_chosen *c)
+{
+    free(c->of);
+    sl_be_free(e->be, SL_MEM_HOST, c->rows);
+    sl_be_free(e->be, SL_MEM_HOST, c->out);
+    sl_be_free(e->be, SL_MEM_HOST, c->masks);
 }
 
 sl_status sl_choices_init(sl_engine *e, sl_err *err)
@@ -33,8 +42,6 @@ sl_status sl_choices_init(sl_engine *e, sl_err *err)
     SL_TRY(sl_dmem_alloc(e->mem, most * c->words * sizeof *c->masks_dev, (void **)&c->masks_dev, err));
     c->pool_bytes = e->o.list_bytes > 0 ? e->o.list_bytes : (int64_t)most * SL_LIST_POOL;
     SL_TRY(sl_dmem_alloc(e->mem, (uint64_t)c->pool_bytes, (void **)&c->pool, err));
-    for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++)
-        SL_TRY(make_chosen(e, &e->flight[i].chosen, most, err));
     c->op = (sl_sample_params){.logits = e->logits_dev,
                                .rows = c->rows_dev,
                                .out = c->out_dev,
@@ -55,12 +62,6 @@ void sl_choices_fini(sl_engine *e)
     sl_be_free(e->be, SL_MEM_DEVICE, c->next_dev);
     sl_be_free(e->be, SL_MEM_DEVICE, c->masks_dev);
     sl_be_free(e->be, SL_MEM_DEVICE, c->pool);
-    for (int i = 0; i < SL_STEPS_IN_FLIGHT; i++) {
-        free(e->flight[i].chosen.of);
-        sl_be_free(e->be, SL_MEM_HOST, e->flight[i].chosen.rows);
-        sl_be_free(e->be, SL_MEM_HOST, e->flight[i].chosen.out);
-        sl_be_free(e->be, SL_MEM_HOST, e->flight[i].chosen.masks);
-    }
 }
 
 /* ---- lists ---- */
@@ -128,7 +129,8 @@ bool sl_engine_can_follow(const sl_engine *e, const sl_step_item *it)
 {
     const sl_seq *s = it->seq;
     const sl_step_sample *w = it->sample;
-    if (e->n_flights == 0 || s->chosen_in != e->submitted || s->chosen_at < 0 || it->n_tokens != 1)
+    if (sl_engine_in_flight(e) == 0 || s->chosen_in != e->choices.steps || s->chosen_at < 0 ||
+        it->n_tokens != 1)
         return false;
     return !w || !has_changes(e, w->sampling, &w->history) ||
            fits(&s->list, it, sl_sampling_penalises(w->sampling));
@@ -298,13 +300,18 @@ sl_status sl_choices_enqueue(sl_engine *e, sl_flight *f, sl_err *err)
     return sl_be_copy(e->be, c->out, all->out_dev, (size_t)all->op.n * sizeof *c->out, err);
 }
 
+void sl_choices_stepped(sl_engine *e)
+{
+    e->choices.steps++;
+}
+
 void sl_choices_submitted(sl_engine *e, sl_flight *f)
 {
     int32_t k = 0;
     for (int32_t i = 0; i < f->chosen.n; i++) {
         const sl_choice *o = &f->chosen.of[i];
         sl_seq *s = o->seq;
-        s->chosen_in = e->submitted;
+        s->chosen_in = e->choices.steps;
         bool on_device = !o->on_host && !has_no_mask(o);
         s->chosen_at = on_device ? k++ : -1;
         if (o->several) { /* which of them counts is not known yet */

@@ -32,6 +32,20 @@ void sl_seqs_fini(sl_engine *e)
     free(e->seqs);
 }
 
+sl_status sl_tables_make(sl_engine *e, sl_mem_kind kind, sl_tables *t, sl_err *err)
+{
+    size_t per = (size_t)e->o.max_seqs * (size_t)e->ld, total = 3 * per + (size_t)e->o.max_seqs;
+    int32_t *base;
+    SL_TRY(sl_dmem_alloc_in(e->mem, kind, total * 4, (void **)&base, err));
+    *t = (sl_tables){.host_pages = base,
+                     .index_pages = base + per,
+                     .row_pages = base + 2 * per,
+                     .hot_slot = base + 3 * per};
+    if (kind == SL_MEM_HOST)
+        memset(base, 0xff, total * 4);
+    return SL_OK;
+}
+
 static int32_t *entries(int32_t *table, const sl_seq *s)
 {
     return table + (int64_t)s->row * s->e->ld;

@@ -37,7 +37,7 @@ static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *
 sl_status sl_step_measure(sl_engine *e, sl_flight *f, sl_err *err)
 {
     sl_step_plan *p = &f->p;
-    if (f->n_items < (e->comm ? 0 : 1) || f->n_items > e->o.max_seqs)
+    if (f->n_items < (sl_agree_comm(e->agree) ? 0 : 1) || f->n_items > e->o.max_seqs)
         return sl_fail(err, SL_ERR_INVALID, "step: %d items, 1..%d are possible", f->n_items, e->o.max_seqs);
     *p = (sl_step_plan){0};
     for (int32_t i = 0; i < f->n_items; i++) {
@@ -54,6 +54,18 @@ sl_status sl_step_measure(sl_engine *e, sl_flight *f, sl_err *err)
             p->context = it->seq->len + it->n_tokens;
     }
     p->own = p->tokens;
+    return SL_OK;
+}
+
+sl_status sl_step_arrays_make(sl_engine *e, sl_mem_kind kind, sl_step_arrays *a, sl_err *err)
+{
+    size_t n = (size_t)e->o.max_step_tokens, total = 3 * n + (size_t)e->max_logits +
+                                                     (e->cfg->n_draft ? n + (size_t)e->o.max_seqs : 0) +
+                                                     n * (size_t)sl_states_turns(&e->geo, e->item_tokens);
+    int32_t *base;
+    SL_TRY(sl_dmem_alloc_in(e->mem, kind, total * 4, (void **)&base, err));
+    *a = (sl_step_arrays){
+        .ids = base, .token_seq = base + n, .token_pos = base + 2 * n, .logit_rows = base + 3 * n};
     return SL_OK;
 }
 
@@ -78,14 +90,22 @@ int32_t sl_step_words(const sl_engine *e, const sl_flight *f)
            e->states->turns.n * f->p.tokens;
 }
 
+/* Whether all ranks of the group have decode steps. */
+static bool together(const sl_engine *e)
+{
+    return sl_graphs_together(e->graphs, sl_agree_group_tokens(e->agree));
+}
+
 /* Makes p a decode step of n items: it gets the padded sizes of its shape, and if any logits are wanted, it computes
  * those of all tokens. exact: it is to be captured. */
 static void shape_step(sl_engine *e, int32_t n, sl_step_plan *p, bool exact)
 {
-    p->shape = sl_graphs_shape(e, n, p->per, p->context, p->logits > 0);
-    p->graph = e->graphs && (!e->comm || sl_graphs_together(e));
-    if (p->graph && !e->comm && !exact)
-        sl_graphs_choose(e, &p->shape);
+    const bool group = sl_agree_comm(e->agree) != NULL;
+    p->shape =
+        sl_graphs_shape(e->graphs, n, p->per, p->context, p->logits > 0, sl_agree_group_tokens(e->agree));
+    p->graph = sl_graphs_captures(e->graphs) && (!group || together(e));
+    if (p->graph && !group && !exact)
+        sl_graphs_choose(e->graphs, &p->shape);
     p->tokens = p->shape.tokens;
     p->logits = p->shape.logits ? p->shape.tokens : 0;
     sl_coord_step_shape(e->coord, p->shape.tokens, p->shape.per, p->shape.context);
@@ -152,39 +172,11 @@ static sl_status upload_step(sl_engine *e, sl_flight *f, sl_err *err)
     return SL_OK;
 }
 
-/* Calls the hook for every further layer whose rows are in the host pages. With `all` it waits until this is true
- * of all layers. */
-static sl_status report_layers(sl_engine *e, bool all, sl_err *err)
-{
-    if (!e->hooks || !e->hooks->layer_done)
-        return SL_OK;
-    while (e->layers_done < e->layers_run) {
-        sl_status st = e->sync ? SL_OK : sl_event_query(e->events[e->layers_done]);
-        if (st == SL_INPROGRESS && !all)
-            return SL_OK;
-        if (st == SL_INPROGRESS)
-            continue;
-        if (st != SL_OK)
-            return sl_fail(err, st, "layer %d did not complete", e->layers_done);
-        e->hooks->layer_done(e->hooks->ctx, e->layers_done++);
-    }
-    return SL_OK;
-}
-
-/* What the layers below n write to the host pages has been enqueued. */
-static sl_status layers_enqueued(sl_engine *e, int32_t n, sl_err *err)
-{
-    for (; e->layers_run < n; e->layers_run++)
-        if (!e->sync && e->hooks && e->hooks->layer_done)
-            SL_TRY(sl_event_record(e->be, e->events[e->layers_run], err));
-    return report_layers(e, false, err);
-}
-
 static sl_status engine_attend(void *ctx, const sl_attn_call *call, sl_err *err)
 {
     sl_engine *e = ctx;
     SL_TRY(sl_coord_attend(e->coord, call, err));
-    return layers_enqueued(e, call->layer + 1, err);
+    return sl_reports_enqueued(e->reports, call->layer + 1, err);
 }
 
 sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_err *err)
@@ -212,23 +204,23 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
         .logits = e->logits_dev,
         .seam = seam,
         .draft = sl_drafts_pass(e),
-        .group_tokens = e->group_tokens,
+        .group_tokens = sl_agree_tokens(e->agree),
         .rows = sl_scoring_runs(e) ? sl_scoring_rows : NULL,
         .rows_ctx = e,
     };
-    e->layers_done = e->layers_run = 0;
+    sl_reports_begin(e->reports);
     sl_status st = sl_model_forward(e->model, &f, err);
     if (st != SL_OK)
         sl_coord_step_settle(e->coord);
     SL_TRY(st);
-    return layers_enqueued(e, e->cfg->n_layers, err); /* the last ones may have no attention */
+    return sl_reports_enqueued(e->reports, e->cfg->n_layers, err); /* the last ones may have no attention */
 }
 
 /* Enqueues the pass: one launch, or op by op. *fresh: its shape has no graph yet, so it is to be captured
  * afterwards. */
 static sl_status enqueue(sl_engine *e, const sl_step_plan *p, bool *fresh, sl_err *err)
 {
-    sl_graph *graph = p->graph ? sl_graphs_find(e, &p->shape) : NULL;
+    sl_graph *graph = p->graph ? sl_graphs_find(e->graphs, &p->shape) : NULL;
     *fresh = p->graph && !graph;
     if (!graph)
         return sl_step_forward(e, p->tokens, p->logits, err);
@@ -238,7 +230,7 @@ static sl_status enqueue(sl_engine *e, const sl_step_plan *p, bool *fresh, sl_er
 
 static sl_status stamp(sl_engine *e, const sl_flight *f, int at, sl_err *err)
 {
-    return e->sync ? SL_OK : sl_be_stamp(e->be, e->stamps_dev + 2 * (f - e->flight) + at, err);
+    return e->sync ? SL_OK : sl_be_stamp(e->be, f->stamps_dev + at, err);
 }
 
 sl_status sl_step_results(sl_engine *e, sl_flight *f, sl_err *err)
@@ -249,7 +241,7 @@ sl_status sl_step_results(sl_engine *e, sl_flight *f, sl_err *err)
                           (size_t)f->p.rows * (size_t)e->cfg->vocab_size * sizeof(float), err));
     SL_TRY(stamp(e, f, 1, err));
     if (!e->sync)
-        SL_TRY(sl_be_copy(e->be, f->stamps, e->stamps_dev + 2 * (f - e->flight), 2 * sizeof *f->stamps, err));
+        SL_TRY(sl_be_copy(e->be, f->stamps, f->stamps_dev, 2 * sizeof *f->stamps, err));
     SL_TRY(sl_event_fence(e->be, f->end, err));
     if (e->sync)
         f->stamps[1] = sl_now_ns();
@@ -270,28 +262,44 @@ sl_status sl_step_run(sl_engine *e, sl_flight *f, bool *fresh, sl_err *err)
     SL_TRY(st);
     if (!f->open)
         SL_TRY(sl_step_results(e, f, err));
-    return report_layers(e, true, err);
+    return sl_reports_finish(e->reports, err);
+}
+
+/* Captures the running step, whose ops have all run once in this shape. */
+static sl_status capture(sl_engine *e, const sl_step_shape *shape, sl_err *err)
+{
+    sl_graph *graph = NULL;
+    SL_TRY(sl_be_capture_begin(e->be, err));
+    sl_status st = sl_step_forward(e, shape->tokens, shape->logits ? shape->tokens : 0, err);
+    sl_status end = sl_be_capture_end(e->be, &graph, st == SL_OK ? err : NULL);
+    if (st != SL_OK || end != SL_OK) {
+        sl_graph_destroy(graph);
+        return st != SL_OK ? st : end;
+    }
+    sl_graphs_add(e->graphs, shape, graph);
+    e->stats.graph_captures++;
+    return SL_OK;
 }
 
 void sl_step_capture(sl_engine *e, const sl_flight *f)
 {
     sl_err why = {0};
-    if (sl_graphs_capture(e, &f->p.shape, &why) == SL_OK)
+    if (capture(e, &f->p.shape, &why) == SL_OK)
         return;
     sl_log(SL_LOG_WARN, "engine", "no_graphs", "decode steps run op by op, they cannot be captured: %s",
            why.text);
-    e->graphs = false;
+    sl_graphs_give_up(e->graphs);
 }
 
-void sl_step_capture_due(sl_engine *e)
+void sl_step_capture_due(sl_engine *e, sl_flight *f)
 {
-    const sl_step_shape s = e->wants.due;
-    sl_flight *f = &e->flight[0];
-    e->wants.is_due = false;
+    sl_step_shape s;
+    if (!sl_graphs_take_due(e->graphs, &s))
+        return;
     f->items = NULL, f->n_items = 0, f->open = false;
     f->p = (sl_step_plan){
         .tokens = s.tokens, .logits = s.logits ? s.tokens : 0, .context = s.context, .per = s.per};
-    if (sl_graphs_find(e, &s) || sl_be_sync(e->be, NULL) != SL_OK ||
+    if (sl_graphs_find(e->graphs, &s) || sl_be_sync(e->be, NULL) != SL_OK ||
         sl_coord_step_begin(e->coord, e->runs, 0, NULL) != SL_OK)
         return; /* the next step finds the same */
     shape_step(e, s.tokens / s.per, &f->p, true);
@@ -303,16 +311,16 @@ void sl_step_capture_due(sl_engine *e)
 /* In a group the ranks agree on tokens, not on sequences: their decode steps have one token of each. */
 static bool is_decode(const sl_engine *e, const sl_step_plan *p, int32_t n, const sl_step_hooks *hooks)
 {
-    if (n < 1 || (hooks && hooks->layer_done) || p->per > (e->comm ? 1 : e->item_tokens))
+    if (n < 1 || (hooks && hooks->layer_done) || p->per > (sl_agree_comm(e->agree) ? 1 : e->item_tokens))
         return false;
-    return n <= sl_graphs_cap(e, p->per) && !sl_coord_step_once(e->coord);
+    return n <= sl_graphs_cap(e->graphs, p->per) && !sl_coord_step_once(e->coord);
 }
 
 /* A step of a group in which this rank has no tokens: its experts compute for the others. */
 static void shape_idle(sl_engine *e, sl_step_plan *p)
 {
-    p->shape = (sl_step_shape){.group_tokens = e->group_tokens};
-    p->graph = e->graphs && e->comm && sl_graphs_together(e);
+    p->shape = (sl_step_shape){.group_tokens = sl_agree_tokens(e->agree)};
+    p->graph = sl_graphs_captures(e->graphs) && together(e);
 }
 
 /* Whether rows of logits are to be copied to the host. */
@@ -339,12 +347,9 @@ void sl_step_shape_of(sl_engine *e, sl_flight *f, const sl_step_hooks *hooks)
     fill_arrays(e, f);
 }
 
-/* A step of padding alone: it runs every op once and changes no cache. */
-static sl_status warm(sl_engine *e, int32_t batch, int32_t per, int32_t context, sl_err *err)
+sl_status sl_step_warm(sl_engine *e, sl_flight *f, int32_t batch, int32_t per, int32_t context, sl_err *err)
 {
-    sl_flight *f = &e->flight[0];
     bool fresh;
-    SL_CHECK(e->n_flights == 0, "capture with %d steps in flight", e->n_flights);
     f->items = NULL, f->n_items = 0, f->open = false;
     f->p = (sl_step_plan){.tokens = batch * per, .logits = batch * per, .context = context, .per = per};
     SL_TRY(sl_blocks_step(e, err));
@@ -362,52 +367,4 @@ static sl_status warm(sl_engine *e, int32_t batch, int32_t per, int32_t context,
 abort_step:
     sl_coord_step_abort(e->coord);
     return st != SL_OK ? st : done;
-}
-
-typedef struct shape_walk {
-    bool run; /* calls warm() for each shape; otherwise they are counted */
-    int32_t most, made, of;
-    void (*done)(void *ctx, int32_t n, int32_t of);
-    void *ctx;
-} shape_walk;
-
-/* The shapes of up to `batch` sequences, `per` tokens for each, of one context. */
-static sl_status each_batch(sl_engine *e, int32_t batch, int32_t per, int32_t context, shape_walk *w,
-                            sl_err *err)
-{
-    const int32_t cap = sl_graphs_cap(e, per);
-    for (int32_t b = batch < cap ? batch : cap; b >= 1 && w->made < w->most;) {
-        const sl_step_shape s = sl_graphs_shape(e, b, per, context, true);
-        if (w->run)
-            SL_TRY(warm(e, b, per, context, err));
-        w->made++;
-        if (w->run && w->done)
-            w->done(w->ctx, w->made, w->of);
-        while (b >= 1 && sl_graphs_shape(e, b, per, context, true).tokens == s.tokens)
-            b--;
-    }
-    return SL_OK;
-}
-
-/* All shapes up to the limits, at most w->most. */
-static sl_status each_shape(sl_engine *e, int32_t batch, int32_t context, shape_walk *w, sl_err *err)
-{
-    for (int32_t c = 1; c <= context && w->made < w->most;) {
-        for (int32_t per = 1; per <= e->item_tokens; per++)
-            SL_TRY(each_batch(e, batch, per, c, w, err));
-        c = sl_graphs_shape(e, 1, 1, c, true).context + 1;
-    }
-    return SL_OK;
-}
-
-sl_status sl_engine_capture(sl_engine *e, int32_t max_batch, int32_t max_context,
-                            void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err)
-{
-    if (!e->graphs || e->decode_cap < 1 || sl_model_get_opts(e->model)->ranks > 1)
-        return SL_OK;
-    int32_t context = max_context < e->o.max_context ? max_context : e->o.max_context;
-    shape_walk count = {.most = e->max_graphs};
-    (void)each_shape(e, max_batch, context, &count, NULL);
-    shape_walk walk = {.run = true, .most = e->max_graphs, .of = count.made, .done = done, .ctx = ctx};
-    return each_shape(e, max_batch, context, &walk, err);
 }
