@@ -42,10 +42,11 @@
 #include "base/status.h"
 #include "base/wire.h"
 
-#define SL_MSG_VERSION 10
+#define SL_MSG_VERSION 11
 #define SL_MSG_MAX_RANKS 64 /* of a group, as collectives/comm.h */
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)
+#define SL_MSG_MAX_HIDDEN (1u << 20)
 #define SL_MSG_MAX_TOP 20
 /* A worker counts as hung when one of its threads has made no turn for this multiple of cluster.dead_after_ms. */
 #define SL_ENGINE_PATIENCE 10
@@ -299,6 +300,8 @@ typedef struct sl_msg_commit { /* prefill -> decode */
     size_t n_crc;
     sl_msg_token first; /* the token sampled at position n_tokens */
     uint32_t cached_tokens;
+    sl_blob
+        hidden; /* of a model with an MTP layer, the hidden state of token n_tokens - 1 in the activations' format; or nothing */
 } sl_msg_commit;
 
 /* TOKENS, decode -> router. SCORES, prefill -> decode -> router: tokens of the prompt, first_index is the place of the first one. */

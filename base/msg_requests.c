@@ -116,6 +116,8 @@ void sl_mf_of_commit(sl_codec *c, sl_msg_commit *m)
     sl_mf_u32s(c, "crc", &m->crc, &m->n_crc, SL_MSG_MAX_BLOB / sizeof(uint32_t));
     sl_mf_token(c, "first", &m->first);
     sl_mf_u32(c, "cached_tokens", &m->cached_tokens);
+    sl_mf_blob(c, "hidden", &m->hidden);
+    sl_mf_require(c, "hidden", m->hidden.len <= SL_MSG_MAX_HIDDEN);
 }
 
 void sl_mf_of_tokens(sl_codec *c, sl_msg_tokens *m)

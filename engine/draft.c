@@ -104,6 +104,29 @@ static int32_t state_at(const sl_drafts *d, int32_t i, int32_t pos)
     return pos >= 0 && pos == h->kept ? 1 + i : 0;
 }
 
+size_t sl_engine_hidden_bytes(const sl_engine *e)
+{
+    return e->drafts ? (size_t)e->cfg->hidden_size * sl_dtype_size(sl_model_get_opts(e->model)->act) : 0;
+}
+
+bool sl_engine_seq_hidden(sl_engine *e, const sl_seq *s, void *out)
+{
+    const size_t n = sl_engine_hidden_bytes(e);
+    const int32_t row = n > 0 && s->e == e ? state_at(e->drafts, s->row, s->len - 1) : 0;
+    return row > 0 && sl_be_copy(e->be, out, e->drafts->hidden + (size_t)row * n, n, NULL) == SL_OK &&
+           sl_be_sync(e->be, NULL) == SL_OK;
+}
+
+void sl_engine_seq_set_hidden(sl_engine *e, sl_seq *s, const void *bytes)
+{
+    const size_t n = sl_engine_hidden_bytes(e), own = (size_t)(1 + s->row);
+    if (n == 0 || s->e != e || s->len < 1)
+        return;
+    if (sl_be_copy(e->be, e->drafts->hidden + own * n, bytes, n, NULL) == SL_OK &&
+        sl_be_sync(e->be, NULL) == SL_OK) /* the caller's bytes are borrowed */
+        e->drafts->of[s->row] = (sl_drafted){.kept = s->len - 1};
+}
+
 /* The last step's states are about to be written over: those that are still wanted move to the rows of their sequences. */
 static void keep_states(sl_engine *e, int32_t *keep)
 {

@@ -5,9 +5,9 @@
  * A row of the MTP layer needs the hidden state of the token before. Within a step that is a token of the same pass, for the first
  * token of an item one of the step before. So the states of a step stay on the device until the next one, which first moves
  * the one that each sequence still needs to a row of its own, and then writes over the rest. Which one that is, is known by then: what
- * was not accepted has been taken back. A state can be unknown: at the beginning of a sequence, and after tokens that others
- * have computed (a prefix, a shipment). Then zero stands for it, so one row of this layer is poorer and drafts near it
- * may be; no token of a stream depends on it. That is simpler than to carry the state in COMMIT, and in the pages of each prefix, and
+ * was not accepted has been taken back. A shipment carries the state of its last token in COMMIT (sl_engine_seq_hidden()). A
+ * state can be unknown: at the beginning of a sequence, and after a prefix that is read again. Then zero stands for it, so one row of this layer
+ * is poorer and drafts near it may be; no token of a stream depends on it. That is simpler than to carry the state in the pages of each prefix, and
  * cheaper than to compute a token again; both would gain one draft of a request at most.
  */
 #ifndef SL_ENGINE_DRAFT_H

@@ -361,6 +361,16 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
  */
 sl_status sl_engine_draft(sl_engine *e, sl_draft_item *items, int32_t n_items, sl_err *err);
 
+/*
+ * The hidden state of the sequence's last token, which the MTP layer needs for the row of the next one, and so for the first draft. It
+ * goes with the pages of a sequence to another engine of the same model and activations, or waits while the sequence is closed.
+ * Bytes: 0 without an MTP layer. seq_hidden waits for the device; false: it is not known, as after cached tokens, or could not
+ * be read. set_hidden: the sequence has the tokens of the state; if it fails, the state is not known.
+ */
+size_t sl_engine_hidden_bytes(const sl_engine *e);
+bool sl_engine_seq_hidden(sl_engine *e, const sl_seq *s, void *out);
+void sl_engine_seq_set_hidden(sl_engine *e, sl_seq *s, const void *bytes);
+
 /* Whether an item that follows can be submitted now. False: there is no step in flight that chooses a token for its sequence, or
  * the host must know that token first: it chooses itself, or has to make the list of changes of the sequence anew. */
 bool sl_engine_can_follow(const sl_engine *e, const sl_step_item *it);

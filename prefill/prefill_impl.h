@@ -25,6 +25,7 @@
 #include "prefill/copier.h"
 #include "worker/constraint.h"
 #include "worker/direct.h"
+#include "worker/draft_state.h"
 #include "worker/page_read.h"
 #include "worker/prompt_queue.h"
 #include "worker/remote.h"
@@ -124,6 +125,7 @@ struct sl_prefill_job {
     /* set before FINISH */
     sl_msg_token first;
     uint32_t cached_tokens;
+    sl_draft_state hidden; /* of the prompt's last token, for COMMIT */
     uint64_t queue_us, compute_us;
     sl_scores scores; /* opened by the engine, which closes it after END */
     /* set before FAIL */

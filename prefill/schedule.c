@@ -464,6 +464,7 @@ static void finish(sl_prefill *p, sl_prefill_job *j, const sl_step_item *it)
     }
     j->cached_tokens = (uint32_t)j->engine.prompt.start;
     j->compute_us = (sl_now_ns() - j->engine.started_ns) / 1000;
+    sl_draft_state_take(&j->hidden, p->o.role.runner, j->engine.seq);
     if (!j->dev_rows) /* else it is closed at END, when no copy reads its device pages any more */
         sl_prefill_close_seq(p, j);
     j->engine.state = JOB_FINISHED;

@@ -63,6 +63,7 @@ static void send_commit(sl_prefill *p, sl_prefill_job *j)
     m.commit.n_crc = ((size_t)j->at.written - j->msg->matched_pages) * (size_t)p->geo->n_layers;
     m.commit.first = j->first;
     m.commit.cached_tokens = j->cached_tokens;
+    m.commit.hidden = (sl_blob){j->hidden.bytes, j->hidden.n};
     sl_wep_send(j->ship.peer->remote.ep, &m);
 }
 

@@ -170,6 +170,7 @@ void sl_ship_free(sl_prefill *p, sl_prefill_job *j)
     free(j->dev_rows); /* dev_index is in the same block */
     sl_cursor_free(&j->ship.cursor);
     free(j->ship.crc);
+    sl_draft_state_free(&j->hidden);
     free(j);
 }
 

@@ -117,6 +117,16 @@ static sl_status e_truncate(void *impl, void *seq, int32_t len, sl_err *err)
     return sl_engine_seq_truncate(impl, seq, len, err);
 }
 
+static bool e_hidden(void *impl, const void *seq, void *out)
+{
+    return sl_engine_seq_hidden(impl, seq, out);
+}
+
+static void e_set_hidden(void *impl, void *seq, const void *bytes)
+{
+    sl_engine_seq_set_hidden(impl, seq, bytes);
+}
+
 static bool e_wants_rest(const void *impl)
 {
     return sl_engine_wants_rest(impl);
@@ -207,6 +217,7 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .ended_ns = e_ended_ns,
                        .draft = cfg->n_draft ? e_draft : NULL,
                        .truncate = cfg->n_draft ? e_truncate : NULL,
+                       .hidden = {sl_engine_hidden_bytes(e), cfg->n_draft ? e_hidden : NULL, e_set_hidden},
                        .rest = e_rest,
                        .wants_rest = e_wants_rest,
                        .stats = e_stats,

@@ -48,6 +48,12 @@ typedef struct sl_runner {
     /* Both, or NULL: it drafts nothing. items[i].seq as in step. */
     sl_status (*draft)(void *impl, sl_draft_item *items, int32_t n, sl_err *err);
     sl_status (*truncate)(void *impl, void *seq, int32_t len, sl_err *err);
+    /* The hidden state of a sequence's last token (sl_engine_seq_hidden()); get NULL: the runner has none. */
+    struct {
+        size_t bytes;
+        bool (*get)(void *impl, const void *seq, void *out);
+        void (*set)(void *impl, void *seq, const void *bytes);
+    } hidden;
     void (*rest)(void *impl);
     bool (*wants_rest)(const void *impl); /* NULL: never */
     void (*stats)(const void *impl, sl_engine_stats *out);

@@ -72,8 +72,11 @@ static void admit(sl_run *r)
     for (sl_ticket *t; (t = sl_admission_next(&r->core)) && join(r, t);)
         ;
     /* A request that waits for a slot keeps no device memory; prompts that have not begun may need it. */
-    for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(WAITING)));)
+    for (sl_ticket *t = NULL; (t = sl_tickets_next(&r->core.tickets, t, SL_TICKETS_IN(WAITING)));) {
+        if (sl_run_of(t)->seq)
+            sl_draft_state_take(&sl_run_of(t)->hidden, r->runner, sl_run_of(t)->seq);
         sl_run_close_seq(r, t);
+    }
     if (r->role->draining)
         sl_admission_give_back(&r->core, sl_now_ns());
     sl_prompts_admit(r);

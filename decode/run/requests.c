@@ -138,6 +138,8 @@ static void on_commit(sl_run *r)
     bool late = t && t->state == SL_TICKET_QUARANTINE;
     if (t)
         sl_run_of(t)->at.committed = ev.now_ns;
+    if (t && sl_ticket_fits(t, c->ticket, m->worker_id))
+        sl_draft_state_set(&sl_run_of(t)->hidden, c->hidden, (int32_t)c->n_tokens);
     if (!t || m->worker_id != c->worker_id || !sl_core_event(&r->core, t, &ev) || late)
         sl_run_stale(r, "commit", c->rid, c->attempt);
     else if (t->state == SL_TICKET_CHECKING || t->arrived)
@@ -299,6 +301,7 @@ static void free_ticket(sl_ticket *t)
 {
     sl_constraint_close(sl_run_of(t)->constraint);
     sl_scores_close(&sl_run_of(t)->scores);
+    sl_draft_state_free(&sl_run_of(t)->hidden);
     sl_wmsg_free(sl_run_of(t)->m);
 }
 

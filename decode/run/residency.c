@@ -117,6 +117,8 @@ sl_status sl_residency_open(sl_run *r, sl_ticket *t, sl_err *err)
         st = sl_run_states_resume(r, t, err);
         if (st != SL_OK)
             sl_run_close_seq(r, t);
+        else
+            sl_draft_state_give(&sl_run_of(t)->hidden, r->runner, sl_run_of(t)->seq);
     }
     sl_run_of(t)->resident = st == SL_OK && hot && mode == SL_RESIDENT;
     return st;
@@ -130,6 +132,7 @@ sl_status sl_residency_adopt(sl_run *r, sl_ticket *t, sl_err *err)
     x->resident = r->o.row_pages > 0 && room_for(r, x->seq_pages + 1);
     if (x->resident || r->runner->spill(r->runner->impl, x->seq, err) == SL_OK)
         return SL_OK;
+    sl_draft_state_take(&x->hidden, r->runner, x->seq);
     sl_run_close_seq(r, t);
     return sl_residency_open(r, t, err);
 }

@@ -10,6 +10,7 @@
 #include "engine/random_pages.h"
 #include "kvstore/snapshot.h"
 #include "worker/constraint.h"
+#include "worker/draft_state.h"
 #include "worker/prompt_queue.h"
 #include "worker/scores.h"
 #include "worker/stall.h"
@@ -52,6 +53,8 @@ typedef struct sl_run_ticket {
     sl_constraint *constraint; /* NULL: none */
     bool resident;             /* residency.c has decided that all its rows are on the device */
     sl_draft_seen drafts;
+    sl_draft_state
+        hidden; /* of its last token while no sequence is open; from COMMIT, or of a prompt that waits */
     struct {
         uint64_t asked, committed, waiting; /* ns; 0: it was not */
     } at;                                   /* for JOINED */

@@ -59,6 +59,18 @@ def checkpoint(tmp_path_factory):
     return to
 
 
+@pytest.fixture(scope="module")
+def stateful(checkpoint, tmp_path_factory):
+    """The same, whose drafts depend on the hidden state."""
+    to = tmp_path_factory.mktemp("stateful") / "tiny-v32"
+    shutil.copytree(checkpoint, to)
+    tensors = read(to / "model.safetensors")
+    join = array.array("f", [float(c in (r, r + HIDDEN)) for r in range(HIDDEN) for c in range(2 * HIDDEN)])
+    tensors[f"model.layers.{LAYERS}.eh_proj.weight"] = [HIDDEN, 2 * HIDDEN], join.tobytes()
+    write(to / "model.safetensors", tensors)
+    return to
+
+
 def generate(path, ids, n, *more, **options):
     command = [str(real.SLUICE), "generate", "--model", str(path), "--threads", "1", "--json", "--ignore-eos", "--ids",
                ",".join(map(str, ids)), "--max-new-tokens", str(n), *more]
@@ -101,6 +113,21 @@ def test_a_decode_worker_dies_while_streams_have_drafts(start, checkpoint):
     again = c.complete(ids, 60, frequency_penalty=0.5, presence_penalty=0.2)
     assert len(again.output_ids) == 60
     c.idle()
+
+
+def test_first_drafts_of_a_cluster_are_those_of_one_process(start, stateful):
+    """COMMIT carries the last hidden state: what a decode worker drafts for shipped prompts stands as often as where the prompt was computed."""
+    counts = []
+    for workers, options in (((2, 3), {}), ((1,), {"roles": ("router", "both"), "config": "configs/one-host-both.yaml"})):
+        c = start(**options, **QUICK, **{"model.path": stateful, "model.draft_tokens": 2})
+        for i in range(24):
+            c.tokens(real.prompt(f"first{i}", 70 + 3 * i), 3)
+        text = "".join(c.metrics(k) for k in workers)
+        counts.append([sum(float(line.split()[-1]) for line in text.splitlines()
+                           if line.startswith(f"sluice_draft_{what}_total") and f'place="{k}"' in line)
+                       for k in (1, 2) for what in ("tokens", "accepted_tokens")])
+        assert c.close()
+    assert counts[0] == counts[1] and counts[0][1] > 0
 
 
 def test_penalties_and_stops_are_those_without_drafts(start, checkpoint):

@@ -125,7 +125,8 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                    .crc = words,
                                    .n_crc = 6,
                                    .first = produced[0],
-                                   .cached_tokens = 64};
+                                   .cached_tokens = 64,
+                                   .hidden = {bytes, 24}};
         break;
     case SL_MSG_TOKENS:
     case SL_MSG_SCORES:

@@ -125,6 +125,8 @@ START_TEST(fields_survive)
     ck_assert_uint_eq(b.commit.crc[2], 0xffffffffu);
     ck_assert_int_eq(b.commit.first.id, 7);
     ck_assert(b.commit.first.top_logprobs[1] == -3.5f);
+    ck_assert_uint_eq(b.commit.hidden.len, 24);
+    ck_assert_mem_eq(b.commit.hidden.data, m.commit.hidden.data, 24);
     sl_msg_free(&b);
     sl_wr_free(&w);
 

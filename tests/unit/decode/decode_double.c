@@ -564,7 +564,8 @@ void dd_commit(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens_off
                                .first_page = (uint32_t)matched,
                                .crc = crc,
                                .n_crc = (size_t)(sl_lease_n_pages(lease) - matched) * DD_LAYERS,
-                               .first = {.id = 3}};
+                               .first = {.id = 3},
+                               .hidden = x->hidden};
     receive(x, &m, writer);
 }
 

@@ -74,6 +74,7 @@ typedef struct decode_double {
     uint32_t fenced_reader; /* connection of the last fence of a reader */
     uint32_t router;        /* the session in which messages come from now on: DD_ROUTER at first */
     sl_status fail_step, fail_submit, fail_open; /* of the next call, once */
+    sl_blob hidden;                              /* of the COMMITs that follow */
     int32_t bad_page; /* of which the next step fetches damaged rows, plus 1; 0: of none */
     /* the last answers to CACHE_ASK; their blobs point into `listed` and `damaged` */
     sl_msg_cache_job job;

@@ -131,6 +131,55 @@ START_TEST(produced_pages_are_reused)
 }
 END_TEST
 
+/* The state of a COMMIT reaches the sequence, when it is that of its last token and of the runner's size. */
+START_TEST(states_of_commits)
+{
+    static const struct {
+        uint64_t tokens;
+        size_t bytes;
+        int set;
+    } cases[] = {{PROMPT, 8, 1}, {PROMPT, 0, 0}, {PROMPT, 4, 0}, {PROMPT - 1, 8, 0}};
+    for (size_t c = 0; c < SL_COUNT(cases); c++) {
+        const uint64_t state = fake_hidden(cases[c].tokens);
+        bool worked = true;
+        open_with(2, 1024);
+        x.hidden = (sl_blob){(const uint8_t *)&state, cases[c].bytes};
+        dd_verified(&x, 1, PROMPT, 20, 1);
+        ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+        ck_assert_int_eq(fake_hidden_set(x.fake), cases[c].set);
+        while (worked)
+            ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+        bool done = false;
+        ck_assert_int_eq((int)told(1, &done), 20);
+        x.seen = x.n_said;
+        x.hidden = (sl_blob){0};
+        dd_close(&x);
+    }
+}
+END_TEST
+
+/* Role both: a request whose prompt is computed, and that waits for the batch without a sequence, keeps its state. */
+START_TEST(states_of_waiting_requests)
+{
+    bool worked = true;
+    o = dd_defaults();
+    o.drafts = 2, o.max_context = 1024, o.max_batch = 1, o.chunk = 64, o.prompts = 2;
+    dd_open(&x, &o);
+    for (uint64_t rid = 1; rid <= 3; rid++)
+        dd_reserve_own(&x, rid, PROMPT, 20, (int)rid);
+    while (worked)
+        ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    bool done[3] = {false};
+    for (uint64_t rid = 1; rid <= 3; rid++) {
+        ck_assert_int_eq((int)told(rid, &done[rid - 1]), 20);
+        ck_assert(done[rid - 1]);
+    }
+    ck_assert_int_ge(fake_hidden_set(x.fake), 1);
+    x.seen = x.n_said;
+    dd_close(&x);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("decode/drafts");
@@ -138,6 +187,8 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, streams_and_limits, 0, 5);
     tcase_add_test(c, context_is_full);
+    tcase_add_test(c, states_of_commits);
+    tcase_add_test(c, states_of_waiting_requests);
     tcase_add_test(c, produced_pages_are_reused);
     suite_add_tcase(s, c);
     return run_suite(s);

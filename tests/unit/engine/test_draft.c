@@ -354,6 +354,66 @@ START_TEST(drafts_are_the_golden_ones)
 }
 END_TEST
 
+/* ---- the state of the last token ---- */
+
+static uint32_t draft_after(int i, int32_t *out)
+{
+    sl_err err = {0};
+    sl_sampling greedy;
+    sl_sampling_default(&greedy);
+    greedy.temperature = 0;
+    fix_grow(&f, &run[i], text[i].n + MOST);
+    sl_draft_item it = {.seq = run[i].seq,
+                        .token = text[i].ids[text[i].n - 1],
+                        .n = MOST - 1,
+                        .sampling = &greedy,
+                        .out = out};
+    ck_assert_msg(sl_engine_draft(f.engine, &it, 1, &err) == SL_OK, "%s", err.text);
+    return sl_crc32c(0, f.engine->logits_host, (size_t)f.cfg->vocab_size * sizeof(float));
+}
+
+/* A sequence that is opened again on its pages, in another row and in the other residency, drafts what it would have drafted, if it is
+ * given the state of its last token; without it the logits of the drafts are others. */
+START_TEST(states_travel_with_pages)
+{
+    static sl_step_sample out[1][MOST];
+    static uint8_t state[4096];
+    make_parameters();
+    start(&kinds[_i], true);
+    const size_t bytes = sl_engine_hidden_bytes(f.engine);
+    ck_assert(bytes > 0 && bytes <= sizeof state);
+    for (int i = 0; i + 1 < N; i++) {
+        int32_t want[MOST], have[MOST], without[MOST];
+        fix_prompt(&f, &text[i], PROMPT + i, 170 + (uint64_t)i);
+        open_seq(i, i % 2 ? SL_HIERARCHICAL : SL_RESIDENT, 0);
+        for (int k = 0; k < i; k++) { /* after steps, too */
+            fix_grow(&f, &run[i], text[i].n);
+            step(&i, &(int32_t){1}, &(int32_t){1}, out, 1);
+            text[i].ids[text[i].n++] = out[0][0].out.id;
+        }
+        const uint32_t logits = draft_after(i, want);
+        ck_assert(sl_engine_seq_hidden(f.engine, run[i].seq, state));
+        fix_seq_close(&f, &run[i], true);
+        fix_seq_open(&f, &run[N - 1], SL_RESIDENT, 0, 5); /* takes the row */
+        fix_seq_open(&f, &run[i], i % 2 ? SL_RESIDENT : SL_HIERARCHICAL, text[i].n - 1, text[i].n);
+        ck_assert(!sl_engine_seq_hidden(f.engine, run[i].seq, have));
+        if (sl_backend_caps(f.be) & SL_BE_UNIFIED) /* else they stay on the device */
+            ck_assert_uint_ne(draft_after(i, without), logits);
+        sl_engine_seq_set_hidden(f.engine, run[i].seq, state);
+        ck_assert_uint_eq(draft_after(i, have), logits);
+        ck_assert_mem_eq(have, want, (MOST - 1) * sizeof *want);
+        fix_seq_close(&f, &run[N - 1], false);
+        run[N - 1] = (fix_run){0};
+    }
+    stop();
+    start(&kinds[_i], false);
+    ck_assert_uint_eq(sl_engine_hidden_bytes(f.engine), 0);
+    stop();
+    for (int i = 0; i < N; i++)
+        sl_sampling_free(&how[i]);
+}
+END_TEST
+
 /* ---- what is refused ---- */
 
 START_TEST(wrong_drafts_are_refused)
@@ -393,6 +453,7 @@ int main(void)
     tcase_add_loop_test(c, drafts_are_the_golden_ones, 0, 2);
     tcase_add_loop_test(c, streams_are_those_without_drafts, 0, SL_COUNT(kinds));
     tcase_add_loop_test(c, drafts_leave_no_trace, 0, SL_COUNT(kinds));
+    tcase_add_loop_test(c, states_travel_with_pages, 0, SL_COUNT(kinds));
     tcase_add_test(c, wrong_drafts_are_refused);
     suite_add_tcase(s, c);
     return run_suite(s);

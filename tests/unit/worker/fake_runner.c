@@ -34,7 +34,7 @@ struct fake_runner {
     fake_opts o;
     float *logits; /* [max_seqs + 64][vocab] */
     sl_sampler *sampler;
-    int open, steps;
+    int open, steps, hidden_set;
     fake_flight flight[SL_STEPS_IN_FLIGHT];
     int oldest, in_flight;
     _Atomic bool hang, hangs;
@@ -363,6 +363,37 @@ static sl_status f_truncate(void *impl, void *seq, int32_t len, sl_err *err)
     return SL_OK;
 }
 
+/* Stands for a hidden state: it is right for one length of a sequence. */
+uint64_t fake_hidden(uint64_t tokens)
+{
+    return 0x9e3779b97f4a7c15u * tokens;
+}
+
+static uint64_t hidden_of(const fake_seq *s)
+{
+    return fake_hidden((uint64_t)s->len);
+}
+
+static bool f_hidden(void *impl, const void *seq, void *out)
+{
+    const uint64_t h = hidden_of(seq);
+    (void)impl;
+    memcpy(out, &h, sizeof h);
+    return true;
+}
+
+static void f_set_hidden(void *impl, void *seq, const void *bytes)
+{
+    const uint64_t h = hidden_of(seq);
+    fake_runner *f = impl;
+    f->hidden_set += memcmp(bytes, &h, sizeof h) == 0;
+}
+
+int fake_hidden_set(const fake_runner *f)
+{
+    return f->hidden_set;
+}
+
 static fake_flight *last_flight(fake_runner *f)
 {
     return &f->flight[(f->oldest + f->in_flight - 1) % SL_STEPS_IN_FLIGHT];
@@ -540,6 +571,7 @@ sl_runner fake_runner_of(fake_runner *f)
                        .can_follow = f_can_follow,
                        .draft = f->o.drafts ? f_draft : NULL,
                        .truncate = f->o.drafts ? f_truncate : NULL,
+                       .hidden = {sizeof(uint64_t), f->o.drafts ? f_hidden : NULL, f_set_hidden},
                        .step_ns = f_step_ns,
                        .rest = f_rest,
                        .stats = f_stats,

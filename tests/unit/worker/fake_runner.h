@@ -28,6 +28,10 @@ fake_runner *fake_create(sl_arena *arena, const fake_opts *opts);
 void fake_destroy(fake_runner *f);
 sl_runner fake_runner_of(fake_runner *f);
 int fake_open_seqs(const fake_runner *f);
+/* Sequences that were given the hidden state of their last token so far. */
+int fake_hidden_set(const fake_runner *f);
+/* What it takes for the hidden state of the last of this many tokens. */
+uint64_t fake_hidden(uint64_t tokens);
 /* Any thread. on: steps do not return any more; off: they return. */
 void fake_hang(fake_runner *f, bool on);
 /*
