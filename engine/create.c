@@ -4,7 +4,9 @@
 #include "engine/flight.h"
 #include "engine/sampling.h"
 #include "engine/blocks.h"
+#include "engine/scratch.h"
 #include "engine/states.h"
+#include "kernels/paths.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -239,10 +241,27 @@ static sl_status make_graphs(sl_engine *e, sl_err *err)
     return sl_graphs_create(&o, &e->graphs, err);
 }
 
+/* From here on no op may ask for more than the steps of this engine need. */
+static sl_status plan_scratch(sl_engine *e, sl_err *err)
+{
+    const sl_gpu *g = sl_be_gpu(e->be);
+    const sl_model_opts *m = sl_model_get_opts(e->model);
+    const int32_t experts = e->cfg->moe.n_routed, ranks = m->ranks > 1 ? m->ranks : 1;
+    const sl_scratch_load load = {.step_tokens = e->o.max_step_tokens,
+                                  .context = e->o.max_context,
+                                  .seqs = e->o.max_seqs,
+                                  .ranks = ranks,
+                                  .experts = (experts + ranks - 1) / ranks,
+                                  .act = m->act};
+    return g ? sl_be_scratch(e->be, sl_engine_scratch_bytes(g, e->cfg, &e->cache, e->o.algorithm, &load), err)
+             : SL_OK;
+}
+
 static sl_status make_parts(sl_engine *e, sl_err *err)
 {
     SL_TRY(check_arena(e, err));
     SL_TRY(sl_agree_create(sl_model_get_opts(e->model)->comm, e->o.max_step_tokens, &e->agree, err));
+    SL_TRY(plan_scratch(e, err));
     if (!e->o.arena_readable) {
         SL_TRY(sl_be_host_register(e->be, sl_arena_base(e->arena), sl_arena_bytes(e->arena), err));
         e->registered = true;

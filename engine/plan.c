@@ -4,8 +4,9 @@
 #include "engine/choice.h"
 #include "engine/draft.h"
 #include "engine/blocks.h"
+#include "engine/scratch.h"
 #include "engine/states.h"
-#include "kernels/scratch.h"
+#include "kernels/paths.h"
 #include "kvstore/snapshot.h"
 #include "sparse/sparse.h"
 
@@ -82,34 +83,19 @@ static void add_tables(const sl_plan_in *in, int32_t max_seqs, sl_plan *p)
             4 * (tokens + seqs) + 2 * sl_drafts_rows(seqs, tokens) * (uint64_t)in->cfg->hidden_size;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
+/* Of ops on CUDA with activations of 16 bits, on a GPU of the size of an H200; an engine asks the GPU that it has. */
+static uint64_t scratch_bytes(const sl_plan_in *in, const sl_plan *p, int32_t max_seqs)
 {
-    return a > b ? a : b;
-}
-
-/* The most scratch memory that an op of the model asks for, on a GPU of the size of an H200; experts as bf16. */
-static uint64_t scratch_bytes(const sl_model_config *c, int32_t step_tokens, int32_t max_seqs,
-                              int32_t list_tokens)
-{
-    enum { MULTIPROCESSORS = 132, EXPERT_VALUE = 2 };
-    const int64_t attended = (int64_t)c->attn.n_heads * c->attn.v_head_dim,
-                  in = (int64_t)larger(larger((uint64_t)c->hidden_size, (uint64_t)c->intermediate_size),
-                                       (uint64_t)attended);
-    const int64_t queries = (int64_t)c->attn.n_heads * (c->attn.qk_nope_head_dim + c->attn.qk_rope_head_dim),
-                  out = (int64_t)larger((uint64_t)in, (uint64_t)queries);
-    uint64_t most = 0;
-
-    /* Outputs of tokens that are filled up to a multiple of 4 take more than those of a token more. */
-    for (int32_t t = step_tokens; t > 0 && t > step_tokens - 2; t--)
-        most = larger(most, sl_linear_scratch(t, in, out));
-
-    if (c->moe.n_routed > 0)
-        most = larger(most, sl_moe_grouped_scratch(step_tokens, c->moe.per_token, c->moe.n_routed,
-                                                   c->hidden_size, c->moe.intermediate_size, EXPERT_VALUE));
-    if (c->attn.n_kv_heads > 0)
-        most = larger(most, sl_gqa_decode_scratch_most(MULTIPROCESSORS, max_seqs, c->attn.n_heads,
-                                                       c->attn.n_kv_heads, c->attn.v_head_dim, list_tokens));
-    return most;
+    enum { H200 = 132, SHARED = 227 << 10 };
+    const sl_gpu g = sl_gpu_of(90, H200, SHARED);
+    const sl_plan_group *group = in->group;
+    const sl_scratch_load load = {.step_tokens = in->max_step_tokens,
+                                  .context = p->max_context,
+                                  .seqs = max_seqs,
+                                  .ranks = group ? group->ranks : 1,
+                                  .experts = group ? group->experts : 0,
+                                  .act = SL_BF16};
+    return sl_engine_scratch_bytes(&g, in->cfg, &in->cache, in->algorithm, &load);
 }
 
 /* What objects at the edges of units take in addition, at most a unit in every array: planes, hot slots, versions of states. */
@@ -178,7 +164,7 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
         p->index_tokens =
             in->algorithm->state_tokens(&in->cache, p->max_context, p->max_context) + SL_PLAN_GENERATED;
     add_tables(in, o.max_seqs, p);
-    p->scratch_bytes = scratch_bytes(in->cfg, in->max_step_tokens, o.max_seqs, p->max_context);
+    p->scratch_bytes = scratch_bytes(in, p, o.max_seqs);
     p->fixed_bytes += p->scratch_bytes;
     p->host_pages = (int64_t)(in->host_bytes / (uint64_t)p->page_bytes);
     p->row_sums_bytes = sl_row_sums_bytes(&g, p->host_pages);

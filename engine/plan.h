@@ -38,9 +38,7 @@ typedef struct sl_plan_in {
     sl_evict_policy policy;
     sl_gates gates;
     uint64_t weight_bytes; /* on the device */
-    /* Kept free on the device: activations, libraries, fragmentation, and the scratch memory of the strategies' ops; the largest
-     * that these need on CUDA is that of a prompt's votes, 64 MiB and 8 bytes for each KV head and token. That of the model's
-     * own ops is planned: sl_plan.scratch_bytes. */
+    /* Kept free on the device: activations, libraries, fragmentation. */
     uint64_t reserve_bytes;
     uint64_t gpu_bytes, host_bytes;
     /* Bytes of a unit of one pool for states, hot rows and pages, of a model whose layers keep states (sl_engine_opts.pool_bytes):
@@ -91,8 +89,7 @@ typedef struct sl_plan {
     /* Of fixed_bytes: what the algorithm keeps for its requests and its scores, and the logits. Both are for max_seqs
      * requests of max_context tokens, whatever runs. */
     uint64_t algorithm_bytes, logit_bytes;
-    /* Of fixed_bytes: the scratch memory of the model's own ops on CUDA, the most that one of them asks for
-     * (kernels/scratch.h). */
+    /* Of fixed_bytes: the scratch memory of ops on CUDA, the most that one of them asks for (engine/scratch.h). */
     uint64_t scratch_bytes;
     int32_t max_seqs;
     uint64_t cache_bytes; /* device budget left for the cache; 0 when nothing is left */

@@ -68,8 +68,7 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
     sl_sb_printf(&sb, "    of these, %s takes %.1f MiB and logits %.1f MiB, for %d requests of %d tokens\n",
                  in->algorithm->name, (double)p->algorithm_bytes / 1048576, (double)p->logit_bytes / 1048576,
                  p->max_seqs, p->max_context);
-    sl_sb_printf(&sb, "    and the scratch memory of the model's ops %.1f MiB\n",
-                 (double)p->scratch_bytes / 1048576);
+    sl_sb_printf(&sb, "    and the scratch memory of ops %.1f MiB\n", (double)p->scratch_bytes / 1048576);
     put_mib(&sb, "left for the cache", p->cache_bytes);
     put_mib(&sb, "host memory", in->host_bytes);
     put_mib(&sb, "in addition, checksums of rows", p->row_sums_bytes);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "kernels/paths.h"
+#include "kernels/scratch.h"
 
 static const sl_backend_desc *const backends[] = {
     &sl_backend_cpu,
@@ -175,8 +175,47 @@ static void tell_plain(const sl_backend *be, sl_op op, const void *params)
         sl_op_name(op), be->desc->name);
 }
 
+/* ---- scratch ---- */
+
+const sl_gpu *sl_be_gpu(const sl_backend *be)
+{
+    return be->desc->gpu ? be->desc->gpu(be) : be->plan.as;
+}
+
+void sl_be_scratch_as(sl_backend *be, const sl_gpu *gpu)
+{
+    be->plan.as = gpu;
+}
+
+sl_status sl_be_scratch(sl_backend *be, size_t bytes, sl_err *err)
+{
+    if (bytes < be->plan.bytes)
+        bytes = be->plan.bytes;
+    if (be->desc->scratch)
+        SL_TRY(be->desc->scratch(be, bytes, err));
+    be->plan.bytes = bytes, be->plan.made = true;
+    return SL_OK;
+}
+
+/* *bytes = what the op states; SL_ERR_UNSUPPORTED: more than is planned. */
+static sl_status state_scratch(const sl_backend *be, sl_op op, const void *params, size_t *bytes, sl_err *err)
+{
+    const sl_gpu *g = sl_be_gpu(be);
+
+    *bytes = g ? sl_op_scratch(g, op, params) : 0;
+    if (be->plan.made && *bytes > be->plan.bytes)
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "%s: it asks for %zu bytes of scratch memory, the plan has %zu: the op is outside of what was "
+            "planned at start",
+            sl_op_name(op), *bytes, be->plan.bytes);
+    return SL_OK;
+}
+
 sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err)
 {
+    size_t scratch;
+
     SL_TRY(sl_op_check_shape(op, params, err));
     if (sl_op_items(op, params) == 0)
         return SL_OK;
@@ -184,11 +223,12 @@ sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err)
     const struct sl_turns *turns = sl_op_turns(op, params);
     if (turns)
         return sl_run_turns(be, op, params, turns, err);
+    SL_TRY(state_scratch(be, op, params, &scratch, err));
     if (be->profile)
         sl_profile_op(be, op, params);
     tell_plain(be, op, params);
     if (be->desc->begin)
-        be->desc->begin(be, op);
+        be->desc->begin(be, op, scratch);
     return be->desc->ops[op]->run(be, params, err);
 }
 
@@ -197,7 +237,7 @@ void sl_be_collective(sl_backend *be)
     if (be->profile)
         sl_profile_op(be, SL_OP_COUNT, NULL);
     if (be->desc->begin)
-        be->desc->begin(be, SL_OP_COUNT);
+        be->desc->begin(be, SL_OP_COUNT, 0);
 }
 
 bool sl_be_profiled(const sl_backend *be)

@@ -85,6 +85,17 @@ uint32_t sl_backend_bits(const sl_backend *be);
  * SL_ERR_UNSUPPORTED, never a wrong answer.
  * The first time that an op takes a path that is not meant to be fast, the log says so. */
 sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err);
+/*
+ * Scratch memory for temporary operands of ops, which a backend keeps. Until this is called it grows with what ops ask for. From then
+ * on it has `bytes` and does not grow: an op that states more (sl_op_scratch) is
+ * refused with SL_ERR_UNSUPPORTED and its name, the bytes it asks for and the bytes that are planned, before it enqueues anything. To be
+ * called when what will run is known, outside of captures; another call can make it larger. Nothing on a backend without scratch.
+ */
+sl_status sl_be_scratch(sl_backend *be, size_t bytes, sl_err *err);
+/* The GPU by which ops state their scratch: the backend's own, or that of sl_be_scratch_as(), or NULL: none is taken. */
+const struct sl_gpu *sl_be_gpu(const sl_backend *be);
+/* For tests: a backend without a GPU holds ops to their plan as if it had this one, which stays. NULL: no longer. */
+void sl_be_scratch_as(sl_backend *be, const struct sl_gpu *gpu);
 /* Called by collectives/ before a collective is enqueued: profiles and deferred errors then count it apart, as SL_OP_COUNT. */
 void sl_be_collective(sl_backend *be);
 /* Waits for everything enqueued; reports any deferred device error. */

@@ -23,6 +23,13 @@ typedef struct sl_backend_desc sl_backend_desc;
 struct sl_gpu;                        /* kernels/paths.h */
 typedef struct sl_profile sl_profile; /* kernels/profile.c */
 
+/* The plan of scratch memory: sl_be_scratch(). */
+typedef struct sl_be_plan {
+    const struct sl_gpu *as; /* sl_be_scratch_as() */
+    size_t bytes;
+    bool made;
+} sl_be_plan;
+
 /* Base of every instance; desc->create() fills it. */
 struct sl_backend {
     const sl_backend_desc *desc;
@@ -30,6 +37,7 @@ struct sl_backend {
     char describe[128];  /* sl_backend_describe() */
     char device[48];     /* sl_backend_device() */
     sl_profile *profile; /* NULL unless a profile is being taken */
+    sl_be_plan plan;
 };
 
 struct sl_event {
@@ -57,8 +65,11 @@ struct sl_backend_desc {
     void (*destroy)(sl_backend *be);
     /* Optional: what the device can do, by which paths are chosen (kernels/paths.h). NULL: an op has one kernel. */
     const struct sl_gpu *(*gpu)(const sl_backend *be);
-    /* Optional: the next calls of this instance enqueue this op; SL_OP_COUNT: a collective. For messages. */
-    void (*begin)(sl_backend *be, sl_op op);
+    /* Optional: the next calls of this instance enqueue this op, which states `scratch` bytes of scratch memory; SL_OP_COUNT: a
+     * collective. For messages. */
+    void (*begin)(sl_backend *be, sl_op op, size_t scratch);
+    /* Optional: scratch memory has at least these bytes from now on. NULL: the backend takes none. */
+    sl_status (*scratch)(sl_backend *be, size_t bytes, sl_err *err);
     sl_status (*memory)(sl_backend *be, uint64_t *free_bytes, uint64_t *total_bytes, sl_err *err);
     sl_status (*alloc)(sl_backend *be, sl_mem_kind kind, size_t bytes, void **out, sl_err *err);
     void (*free)(sl_backend *be, sl_mem_kind kind, void *ptr);

@@ -209,21 +209,28 @@ sl_moe_path sl_path_moe(const sl_gpu *g, const sl_moe_params *p, int64_t rows, b
     return SL_MOE_PLAIN;
 }
 
-/* What SL_OP_MOE would be asked for the rows that arrived. */
-static sl_moe_path ep_experts(const sl_gpu *g, const sl_ep_experts_params *e)
+sl_moe_params sl_ep_experts_as_moe(const sl_ep_experts_params *e)
 {
     const sl_ep_layout *l = &e->layout;
-    const sl_moe_params p = {.gate = e->gate,
-                             .up = e->up,
-                             .down = e->down,
-                             .hidden = l->hidden,
-                             .inter = e->inter,
-                             .top_k = l->top_k,
-                             .act = l->act,
-                             .fp8_acts = e->fp8_acts,
-                             .experts = l->first[l->rank + 1] - l->first[l->rank]};
 
-    return sl_path_moe(g, &p, l->cap, e->fp8_acts && l->quantised);
+    return (sl_moe_params){.gate = e->gate,
+                           .up = e->up,
+                           .down = e->down,
+                           .hidden = l->hidden,
+                           .inter = e->inter,
+                           .top_k = l->top_k,
+                           .act = l->act,
+                           .fp8_acts = e->fp8_acts,
+                           .glu = e->glu,
+                           .tokens = l->ranks * l->cap,
+                           .experts = l->first[l->rank + 1] - l->first[l->rank]};
+}
+
+sl_moe_path sl_path_ep_experts(const sl_gpu *g, const sl_ep_experts_params *e)
+{
+    const sl_moe_params p = sl_ep_experts_as_moe(e);
+
+    return sl_path_moe(g, &p, e->layout.cap, e->fp8_acts && e->layout.quantised);
 }
 
 static const sl_path route_paths[] = {
@@ -384,7 +391,7 @@ const sl_path *sl_op_path(const sl_gpu *g, sl_op op, const void *params)
     case SL_OP_MOE:
         return &moe_paths[sl_path_moe(g, moe, moe->tokens, moe->fp8_acts)];
     case SL_OP_EP_EXPERTS:
-        return &moe_paths[ep_experts(g, params)];
+        return &moe_paths[sl_path_ep_experts(g, params)];
     case SL_OP_MOE_ROUTE:
         return &route_paths[sl_path_moe_route(params)];
     case SL_OP_SPARSE_ATTN:

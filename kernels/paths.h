@@ -76,6 +76,10 @@ sl_absorb_path sl_path_v_up(const sl_v_up_params *p);
 sl_norm_path sl_path_rmsnorm(const sl_rmsnorm_params *p);
 /* rows: tokens, or of rows that arrived from other ranks a block of them; quantised: their values are e4m3, or will be. */
 sl_moe_path sl_path_moe(const sl_gpu *g, const sl_moe_params *p, int64_t rows, bool quantised);
+/* What SL_OP_MOE would be asked for the rows that arrived, without their memory: tokens are all places of rows. And its path, which
+ * follows from the rows of one rank. */
+sl_moe_params sl_ep_experts_as_moe(const sl_ep_experts_params *e);
+sl_moe_path sl_path_ep_experts(const sl_gpu *g, const sl_ep_experts_params *e);
 sl_attn_path sl_path_sparse_attn(const sl_gpu *g, const sl_sparse_attn_params *p);
 sl_ring_path sl_path_ring_attn(const sl_gpu *g, const sl_ring_attn_params *p);
 sl_gqa_path sl_path_gqa_attn(const sl_gpu *g, const sl_gqa_attn_params *p);

@@ -73,6 +73,24 @@ void sl_model_weight_sizes(const sl_model_config *c, sl_dtype stored, sl_dtype a
     }
 }
 
+static void linear_of(const sl_model_config *c, const sl_tensor_spec *s, size_t n, int32_t layer,
+                      sl_linear_fn *f, void *ctx)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((s[i].kind == SL_K_LINEAR || s[i].kind == SL_K_FLOATS) && sl_when_holds(s[i].when, c, layer))
+            f(ctx, s[i].rows(c), s[i].cols(c), s[i].kind == SL_K_LINEAR && !(s[i].flags & SL_SPEC_16BIT));
+}
+
+void sl_model_each_linear(const sl_model_config *c, sl_linear_fn *f, void *ctx)
+{
+    const sl_family *family = sl_family_find(c->family);
+    if (!family)
+        return;
+    linear_of(c, family->model_tensors, family->n_model_tensors, 0, f, ctx);
+    for (int32_t l = 0; l < c->n_layers; l++)
+        linear_of(c, family->layer_tensors, family->n_layer_tensors, l, f, ctx);
+}
+
 uint64_t sl_model_exchange_bytes(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks)
 {
     sl_carve k = {0};

@@ -23,6 +23,11 @@ void sl_model_weight_sizes(const sl_model_config *c, sl_dtype stored, sl_dtype a
  * Which other layers are in 4 bits is not known without the tensors; none is assumed to be. */
 const sl_weight_form *sl_model_half_form(const sl_model_config *c);
 
+/* Calls f with outputs and inputs of every linear layer, by the family's table, and whether a checkpoint may have it in fp8; routed experts
+ * are not among them. */
+typedef void sl_linear_fn(void *ctx, int64_t out, int64_t in, bool fp8);
+void sl_model_each_linear(const sl_model_config *c, sl_linear_fn *f, void *ctx);
+
 /* The buffers of a rank for the two exchanges of expert parallelism (kernels/ep.h), as the workspace of a model in a
  * group of that many ranks has them; max_tokens: of the options. 0 for one rank, and for a model without routed
  * experts. */

@@ -248,6 +248,9 @@ typedef struct sl_algo_desc {
     /* Required. Device bytes that an instance takes (scores and other scratch), within dims->workspace_bytes where it
      * can choose. */
     uint64_t (*device_bytes)(const sl_algo_dims *dims);
+    /* The most scratch memory that a backend's ops of k-means, codes and cluster lists need for it (kernels/scratch.h), whatever a step has.
+     * What any other op of selection asks for is planned for every algorithm. NULL: it uses none of the three. */
+    size_t (*scratch)(const sl_algo_dims *dims);
     /* Required. */
     sl_status (*create)(sl_backend *be, const sl_algo_dims *dims, sl_algo **out, sl_err *err);
     void (*destroy)(sl_algo *a);

@@ -284,16 +284,9 @@ extern "C" sl_status sl_peer_resident(sl_cuda *cu, sl_err *err)
     void (*const kernels[])(sl_peer_view, sl_peer_move) = {exchange<uint4>, exchange<uint32_t>,
                                                            exchange<unsigned char>};
 
-    for (int i = 0; i < 3; i++) {
-        int each = 0;
-        SL_TRY(SL_CU(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernels[i], THREADS, 0), err));
-        if (each < 1)
-            return sl_fail(
-                err, SL_ERR_UNSUPPORTED,
-                "comm: a multiprocessor of this device cannot hold a block of %d threads of an exchange, so "
-                "its blocks would wait for blocks that do not run",
-                THREADS);
-    }
+    cu->op = SL_OP_COUNT; /* for the message */
+    for (int i = 0; i < 3; i++)
+        SL_TRY(sl_cuda_resident(cu, "exchange", (const void *)kernels[i], THREADS, 0, cu->gpu.sms, err));
     return SL_OK;
 }
 

@@ -52,33 +52,47 @@ void sl_cuda_free_retired(sl_cuda *cu)
         cudaFree(cu->retired[--cu->n_retired]);
 }
 
-sl_status sl_cuda_scratch(sl_cuda *cu, size_t bytes, void **out, sl_err *err)
+/* Scratch of at least `bytes`: graphs may still use what was there. */
+static sl_status grow(sl_cuda *cu, size_t bytes, sl_err *err)
 {
     sl_status st;
     void *fresh;
 
-    if (bytes > cu->scratch_bytes) {
-        if (cu->capturing)
-            return sl_fail(
-                err, SL_ERR_UNSUPPORTED,
-                "cuda: scratch must grow to %zu bytes inside a capture: run the step once before the capture",
-                bytes);
-        bytes = (bytes + bytes / 4 + 255) & ~(size_t)255;
-        SL_TRY(SL_CU(cudaMalloc(&fresh, bytes), err));
-        st = SL_CU(cudaStreamSynchronize(cu->stream), err);
-        if (st != SL_OK)
-            goto free_fresh;
+    if (bytes <= cu->scratch_bytes)
+        return SL_OK;
+    if (cu->capturing)
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "cuda: %s: scratch must grow from %zu to %zu bytes inside a capture: run the step once before the capture",
+            sl_op_name(cu->op), cu->scratch_bytes, bytes);
+    SL_TRY(SL_CU(cudaMalloc(&fresh, bytes), err));
+    st = SL_CU(cudaStreamSynchronize(cu->stream), err);
+    if (st == SL_OK)
         st = retire(cu, cu->scratch, err);
-        if (st != SL_OK)
-            goto free_fresh;
-        cu->scratch = fresh;
-        cu->scratch_bytes = bytes;
+    if (st != SL_OK) {
+        cudaFree(fresh);
+        return st;
     }
+    cu->scratch = fresh;
+    cu->scratch_bytes = bytes;
+    return SL_OK;
+}
+
+static sl_status cuda_scratch(sl_backend *be, size_t bytes, sl_err *err)
+{
+    return grow(sl_cuda_of(be), bytes, err);
+}
+
+sl_status sl_cuda_scratch(sl_cuda *cu, size_t bytes, void **out, sl_err *err)
+{
+    if (bytes > cu->stated)
+        return sl_fail(err, SL_ERR_INTERNAL,
+                       "cuda: %s: it takes %zu bytes of scratch memory and states %zu (kernels/scratch.h)",
+                       sl_op_name(cu->op), bytes, cu->stated);
+    if (bytes > cu->scratch_bytes) /* it is not planned yet: a quarter more, so that it grows seldom */
+        SL_TRY(grow(cu, (bytes + bytes / 4 + 255) & ~(size_t)255, err));
     *out = cu->scratch;
     return SL_OK;
-free_fresh:
-    cudaFree(fresh);
-    return st;
 }
 
 static void cuda_destroy(sl_backend *be)
@@ -314,11 +328,12 @@ static const sl_gpu *cuda_gpu(const sl_backend *be)
     return &((const sl_cuda *)be)->gpu;
 }
 
-static void cuda_begin(sl_backend *be, sl_op op)
+static void cuda_begin(sl_backend *be, sl_op op, size_t scratch)
 {
     sl_cuda *cu = sl_cuda_of(be);
 
     cu->op = op;
+    cu->stated = scratch;
     cu->deverr = cu->words + op;
 }
 
@@ -393,6 +408,7 @@ const sl_backend_desc sl_backend_cuda = {
     .row_align = SL_ROW_ALIGN,
     .create = cuda_create,
     .begin = cuda_begin,
+    .scratch = cuda_scratch,
     .gpu = cuda_gpu,
     .destroy = cuda_destroy,
     .use_thread = cuda_use_thread,

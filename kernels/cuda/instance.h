@@ -79,8 +79,10 @@ typedef struct sl_cuda {
     int side_pending; /* events recorded on the side stream that the main stream has not waited for yet */
     int side_sms;     /* multiprocessors that its work occupies: gpu.side_sms, or what an exchange has set */
     void *workspace;
-    void *scratch; /* temporary operands of one op, e.g. quantised x; grows outside captures only */
-    size_t scratch_bytes;
+    void *
+        scratch; /* temporary operands of one op, e.g. quantised x; grows outside captures only, and not once it is planned */
+    size_t scratch_bytes,
+        stated;     /* what it has; what the op that is being enqueued states (kernels/scratch.h) */
     void **retired; /* scratch blocks that graphs may still use */
     int n_retired, n_graphs;
     /* Device words, see SL_CUDA_COUNTS; the host's copy has those before SL_CUDA_MEET. deverr: the word of the op that is
@@ -114,8 +116,8 @@ static inline sl_cuda_counts *sl_cuda_counts_of(const sl_cuda *cu)
 sl_status sl_cuda_status(cudaError_t e, const char *what, sl_err *err);
 #define SL_CU(call, err) sl_cuda_status((call), #call, (err))
 
-/* At least `bytes` of scratch, 256-byte aligned, contents undefined; valid until the next op. During a capture it
- * fails if scratch would have to grow. */
+/* At least `bytes` of scratch, 256-byte aligned, contents undefined; valid until the next op. It fails if these are more than the op
+ * states, and during a capture if scratch would have to grow. */
 sl_status sl_cuda_scratch(sl_cuda *cu, size_t bytes, void **out, sl_err *err);
 
 /* The backend's stamp slot: see sl_be_stamp(). gather.cu */

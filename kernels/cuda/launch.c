@@ -36,6 +36,25 @@ sl_status sl_cuda_launched(sl_cuda *cu, const char *name, cudaError_t e, sl_err 
                   e == cudaErrorMemoryAllocation ? SL_ERR_DEVICE_MEMORY : SL_ERR_DEVICE);
 }
 
+sl_status sl_cuda_resident(sl_cuda *cu, const char *name, const void *kernel, int threads, size_t smem,
+                           int blocks, sl_err *err)
+{
+    int each = 0;
+
+    if (smem > SMALL)
+        SL_TRY(sl_cuda_launched(
+            cu, name, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
+            err));
+    SL_TRY(sl_cuda_launched(
+        cu, name, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, smem), err));
+    if ((int64_t)each * cu->gpu.sms >= blocks)
+        return SL_OK;
+    return sl_fail(
+        err, SL_ERR_UNSUPPORTED,
+        "cuda: %s: kernel %s: %d blocks of %d threads wait for each other, and this device runs %d at once",
+        sl_op_name(cu->op), name, blocks, threads, each * cu->gpu.sms);
+}
+
 sl_status sl_cuda_launch_end(sl_cuda *cu, const char *name, cudaError_t e, sl_err *err)
 {
     nvtxRangePop();

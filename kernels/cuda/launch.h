@@ -13,6 +13,9 @@ extern "C" {
 sl_status sl_cuda_launch_begin(sl_cuda *cu, const char *name, const void *kernel, unsigned y, unsigned z,
                                size_t smem, sl_err *err);
 sl_status sl_cuda_launch_end(sl_cuda *cu, const char *name, cudaError_t e, sl_err *err);
+/* SL_ERR_UNSUPPORTED: the device cannot run this number of blocks of a kernel, whose blocks wait for each other, at once. */
+sl_status sl_cuda_resident(sl_cuda *cu, const char *name, const void *kernel, int threads, size_t smem,
+                           int blocks, sl_err *err);
 /* SL_OK, or a failure with the names of the op and the kernel. */
 sl_status sl_cuda_launched(sl_cuda *cu, const char *name, cudaError_t e, sl_err *err);
 

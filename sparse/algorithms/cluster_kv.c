@@ -24,6 +24,7 @@
 #include <stdlib.h>
 
 #include "kernels/clusters.h"
+#include "kernels/scratch.h"
 #include "sparse/algorithms/by_scores.h"
 #include "sparse/algorithms/rows.h"
 #include "sparse/budgets.h"
@@ -154,6 +155,21 @@ static int32_t cluster_width(const sl_algo_dims *d, int32_t dense_below)
 {
     const sl_cluster_rule r = rule_of(&d->cache, 0);
     return sl_budget_width(d, (int64_t)r.budget + r.window, dense_below);
+}
+
+/* A group of clusters is made of one KV head at least at a time. */
+static size_t cluster_scratch(const sl_algo_dims *d)
+{
+    const sl_cluster_rule r = rule_of(&d->cache, d->sinks);
+    const sl_cache_dims *c = &d->cache;
+    const int32_t most = (int32_t)sl_clusters_most(&r, d->max_context);
+    const size_t head = sl_points_space_of(1, d->max_context, c->head_dim, 1, most).bytes,
+                 token = sl_clusters_space_of(1, d->max_seqs, c->query_heads, c->kv_heads, most,
+                                              (sl_group_reduce)options_of(c).gqa_reduction)
+                             .bytes,
+                 points = sl_slices_most(head, c->kv_heads),
+                 lists = sl_slices_most(token, d->max_step_tokens);
+    return points > lists ? points : lists;
 }
 
 typedef struct sizes {
@@ -357,6 +373,7 @@ const sl_algo_desc sl_algo_cluster_kv = {
     .width = cluster_width,
     .prepare = cluster_prepare,
     .device_bytes = cluster_device_bytes,
+    .scratch = cluster_scratch,
     .query_bytes = cluster_query_bytes,
     .create = cluster_create,
     .destroy = cluster_destroy,

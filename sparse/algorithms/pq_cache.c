@@ -20,6 +20,7 @@
 #include <stdlib.h>
 
 #include "kernels/codes.h"
+#include "kernels/scratch.h"
 #include "sparse/algorithms/by_scores.h"
 #include "sparse/algorithms/rows.h"
 #include "sparse/budgets.h"
@@ -159,6 +160,18 @@ static int32_t pq_layer_width(const sl_algo_dims *d, int32_t dense_below, int32_
 static int32_t pq_width(const sl_algo_dims *d, int32_t dense_below)
 {
     return pq_layer_width(d, dense_below, -1);
+}
+
+/* A codebook is made of one KV head at least at a time, and the codes of its tokens. */
+static size_t pq_scratch(const sl_algo_dims *d)
+{
+    const sl_cache_dims *c = &d->cache;
+    const int32_t parts = parts_of(c), k = codes_of_part(c);
+    const size_t head = sl_points_space_of(1, d->max_context, c->head_dim, parts, k).bytes,
+                 token = sl_codes_space_of(1, c->query_heads, parts, k, d->max_context).bytes,
+                 points = sl_slices_most(head, c->kv_heads),
+                 scores = sl_slices_most(token, d->max_step_tokens);
+    return points > scores ? points : scores;
 }
 
 typedef struct sizes {
@@ -481,6 +494,7 @@ const sl_algo_desc sl_algo_pq_cache = {
     .layer_width = pq_layer_width,
     .prepare = pq_prepare,
     .device_bytes = pq_device_bytes,
+    .scratch = pq_scratch,
     .query_bytes = pq_query_bytes,
     .create = pq_create,
     .destroy = pq_destroy,

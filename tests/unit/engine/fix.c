@@ -5,12 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/paths.h"
+
 static void open_model(fix *f)
 {
     sl_err err = {0};
     sl_backend_opts bo = {.threads = f->o.threads ? f->o.threads : 1};
     const char *name = getenv("SLUICE_TEST_BACKEND"); /* by hand, on a machine with a GPU */
     ck_assert_msg(sl_backend_create(name ? name : "cpu", &bo, &f->be, &err) == SL_OK, "%s", err.text);
+    static sl_gpu h200;
+    h200 = sl_gpu_of(90, 132, 227 << 10);
+    sl_be_scratch_as(f->be, &h200); /* what the CPU does not need is planned as on a GPU: kernels/scratch.h */
     if (f->o.wrap)
         f->o.wrap(f->be);
     sl_model_opts mo = {.index_format = f->o.index,

@@ -7,6 +7,7 @@
  * bf16.
  */
 #include "kernels/cuda/common.cuh"
+#include "kernels/scratch.h"
 
 #define GROUP 128
 
@@ -78,8 +79,8 @@ __global__ static void dequantise_kernel(sl_weight w, int64_t chunks, uint4 *out
 static sl_status as_bf16(sl_cuda *cu, const sl_weight *w, size_t more, const void **kv_b, void **rest,
                          sl_err *err)
 {
-    int64_t n = (int64_t)w->out * w->in;
-    size_t own = w->dtype == SL_BF16 ? 0 : ((size_t)n * 2 + 255) / 256 * 256;
+    const int64_t n = (int64_t)w->out * w->in;
+    const size_t own = sl_absorb_scratch(w);
     void *mem = NULL;
 
     if (own + more)

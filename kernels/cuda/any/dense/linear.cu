@@ -149,15 +149,15 @@ __global__ static void plain_kernel(plain_args a)
 
 /* Scratch: q [padded][in] | scale [groups][padded] | out [padded][out] bf16. The last part exists only when the
  * library is called with padded tokens. */
-static sl_status quantise(sl_cuda *cu, const sl_linear_params *p, int padded, uint8_t **q, float **scale,
-                          void **padded_out, sl_err *err)
+static sl_status quantise(sl_cuda *cu, const sl_linear_params *p, bool library, int padded, uint8_t **q,
+                          float **scale, void **padded_out, sl_err *err)
 {
     size_t groups = (size_t)sl_ceil_div(p->w.in, GROUP),
            q_bytes = ((size_t)padded * p->w.in + 255) / 256 * 256;
     /* + 128: a copy reads up to 128 scales at once. */
     size_t s_bytes = ((groups * padded + 128) * sizeof(float) + 255) / 256 * 256;
     void *mem;
-    SL_TRY(sl_cuda_scratch(cu, sl_linear_scratch(p->tokens, p->w.in, p->w.out), &mem, err));
+    SL_TRY(sl_cuda_scratch(cu, sl_linear_scratch(p->tokens, p->w.in, library ? p->w.out : 0), &mem, err));
     *q = (uint8_t *)mem;
     *scale = (float *)((uint8_t *)mem + q_bytes);
     *padded_out = (uint8_t *)mem + q_bytes + s_bytes;
@@ -244,9 +244,11 @@ static sl_status run_some(sl_cuda *cu, const sl_linear_params *p, int *done, sl_
     float *scale = NULL;
     void *padded_out = NULL;
 
+    const bool library = path == SL_LINEAR_ONE_CHAIN || path == SL_LINEAR_LIBRARY || path == SL_LINEAR_SCALED;
+
     *done = 1;
     if (f8)
-        SL_TRY(quantise(cu, p, padded, &q, &scale, &padded_out, err));
+        SL_TRY(quantise(cu, p, library, padded, &q, &scale, &padded_out, err));
     switch (path) {
     case SL_LINEAR_FEW:
     case SL_LINEAR_MANY:

@@ -16,7 +16,7 @@
 #define THREADS 256
 #define WARPS (THREADS / 32)
 #define PER_WARP (OUTPUTS / WARPS)
-#define FEW_TOKENS 128 /* up to which slices have thread blocks of their own */
+#define FEW_TOKENS SL_LINEAR_NARROW_FEW /* up to which slices have thread blocks of their own */
 
 /* Inputs k0 .. k0 + SLICE - 1 of eight tokens; what does not exist is zero. */
 __device__ static void load_inputs(float (*xs)[SLICE], const sl_linear_params &p, int t0, int k0)

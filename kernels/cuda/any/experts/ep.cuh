@@ -10,6 +10,7 @@
 
 extern "C" {
 #include "kernels/ep.h"
+#include "kernels/scratch.h"
 }
 
 #define SL_EP_THREADS 1024

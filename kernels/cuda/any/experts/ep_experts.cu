@@ -38,8 +38,8 @@ sl_status sl_moe_begin(sl_cuda *cu, sl_moe_run *r, bool floats, size_t bytes, vo
 {
     sl_moe_params *p = &r->p;
     sl_moe_arrived *a = &r->arrived;
-    size_t pairs = (size_t)p->tokens * p->top_k, lists = (pairs * 8 + 255) / 256 * 256,
-           results = floats ? (pairs * ((size_t)p->inter + p->hidden) * 4 + 255) / 256 * 256 : 0;
+    const size_t pairs = (size_t)p->tokens * p->top_k, lists = sl_ep_lists_bytes((int64_t)pairs),
+                 results = floats ? sl_ep_floats_bytes((int64_t)pairs, p->hidden, p->inter) : 0;
     uint8_t *at;
 
     if (!a->recv) {
@@ -97,11 +97,8 @@ static sl_status run_ep_experts(sl_backend *be, const void *params, sl_err *err)
     sl_moe_params *p = &r.p;
     sl_moe_arrived *a = &r.arrived;
 
+    *p = sl_ep_experts_as_moe(e);
     p->x = e->recv, p->out = p->workspace = e->send;
-    p->gate = e->gate, p->up = e->up, p->down = e->down, p->fp8_acts = e->fp8_acts, p->act = l->act;
-    p->glu = e->glu;
-    p->tokens = l->ranks * l->cap, p->hidden = l->hidden, p->inter = e->inter, p->top_k = l->top_k;
-    p->experts = l->first[l->rank + 1] - l->first[l->rank];
     SL_TRY(check_quantised(e, p->experts, err));
     a->recv = (const uint8_t *)e->recv, a->count = e->recv_count;
     a->send = (uint8_t *)e->send, a->send_count = e->send_count;

@@ -10,7 +10,6 @@
 #include "kernels/cuda/any/experts/ep.cuh"
 
 #define WARPS 8
-#define FUSED_TOKENS 512 /* two of each thread */
 
 struct ep_send {
     const void *x;
@@ -216,7 +215,7 @@ static sl_status write_fused(sl_cuda *cu, const ep_send &a, dim3 grid, bool f8, 
 /* Also without tokens, because the counts are stored. */
 static sl_status write_placed(sl_cuda *cu, ep_send a, dim3 grid, bool f8, sl_err *err)
 {
-    SL_TRY(sl_cuda_scratch(cu, ((size_t)a.tokens * a.ranks + 1) * sizeof(int32_t), (void **)&a.where, err));
+    SL_TRY(sl_cuda_scratch(cu, sl_ep_send_scratch(a.tokens, a.ranks), (void **)&a.where, err));
     SL_TRY(SL_LAUNCH(cu, place_kernel, (sl_launch{dim3(a.ranks), SL_EP_THREADS}), err, a, cu->deverr));
     if (a.tokens > 0 && f8)
         SL_TRY(SL_LAUNCH(cu, (write_kernel<true, false>), (sl_launch{grid, (int)(32 * WARPS)}), err, a,
@@ -242,7 +241,7 @@ static sl_status run_ep_send(sl_backend *be, const void *params, sl_err *err)
     a.elsewhere = p->to != NULL;
     for (int q = 0; a.elsewhere && q < l->ranks; q++)
         a.to[q] = (uint8_t *)p->to[q];
-    if (p->tokens > 0 && p->tokens <= FUSED_TOKENS)
+    if (p->tokens > 0 && p->tokens <= SL_EP_FUSED_TOKENS)
         return write_fused(cu, a, grid, l->quantised, err);
     return write_placed(cu, a, grid, l->quantised, err);
 }

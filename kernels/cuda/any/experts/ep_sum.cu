@@ -186,7 +186,7 @@ static sl_status run_ep_sum(sl_backend *be, const void *params, sl_err *err)
     if (few) {
         return SL_LAUNCH(cu, sum_bf16_kernel<true>, (sl_launch{grid, THREADS}), err, a, cu->deverr);
     }
-    SL_TRY(sl_cuda_scratch(cu, (size_t)p->tokens * l->top_k * sizeof(int32_t), (void **)&a.where, err));
+    SL_TRY(sl_cuda_scratch(cu, sl_ep_sum_scratch(p->tokens, l->top_k), (void **)&a.where, err));
     SL_TRY(SL_LAUNCH(cu, place_kernel, (sl_launch{dim3(l->ranks), SL_EP_THREADS}), err, a, cu->deverr));
     if (lines)
         SL_TRY(SL_LAUNCH(cu, sum_bf16_kernel<false>, (sl_launch{grid, THREADS}), err, a, cu->deverr));

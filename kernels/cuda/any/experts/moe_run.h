@@ -17,6 +17,7 @@
 
 extern "C" {
 #include "kernels/ep.h"
+#include "kernels/scratch.h"
 }
 
 /* Where results go when their blocks are not in send: sl_ep_experts_params.to. A parameter of kernels. */

@@ -127,7 +127,7 @@ static sl_bc_job job_of(const sl_row_dots *d)
 
     b.groups = sl_ceil_div(d->dim, SL_BOUNDS_GROUP);
     b.tiles = sl_ceil_div(queries, SL_BC_QUERIES);
-    b.record = b.tiles * (b.groups * 256 + 16);
+    b.record = (int)sl_digits_bytes(d->heads, d->kv_heads, d->dim, d->mean);
     b.unit = (int)sl_bounds_unit_bytes(d->dim, SL_I8);
     return b;
 }
@@ -136,14 +136,6 @@ static sl_bc_job job_of(const sl_row_dots *d)
 static bool joined(const sl_row_dots *d)
 {
     return !d->raw && d->lists < d->kv_heads;
-}
-
-size_t sl_bound_codes_bytes(const sl_row_dots *d)
-{
-    /* Whether the scores are raw is not known yet. */
-    size_t scores = d->lists < d->kv_heads ? 4 * (size_t)d->kv_heads * (size_t)d->ld_out : 0;
-
-    return (size_t)d->kv_heads * (size_t)job_of(d).record + (scores + 15) / 16 * 16;
 }
 
 static sl_status products(sl_cuda *cu, const sl_bc_job *b, sl_err *err)

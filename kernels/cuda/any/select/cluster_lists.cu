@@ -19,7 +19,6 @@
 #define EACH 8 /* labels of a thread at a time */
 #define CHUNK (EACH * THREADS)
 #define BINS 256
-#define MOST_TOKENS 4096   /* of a slice */
 #define CHOSEN 0xffffffffu /* above the order key of every score */
 
 struct lists_job {
@@ -421,23 +420,19 @@ static sl_status products(sl_cuda *cu, const lists_job *j, sl_err *err)
     return d.raw ? sl_cuda_row_exp(cu, &d, p->scale, j->sums, err) : SL_OK;
 }
 
-/* Sets the pointers to scratch memory for at most `most` tokens (base NULL: nothing); returns the bytes. */
-static size_t place(lists_job *j, size_t most, uint8_t *base)
+/* The pointers to scratch memory for `most` tokens. */
+static void place(lists_job *j, const sl_clusters_space *s, int most, uint8_t *base)
 {
-    bool by_place = j->p.reduce == SL_GROUP_UNION, by_head = by_place || j->p.reduce == SL_GROUP_SOFTMAX;
-    size_t each = most * (size_t)j->p.heads * (size_t)(by_place ? 2 * j->p.ld_clusters : 1);
-    size_t sums = by_head ? 8 * each : 0; /* or the space of the places */
-    size_t pages = 4 * (size_t)j->s.n_seqs * (size_t)j->ld_pages, tables = 8 * most;
+    j->sums = (double *)base, j->space = base; /* one of the two */
+    j->pages = (int32_t *)(base + s->pages);
+    j->seqs = (int32_t *)(base + s->tables);
+    j->pos = j->seqs + most;
+    j->scores = (float *)(base + s->scores);
+}
 
-    if (base) {
-        j->sums = (double *)base, j->space = base;
-        j->pages = (int32_t *)(base + sums);
-        j->seqs = (int32_t *)(base + sums + pages);
-        j->pos = j->seqs + most;
-        j->scores = (float *)(base + sums + pages + tables);
-    }
-    return sums + pages + tables +
-           4 * most * (size_t)(by_head ? j->p.heads : j->p.kv_heads) * (size_t)j->p.ld_clusters;
+static sl_clusters_space space_of(const sl_cluster_lists_params *p, int tokens)
+{
+    return sl_clusters_space_of(tokens, p->seqs->n_seqs, p->heads, p->kv_heads, p->ld_clusters, p->reduce);
 }
 
 static sl_status slice(sl_cuda *cu, const lists_job *j, size_t smem, sl_err *err)
@@ -462,11 +457,10 @@ static sl_status run_cluster_lists(sl_backend *be, const void *params, sl_err *e
     j.p = *p, j.s = *p->seqs;
     j.ld_pages = sl_ceil_div(p->ld_clusters, SL_PAGE_TOKENS);
     j.deverr = cu->deverr;
-    size_t one = place(&j, 1, NULL), fit = SL_RAW_SCRATCH / one;
-    int most = fit < 1 ? 1 : fit > MOST_TOKENS ? MOST_TOKENS : (int)fit;
-    most = most < p->token_count ? most : p->token_count;
-    SL_TRY(sl_cuda_scratch(cu, place(&j, (size_t)most, NULL), &scratch, err));
-    place(&j, (size_t)most, (uint8_t *)scratch);
+    const int most = sl_slice_of(space_of(p, 1).bytes, p->token_count);
+    const sl_clusters_space space = space_of(p, most);
+    SL_TRY(sl_cuda_scratch(cu, space.bytes, &scratch, err));
+    place(&j, &space, most, (uint8_t *)scratch);
     for (int done = 0; done < p->token_count; done += most) {
         j.first = p->token_first + done;
         j.count = p->token_count - done < most ? p->token_count - done : most;

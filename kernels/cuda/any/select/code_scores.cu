@@ -112,21 +112,14 @@ __global__ static void __launch_bounds__(THREADS) weights_kernel(scores_job j)
     p.scores[((int64_t)(j.first - p.token_first + i) * p.kv_heads + list) * p.ld_scores + x] = score;
 }
 
-/* Sets the pointers to scratch memory for at most `most` tokens (base NULL: nothing); returns the bytes. */
-static size_t place(scores_job *j, size_t most, uint8_t *base)
+/* The pointers to scratch memory for `most` tokens. */
+static void place(scores_job *j, const sl_codes_space *s, int most, uint8_t *base)
 {
-    const sl_code_scores_params *p = &j->p;
-    size_t rows = most * (size_t)p->heads, sums = 8 * rows, places = 8 * most,
-           tables = 4 * rows * (size_t)p->parts * (size_t)p->k;
-
-    if (base) {
-        j->sums = (double *)base;
-        j->seqs = (int32_t *)(base + sums);
-        j->pos = j->seqs + most;
-        j->tables = (float *)(base + sums + places);
-        j->products = (float *)(base + sums + places + tables);
-    }
-    return sums + places + tables + 4 * rows * (size_t)j->ld;
+    j->sums = (double *)base;
+    j->seqs = (int32_t *)(base + s->places);
+    j->pos = j->seqs + most;
+    j->tables = (float *)(base + s->tables);
+    j->products = (float *)(base + s->products);
 }
 
 /* The products become exponentials; their sums. */
@@ -166,11 +159,11 @@ static sl_status run_code_scores(sl_backend *be, const void *params, sl_err *err
     j.group = p->heads / p->kv_heads;
     j.ld = p->ld_scores;
     j.deverr = cu->deverr;
-    size_t fit = SL_RAW_SCRATCH / place(&j, 1, NULL);
-    int most = fit < 1 ? 1 : fit > 4096 ? 4096 : (int)fit;
-    most = most < p->token_count ? most : p->token_count;
-    SL_TRY(sl_cuda_scratch(cu, place(&j, (size_t)most, NULL), &scratch, err));
-    place(&j, (size_t)most, (uint8_t *)scratch);
+    const int most =
+        sl_slice_of(sl_codes_space_of(1, p->heads, p->parts, p->k, p->ld_scores).bytes, p->token_count);
+    const sl_codes_space space = sl_codes_space_of(most, p->heads, p->parts, p->k, p->ld_scores);
+    SL_TRY(sl_cuda_scratch(cu, space.bytes, &scratch, err));
+    place(&j, &space, most, (uint8_t *)scratch);
     for (int done = 0; done < p->token_count; done += most) {
         j.first = p->token_first + done;
         j.count = p->token_count - done < most ? p->token_count - done : most;

@@ -35,7 +35,7 @@ static sl_status run_codes(sl_backend *be, const void *params, sl_err *err)
     const sl_codes_params *p = (const sl_codes_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
     sl_points s = {};
-    void *scratch;
+    sl_points_space space;
 
     if (p->step)
         return sl_cuda_codes_step(cu, p, err);
@@ -44,13 +44,10 @@ static sl_status run_codes(sl_backend *be, const void *params, sl_err *err)
     s.first = p->first, s.n = p->tokens;
     s.parts = p->parts, s.k = p->k;
     s.centroids = (float *)p->centroids, s.ld_centroids = p->k; /* only read */
-    s.heads = 1;
-    int32_t heads = p->keys.heads, at_once = sl_points_heads(heads, sl_points_place(&s, NULL));
-    s.heads = at_once;
-    SL_TRY(sl_cuda_scratch(cu, sl_points_place(&s, NULL), &scratch, err));
+    SL_TRY(sl_points_place(cu, &s, &space, err));
+    const int32_t heads = p->keys.heads, at_once = s.heads;
     for (int32_t h = 0; h < heads; h += at_once) {
         s.head = h, s.heads = heads - h < at_once ? heads - h : at_once;
-        sl_points_place(&s, (uint8_t *)scratch);
         SL_TRY(write_codes(cu, &s, p, err));
     }
     return SL_OK;

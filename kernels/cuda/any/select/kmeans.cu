@@ -106,19 +106,6 @@ __global__ static void __launch_bounds__(BEGIN_THREADS) labels_kernel(sl_points 
             (uint16_t)(p.label_base + s.labels[(int64_t)set * s.n + i]);
 }
 
-static size_t place(kmeans_job *j, uint8_t *base)
-{
-    int64_t sets = (int64_t)j->s.heads * j->s.parts;
-    size_t points = sl_points_place(&j->s, base),
-           distance = (8 * (size_t)(sets * j->s.n) + 255) & ~(size_t)255;
-
-    if (base) {
-        j->distance = (double *)(base + points);
-        j->count = (int32_t *)(base + points + distance);
-    }
-    return points + distance + 4 * (size_t)(sets * j->s.k);
-}
-
 static sl_status iterate(sl_cuda *cu, const kmeans_job *j, sl_err *err)
 {
     dim3 each(j->s.k, j->s.heads * j->s.parts);
@@ -154,7 +141,7 @@ static sl_status run_kmeans(sl_backend *be, const void *params, sl_err *err)
     const sl_kmeans_params *p = (const sl_kmeans_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
     kmeans_job j = {};
-    void *scratch;
+    sl_points_space space;
 
     if (sl_cuda_kmeans_fits(cu, p))
         return sl_cuda_kmeans_small(cu, p, err);
@@ -163,13 +150,12 @@ static sl_status run_kmeans(sl_backend *be, const void *params, sl_err *err)
     j.s.first = p->first, j.s.n = p->tokens;
     j.s.parts = p->parts, j.s.k = p->k;
     j.s.centroids = p->centroids, j.s.ld_centroids = p->ld_centroids;
-    j.s.heads = 1;
-    int32_t heads = p->keys.heads, at_once = sl_points_heads(heads, place(&j, NULL));
-    j.s.heads = at_once;
-    SL_TRY(sl_cuda_scratch(cu, place(&j, NULL), &scratch, err));
+    SL_TRY(sl_points_place(cu, &j.s, &space, err));
+    j.distance = (double *)((uint8_t *)j.s.values + space.distance);
+    j.count = (int32_t *)((uint8_t *)j.s.values + space.count);
+    const int32_t heads = p->keys.heads, at_once = j.s.heads;
     for (int32_t h = 0; h < heads; h += at_once) {
         j.s.head = h, j.s.heads = heads - h < at_once ? heads - h : at_once;
-        place(&j, (uint8_t *)scratch);
         SL_TRY(cluster(cu, &j, p, err));
     }
     return SL_OK;

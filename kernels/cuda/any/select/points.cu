@@ -15,38 +15,24 @@
 #define BOOK_THREADS 128
 #define BATCH 32 /* centroids in shared memory */
 #define QUERIES 8
-#define SCRATCH ((size_t)64 << 20) /* unless one head needs more; docs/strategies.md counts it */
 
-template <typename T> static T *take(uint8_t *base, size_t *at, int64_t count)
+sl_status sl_points_place(sl_cuda *cu, sl_points *s, sl_points_space *space, sl_err *err)
 {
-    T *p = base ? (T *)(base + *at) : NULL;
+    const int dim = s->keys.dim;
+    uint8_t *base;
 
-    *at += ((size_t)count * sizeof(T) + 255) & ~(size_t)255;
-    return p;
-}
-
-size_t sl_points_place(sl_points *s, uint8_t *base)
-{
-    int64_t sets = (int64_t)s->heads * s->parts;
-    size_t bytes = 0;
-
-    s->width = s->keys.dim / s->parts;
+    s->heads = sl_points_heads(s->keys.heads, s->n, dim, s->parts, s->k);
+    *space = sl_points_space_of(s->heads, s->n, dim, s->parts, s->k);
+    SL_TRY(sl_cuda_scratch(cu, space->bytes, (void **)&base, err));
+    s->width = dim / s->parts;
     s->pad = (s->width + 7) / 8 * 8;
-    s->values = take<float>(base, &bytes, (int64_t)s->heads * s->n * s->keys.dim);
-    s->rows = take<float>(base, &bytes, sets * s->k * s->pad);
-    s->half = take<float>(base, &bytes, sets * s->k);
-    s->labels = take<int32_t>(base, &bytes, sets * s->n);
-    s->changed = take<int32_t>(base, &bytes, sets);
-    s->done = take<int32_t>(base, &bytes, sets);
-    return bytes;
-}
-
-int32_t sl_points_heads(int32_t heads, size_t bytes)
-{
-    size_t fit = SCRATCH / bytes;
-    int32_t most = fit < 1 ? 1 : fit < (size_t)heads ? (int32_t)fit : heads;
-
-    return sl_ceil_div(heads, sl_ceil_div(heads, most)); /* as even as possible */
+    s->values = (float *)base;
+    s->rows = (float *)(base + space->rows);
+    s->half = (float *)(base + space->half);
+    s->labels = (int32_t *)(base + space->labels);
+    s->changed = (int32_t *)(base + space->changed);
+    s->done = (int32_t *)(base + space->done);
+    return SL_OK;
 }
 
 /* ---- keys ---- */

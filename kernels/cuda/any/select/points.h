@@ -14,6 +14,7 @@
 
 extern "C" {
 #include "kernels/clusters.h"
+#include "kernels/scratch.h"
 }
 
 typedef struct sl_points {
@@ -35,11 +36,9 @@ typedef struct sl_points {
     int32_t *done;    /* [sets]: not 0: the functions below leave the set as it is */
 } sl_points;
 
-/* Sets width and pad, and the scratch pointers within base (NULL: only the size is wanted). Returns the bytes, a multiple
- * of 256. */
-size_t sl_points_place(sl_points *s, uint8_t *base);
-/* How many of `heads` KV heads are worked on at a time, so that `bytes` of scratch for each of them are not too many. */
-int32_t sl_points_heads(int32_t heads, size_t bytes);
+/* Sets width and pad, heads to those that are worked on at a time, and the pointers to scratch memory, of which `space` has the
+ * parts. */
+sl_status sl_points_place(sl_cuda *cu, sl_points *s, sl_points_space *space, sl_err *err);
 /* Decodes the keys, and clears changed and done. SL_DEVERR_PAGE: a page does not exist. */
 sl_status sl_cuda_points_load(sl_cuda *cu, const sl_points *s, sl_err *err);
 /* rows and half from the centroids. */

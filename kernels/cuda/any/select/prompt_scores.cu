@@ -106,11 +106,10 @@ static sl_status run_plain(sl_cuda *cu, const scores_job *of, sl_err *err)
 {
     plain_job j = {*of, NULL, of->pages * STRIPS};
     const int all = of->p.n;
-    const size_t each = 4 * (size_t)of->p.heads * STRIPS * (size_t)j.ld, limit = (size_t)64 << 20;
-    int most = (int)(limit / each < 1 ? 1 : limit / each);
+    const size_t each = sl_prompt_plain_scratch(of->p.heads, of->pages);
+    const int most = sl_slice_of(each, all);
     void *scratch;
 
-    most = most < all ? most : all;
     SL_TRY(sl_cuda_scratch(cu, (size_t)most * each, &scratch, err));
     j.a = (float *)scratch;
     return sl_for_slices(all, most, [&](int first, int count) {

@@ -30,7 +30,7 @@ enum {
     SIDE =
         128 * STEP * 2, /* bytes of one side of a stage: rows of 128 bytes, swizzled as in sm90/wgmma.cuh */
     COPIES = 128 * (STEP / 8) / THREADS, /* of 16 bytes, of a thread, a side and a stage */
-    SEGMENT = 32,                        /* columns of a warp */
+    SEGMENT = SL_STRIP_SEGMENT,          /* columns of a warp */
     MOST_BLOCKS = ROWS / STRIPS
 };
 
@@ -299,18 +299,14 @@ sl_status sl_cuda_prompt_scores_tensor(sl_cuda *cu, scores_job s, sl_err *err)
     tensor_job j = {s};
     const int all = s.p.n;
     j.segments = sl_ceil_div(s.pages * STRIPS, SEGMENT), j.per = ROWS / (STRIPS * s.group);
-    /* Of a block: its queries, sums and maxima; each a multiple of 256 bytes. */
-    const size_t rows = (size_t)p->heads * STRIPS, q = rows * STRIP * (size_t)p->dim * 2,
-                 sums = (rows * (size_t)s.pages * 4 + 255) / 256 * 256,
-                 tops = (rows * (size_t)j.segments * 4 + 255) / 256 * 256, limit = (size_t)64 << 20;
-    int most = (int)(limit / (q + sums + tops) < 1 ? 1 : limit / (q + sums + tops));
+    const sl_prompt_space x = sl_prompt_space_of(p->heads, p->dim, s.pages);
+    const int most = sl_slice_of(x.q + x.sums + x.tops, all);
     void *scratch;
 
-    most = most < all ? most : all;
-    SL_TRY(sl_cuda_scratch(cu, (size_t)most * (q + sums + tops), &scratch, err));
+    SL_TRY(sl_cuda_scratch(cu, (size_t)most * (x.q + x.sums + x.tops), &scratch, err));
     j.sums = (float *)scratch;
-    j.tops = (float *)((uint8_t *)scratch + (size_t)most * sums);
-    j.q = (__nv_bfloat16 *)((uint8_t *)scratch + (size_t)most * (sums + tops));
+    j.tops = (float *)((uint8_t *)scratch + (size_t)most * x.sums);
+    j.q = (__nv_bfloat16 *)((uint8_t *)scratch + (size_t)most * (x.sums + x.tops));
     return sl_for_slices(all, most, [&](int first, int count) {
         j.s.n = count, j.s.p.first = s.p.first + first;
         j.s.p.scores = s.p.scores + (int64_t)first * s.p.kv_heads * s.p.ld_scores;

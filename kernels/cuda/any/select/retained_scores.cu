@@ -186,10 +186,11 @@ static sl_status run_retained_scores(sl_backend *be, const void *params, sl_err 
     places.n_tokens = p->token_count;
     places.token_seq = p->place, places.token_pos = p->place + p->token_count;
     sl_row_dots d = softmax_job(p, &places);
-    int most = sl_raw_tokens(&d) < p->token_count ? sl_raw_tokens(&d) : p->token_count;
-    if (most < 1)
+    const size_t each = sl_raw_scratch(d.heads, d.ld_out);
+    const int most = sl_slice_of(each, p->token_count);
+    if (p->token_count < 1)
         return SL_OK;
-    SL_TRY(sl_cuda_scratch(cu, (size_t)most * sl_raw_bytes(&d), &scratch, err));
+    SL_TRY(sl_cuda_scratch(cu, (size_t)most * each, &scratch, err));
     double *sums = (double *)scratch;
     d.out = (float *)(sums + (int64_t)most * p->heads);
     scores_job s = {sl_kept_pages_of(cu, &p->r, p->seqs),

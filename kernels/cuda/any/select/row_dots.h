@@ -18,6 +18,7 @@
 
 extern "C" {
 #include "kernels/bounds.h"
+#include "kernels/scratch.h"
 }
 
 typedef struct sl_row_dots {
@@ -44,11 +45,9 @@ typedef struct sl_row_dots {
     float *out;
     int32_t lists, ld_out;
     bool raw;
-    void *scratch; /* rows of int8 (bounds): sl_bound_codes_bytes() for every token */
+    void *scratch; /* rows of int8 (bounds): sl_digits_scratch() for every token */
 } sl_row_dots;
 
-/* Bytes of scratch for one token, a multiple of 16, of rows of int8, which are bounds. */
-size_t sl_bound_codes_bytes(const sl_row_dots *d);
 /* Enqueues the products of such rows, from sl_cuda_row_dots(): bounds_codes.cu. */
 sl_status sl_cuda_bound_codes(sl_cuda *cu, const sl_row_dots *d, sl_err *err);
 
@@ -70,30 +69,9 @@ sl_status sl_cuda_row_add(sl_cuda *cu, const sl_row_dots *raw, const double *sum
                           float *to, sl_err *err);
 
 /* Of the products x that `d`, with raw set, has stored: replaces x by minus its place among those of its query (SL_GROUP_UNION).
- * space: sl_places_bytes() for every token. */
+ * space: sl_places_scratch() for every token. */
 sl_status sl_cuda_row_places(sl_cuda *cu, const sl_row_dots *d, void *space, sl_err *err);
-static inline size_t sl_places_bytes(const sl_row_dots *d)
-{
-    return 16 * (size_t)d->heads * (size_t)d->ld_out;
-}
 /* to[token - token_first][lists][ld] = the largest of the values that the query heads of a list have in `raw`. */
 sl_status sl_cuda_row_best(sl_cuda *cu, const sl_row_dots *raw, int lists, int ld, float *to, sl_err *err);
-
-/* Bytes of raw products and their sums for one token; and how many tokens of them are kept in scratch at once. */
-static inline size_t sl_raw_bytes(const sl_row_dots *d)
-{
-    return (size_t)d->heads * (4 * (size_t)d->ld_out + sizeof(double));
-}
-#define SL_RAW_SCRATCH ((size_t)64 << 20)
-static inline int sl_fit_tokens(size_t bytes)
-{
-    size_t fit = SL_RAW_SCRATCH / bytes;
-    return fit < 1 ? 1 : fit > 4096 ? 4096 : (int)fit;
-}
-
-static inline int sl_raw_tokens(const sl_row_dots *d)
-{
-    return sl_fit_tokens(sl_raw_bytes(d));
-}
 
 #endif

@@ -7,7 +7,7 @@
  * by the last bit at most, and rarely. The order of a sum depends on the number of rows only.
  *
  * Limit: the products are written twice and read three times. Per KV head with g = 4 they are 16 bytes per row of 512 (a
- * bound of d 128) or 64 (a label of 32 channels in bf16); slices of SL_RAW_SCRATCH stay in the L2 cache for the most part.
+ * bound of d 128) or 64 (a label of 32 channels in bf16); slices of SL_SCRATCH_SLICE stay in the L2 cache for the most part.
  */
 #include "kernels/cuda/any/select/row_dots.cuh"
 
@@ -113,9 +113,11 @@ sl_status sl_cuda_group_scores(sl_cuda *cu, const sl_row_dots *d, sl_group_reduc
                                sl_err *err)
 {
     const bool by_place = reduce == SL_GROUP_UNION, whole = by_place || reduce == SL_GROUP_SOFTMAX;
-    const size_t codes = d->type == SL_I8 ? sl_bound_codes_bytes(d) : 0,
-                 places = by_place ? sl_places_bytes(d) : 0,
-                 each = codes + places + (whole ? sl_raw_bytes(d) : 0);
+    const size_t codes = d->type == SL_I8 ? sl_digits_scratch(d->heads, d->kv_heads, d->dim, d->lists,
+                                                              d->ld_out, reduce == SL_GROUP_MEAN)
+                                          : 0,
+                 places = by_place ? sl_places_scratch(d->heads, d->ld_out) : 0,
+                 each = sl_group_scratch(reduce, d->heads, d->ld_out, codes);
     sl_row_dots raw = *d;
     void *scratch;
 
@@ -124,8 +126,7 @@ sl_status sl_cuda_group_scores(sl_cuda *cu, const sl_row_dots *d, sl_group_reduc
     raw.mean = reduce == SL_GROUP_MEAN;
     if (each == 0)
         return sl_cuda_row_dots(cu, &raw, err);
-    int most = sl_fit_tokens(each);
-    most = most < d->token_count ? most : d->token_count;
+    const int most = sl_slice_of(each, d->token_count);
     SL_TRY(sl_cuda_scratch(cu, (size_t)most * each, &scratch, err));
     uint8_t *space = (uint8_t *)scratch + (size_t)most * codes;
     double *sums = (double *)(space + (size_t)most * places);

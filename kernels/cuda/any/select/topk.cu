@@ -241,7 +241,7 @@ static sl_status select_lists(sl_cuda *cu, const sl_topk_params *p, int64_t rows
         if (rows > slice)
             return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: %d lists at once (at most %d)", (int)rows,
                            slice);
-        SL_TRY(sl_cuda_scratch(cu, (size_t)rows * sl_hint_ld(p->ld_scores) * 4, &made, err));
+        SL_TRY(sl_cuda_scratch(cu, sl_topk_hint_bytes((int)rows, p->ld_scores), &made, err));
         hint = (const float *)made;
         SL_TRY(make_hint(cu, p->scores, p->seqs, p->token_first, (int)rows, p->ld_scores, SL_HINT_MIN + 1,
                          (float *)made, lists, p->block_log2, err));

@@ -7,9 +7,10 @@
 #define SL_KERNELS_CUDA_ANY_SELECT_TOPK_ROW_CUH
 
 #include "kernels/cuda/any/select/select.cuh"
+#include "kernels/scratch.h"
 
 #define BINS 2048
-#define ROW_MAX 32768 /* for longer rows a hint is made if there is none */
+#define ROW_MAX SL_TOPK_ROW_MAX /* for longer rows a hint is made if there is none */
 #define CAND_MAX 8192
 #define LIST_MAX 8192
 #define MEMBERS 64

@@ -84,13 +84,12 @@ static sl_status run_window_votes(sl_backend *be, const void *params, sl_err *er
     const sl_window_votes_params *p = (const sl_window_votes_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
     sl_row_dots d = window_keys(p);
-    int keys = p->tokens - p->window, most = sl_raw_tokens(&d);
+    const size_t each = sl_raw_scratch(d.heads, d.ld_out);
+    const int keys = p->tokens - p->window, most = sl_slice_of(each, p->window);
     dim3 grid(sl_ceil_div(keys, THREADS), p->kv_heads);
-    size_t sum_bytes = 8 * (size_t)p->kv_heads * (size_t)keys;
     void *scratch;
 
-    most = most < p->window ? most : p->window;
-    SL_TRY(sl_cuda_scratch(cu, sum_bytes + (size_t)most * sl_raw_bytes(&d), &scratch, err));
+    SL_TRY(sl_cuda_scratch(cu, sl_votes_sums(p->kv_heads, keys) + (size_t)most * each, &scratch, err));
     double *sums = (double *)scratch;
     double *exps = sums + (int64_t)p->kv_heads * keys; /* of each query */
     d.out = (float *)(exps + (int64_t)most * p->heads);

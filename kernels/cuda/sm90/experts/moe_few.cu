@@ -91,6 +91,7 @@ sl_status sl_cuda_moe_few(sl_cuda *cu, sl_moe_run *r, sl_err *err)
 {
     moe_args up = {}, down = {};
 
+    static_assert(TOKENS == SL_MOE_NARROW, "the scratch that is stated is that of these tiles");
     SL_TRY(moe_prepare<TOKENS>(cu, r, 1, ST_BOX, 8, &up, &down, err));
     return moe_launch<few_plan<true>, few_plan<false>>(cu, r, up, down, true, err);
 }

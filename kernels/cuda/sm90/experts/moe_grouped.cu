@@ -74,6 +74,7 @@ sl_status sl_cuda_moe_grouped(sl_cuda *cu, sl_moe_run *r, sl_err *err)
     const bool f8 = r->p.gate[0].dtype == SL_F8_E4M3;
     moe_args up = {}, down = {};
 
+    static_assert(ROWS == SL_MOE_WIDE, "the scratch that is stated is that of these tiles");
     SL_TRY(moe_prepare<ROWS>(cu, r, f8 ? 1 : 2, f8 ? ST_BOX : ST_BOX / 2, ROWS, &up, &down, err));
     if (f8)
         return moe_launch<grouped_plan<true, true>, grouped_plan<true, false>>(cu, r, up, down, false, err);

@@ -352,6 +352,7 @@ sl_status sl_cuda_moe_half(sl_cuda *cu, sl_moe_run *r, sl_err *err)
     const bool a8 = r->p.fp8_acts && sl_weight_takes_e4m3(&r->p.gate[0]);
     moe_args up = {}, down = {};
 
+    static_assert(TOKENS == SL_MOE_NARROW, "the scratch that is stated is that of these tiles");
     SL_TRY(moe_prepare<TOKENS>(cu, r, a8 ? 1 : 2, K_STAGE, 8, &up, &down, err));
     return launch(cu, r, a8, up, down, err);
 }
