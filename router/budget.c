@@ -14,14 +14,14 @@ enum {
 
 uint64_t sl_front_most(const sl_router_opts *o)
 {
-    return o->max_request_bytes - o->max_request_bytes / 8;
+    return o->front.max_request_bytes - o->front.max_request_bytes / 8;
 }
 
 bool sl_front_hold(sl_router *r, uint64_t *held, uint64_t bytes)
 {
     const sl_router_opts *o = sl_router_options(r);
-    uint64_t *all = &sl_router_budget(r)->held, most = o->max_request_bytes;
-    sl_gauge *gauge = sl_router_get_stats(r)->request_bytes;
+    uint64_t *all = &sl_router_budget(r)->held, most = o->front.max_request_bytes;
+    sl_gauge *gauge = sl_router_get_stats(r)->fronts.request_bytes;
     if (bytes > SL_FRONT_SMALL)
         most = sl_front_most(o);
     uint64_t now = __atomic_load_n(all, __ATOMIC_RELAXED), next;
@@ -55,7 +55,8 @@ sl_status sl_front_hold_spec(sl_router *r, uint64_t *held, uint64_t bytes, const
 bool sl_front_hold_keyless(sl_router *r, uint64_t *held, uint64_t bytes)
 {
     uint64_t *all = &sl_router_budget(r)->keyless, before = *held;
-    if (bytes > before && *all - before + bytes > sl_router_options(r)->max_request_bytes / KEYLESS_PART)
+    if (bytes > before &&
+        *all - before + bytes > sl_router_options(r)->front.max_request_bytes / KEYLESS_PART)
         return false;
     if (!sl_front_hold(r, held, bytes))
         return false;

@@ -35,10 +35,11 @@ bool sl_front_key_ok(const char *authorization, const char *key)
 bool sl_front_caller(sl_router *r, const char *authorization, const struct sockaddr *peer, sl_caller *out)
 {
     const sl_router_opts *o = sl_router_options(r);
-    bool has_file = o->keys_file && *o->keys_file, has_key = o->api_key && *o->api_key;
+    bool has_file = o->front.keys_file && *o->front.keys_file,
+         has_key = o->front.api_key && *o->front.api_key;
     *out = (sl_caller){0};
     sl_front_client(peer, out->client);
-    if ((has_key || !has_file) && sl_front_key_ok(authorization, o->api_key)) {
+    if ((has_key || !has_file) && sl_front_key_ok(authorization, o->front.api_key)) {
         out->admin = true;
         return true;
     }
@@ -80,7 +81,7 @@ void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX])
 
 uint32_t sl_front_per_address(const sl_router_opts *o)
 {
-    return o->max_connections > 1 ? o->max_connections / 2 : 1;
+    return o->front.max_connections > 1 ? o->front.max_connections / 2 : 1;
 }
 
 enum { COMPILE_WAIT_US = 2000 };

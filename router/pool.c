@@ -204,7 +204,7 @@ sl_status sl_front_job_start(sl_router *r, uv_loop_t *loop, sl_front_job *j, con
                              uint64_t deadline_ns, sl_err *err)
 {
     sl_pool *p = sl_router_pool(r);
-    uint64_t most = sl_router_options(r)->max_request_bytes / 2, part = most - most / CLIENT_PART;
+    uint64_t most = sl_router_options(r)->front.max_request_bytes / 2, part = most - most / CLIENT_PART;
     sl_pool_lane *l = lane_of(p, client);
     SL_CHECK(j->kind->lanes, "a kind of job that does not wait in lanes");
     if (!l)

@@ -24,18 +24,19 @@ enum {
 
 static sl_status choose_names(sl_router *r, sl_err *err)
 {
-    r->queue.policy = sl_policy_find(r->o.policy);
+    r->queue.policy = sl_policy_find(r->o.placement.policy);
     if (!r->queue.policy)
-        return sl_fail(err, SL_ERR_INVALID, "router.policy: '%s' is unknown", r->o.policy);
+        return sl_fail(err, SL_ERR_INVALID, "router.policy: '%s' is unknown", r->o.placement.policy);
     const sl_options *options = r->queue.policy->options;
-    if (options && r->o.policy_options)
-        memcpy(r->queue.policy_options, r->o.policy_options, options->bytes);
+    if (options && r->o.placement.policy_options)
+        memcpy(r->queue.policy_options, r->o.placement.policy_options, options->bytes);
     else if (options)
         sl_options_default(options, r->queue.policy_options);
-    if (!strcmp(r->o.chat_template, "auto"))
+    if (!strcmp(r->o.model.chat_template, "auto"))
         r->model.chat = sl_chat_format_for(r->model.model_type, r->model.tok);
-    else if (sl_chat_format_parse(r->o.chat_template, &r->model.chat))
-        return sl_fail(err, SL_ERR_INVALID, "router.chat_template: '%s' is unknown", r->o.chat_template);
+    else if (sl_chat_format_parse(r->o.model.chat_template, &r->model.chat))
+        return sl_fail(err, SL_ERR_INVALID, "router.chat_template: '%s' is unknown",
+                       r->o.model.chat_template);
     return SL_OK;
 }
 
@@ -116,13 +117,13 @@ static void limit_connections(sl_router *r)
         return;
     rlim_t room =
         lim.rlim_cur > 2 * RESERVED_DESCRIPTORS ? lim.rlim_cur - RESERVED_DESCRIPTORS : lim.rlim_cur / 2;
-    if (r->o.max_connections <= room / SL_FRONTS)
+    if (r->o.front.max_connections <= room / SL_FRONTS)
         return;
     uint32_t n = room < SL_FRONTS ? 1 : (uint32_t)(room / SL_FRONTS);
     sl_log(SL_LOG_WARN, "router", "connections_limited",
-           "router.max_connections=%u lowered_to=%u descriptors=%lu", r->o.max_connections, n,
+           "router.max_connections=%u lowered_to=%u descriptors=%lu", r->o.front.max_connections, n,
            (unsigned long)lim.rlim_cur);
-    r->o.max_connections = n;
+    r->o.front.max_connections = n;
 }
 
 /* ---- loop ---- */
@@ -191,8 +192,8 @@ static void observe_turn(sl_router *r)
         l->cpu_read_ns = now;
     }
     if (l->turn_ns) {
-        sl_histogram_observe(r->stats.loop_turn, (double)turn / 1e9);
-        sl_histogram_observe(r->stats.loop_turn_cpu, (double)cpu_turn / 1e9);
+        sl_histogram_observe(r->stats.loop.turn, (double)turn / 1e9);
+        sl_histogram_observe(r->stats.loop.turn_cpu, (double)cpu_turn / 1e9);
         if (cpu_turn > LONG_NS)
             tell_long_turn(r, now, turn, cpu_turn, slept);
     }
@@ -400,18 +401,18 @@ static sl_status open_router(sl_router *r, sl_err *err)
     r->cluster.next_id = ((uint32_t)r->cluster.epoch & 0x7ffff) << 12;
     r->life.started_ns = r->cluster.last_tick_ns = r->cluster.last_ping_ns = sl_now_ns();
     r->life.started_unix = (int64_t)time(NULL);
-    SL_TRY(sl_router_stats_init(&r->stats, r->o.served_name));
+    SL_TRY(sl_router_stats_init(&r->stats, r->o.model.served_name));
     SL_TRY(sl_traced_open(r, err));
     SL_TRY(sl_served_model_load(&r->model, &r->o, &r->own_tok, err));
     SL_TRY(choose_names(r, err));
-    if (r->o.keys_file && *r->o.keys_file)
-        SL_TRY(sl_tenants_load(r->o.keys_file, &r->tenants, err));
+    if (r->o.front.keys_file && *r->o.front.keys_file)
+        SL_TRY(sl_tenants_load(r->o.front.keys_file, &r->tenants, err));
     SL_TRY(sl_router_load_tls(r, err));
     SL_TRY(sl_cluster_init(r, err));
     r->cluster.max_context = r->model.context;
-    sl_status st = sl_directory_create(r->o.directory_bytes, &r->directory);
+    sl_status st = sl_directory_create(r->o.placement.directory_bytes, &r->directory);
     if (st != SL_OK)
-        return sl_fail(err, st, "router.directory_bytes (%lu): %s", r->o.directory_bytes,
+        return sl_fail(err, st, "router.directory_bytes (%lu): %s", r->o.placement.directory_bytes,
                        st == SL_ERR_INVALID ? "want at least 1 MiB" : "out of memory");
     if (sl_effects_init(r) != SL_OK)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
@@ -425,12 +426,13 @@ static sl_status open_router(sl_router *r, sl_err *err)
 static void limit_bodies(sl_router *r)
 {
     uint64_t most = sl_front_most(&r->o);
-    if (r->o.max_body_bytes <= most)
+    if (r->o.front.max_body_bytes <= most)
         return;
     sl_log(SL_LOG_WARN, "router", "bodies_limited",
            "router.max_body_bytes=%lu lowered_to=%lu router.max_request_bytes=%lu",
-           (unsigned long)r->o.max_body_bytes, (unsigned long)most, (unsigned long)r->o.max_request_bytes);
-    r->o.max_body_bytes = most;
+           (unsigned long)r->o.front.max_body_bytes, (unsigned long)most,
+           (unsigned long)r->o.front.max_request_bytes);
+    r->o.front.max_body_bytes = most;
 }
 
 sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err *err)
@@ -447,9 +449,9 @@ sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err
         return st;
     }
     sl_log(SL_LOG_INFO, "router", "listening",
-           "workers=%s http=%s:%d grpc=%s:%d model=%s policy=%s context=%d tls=%s", r->link.address, o->host,
-           sl_router_http_port(r), o->host, sl_router_grpc_port(r), o->served_name, r->queue.policy->name,
-           r->model.context, r->tls ? "yes" : "no");
+           "workers=%s http=%s:%d grpc=%s:%d model=%s policy=%s context=%d tls=%s", r->link.address,
+           o->front.host, sl_router_http_port(r), o->front.host, sl_router_grpc_port(r), o->model.served_name,
+           r->queue.policy->name, r->model.context, r->tls ? "yes" : "no");
     *out = r;
     return SL_OK;
 }

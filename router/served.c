@@ -35,19 +35,19 @@ static sl_status load_config(const char *path, sl_served_model *m, sl_err *err)
 
 static sl_status load(sl_served_model *m, const sl_router_opts *o, sl_tokenizer **own, sl_err *err)
 {
-    m->context = o->max_context;
-    if (o->tokenizer) {
-        m->tok = o->tokenizer;
+    m->context = o->model.max_context;
+    if (o->model.tokenizer) {
+        m->tok = o->model.tokenizer;
         eos_from_tokenizer(m);
         return SL_OK;
     }
-    if (!o->model_path || !*o->model_path)
+    if (!o->model.path || !*o->model.path)
         return sl_fail(err, SL_ERR_INVALID, "model.path: is not set");
-    sl_status st = sl_tokenizer_load(o->model_path, own, err);
+    sl_status st = sl_tokenizer_load(o->model.path, own, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "model.path");
     m->tok = *own;
-    SL_TRY(load_config(o->model_path, m, err));
+    SL_TRY(load_config(o->model.path, m, err));
     if (!m->n_eos)
         eos_from_tokenizer(m);
     return SL_OK;

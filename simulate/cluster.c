@@ -75,7 +75,7 @@ static void on_beat(void *arg, uint64_t number)
     w->beat_ns = UINT64_MAX;
     load_of(w, &m.load);
     if (changed_much(&m.load, &w->told) ||
-        w->s->now_ns - w->told_ns >= w->s->router_opts.heartbeat_ms * SL_MS) {
+        w->s->now_ns - w->told_ns >= w->s->router_opts.link.heartbeat_ms * SL_MS) {
         w->told = m.load;
         w->told_ns = w->s->now_ns;
         sl_sim_tell(w, &m);
@@ -86,7 +86,7 @@ static void on_beat(void *arg, uint64_t number)
 
 void sl_sim_beat(sl_sim_worker *w)
 {
-    uint64_t beat = w->s->router_opts.heartbeat_ms * SL_MS, now = w->s->now_ns;
+    uint64_t beat = w->s->router_opts.link.heartbeat_ms * SL_MS, now = w->s->now_ns;
     sl_msg_load load = {0};
     if (w->role == SL_ROLE_PREFILL)
         sl_sim_prefill_load(w, &load);
@@ -313,23 +313,23 @@ static sl_status open_router(sl_sim *s, sl_err *err)
 {
     sl_router_opts *r = &s->router_opts;
     sl_router_opts_from_config(s->o.cfg, r);
-    r->transport = "loopback";
-    r->fabric = "simulator";
-    r->worker_port = 0;
-    r->sources = r->prefetch = false; /* the workers here do neither */
-    r->secret = NULL;
-    r->encrypt = false;
-    r->tokenizer = s->tokenizer;
-    r->model_path = NULL;
-    r->chat_template = "auto";
-    r->served_name = "simulated";
-    r->cluster_tag = "simulator";
-    r->max_context = 0;
-    r->keys_file = NULL;
-    r->tls_cert = NULL;
-    r->http_port = r->grpc_port = -1;
+    r->link.transport = "loopback";
+    r->link.fabric = "simulator";
+    r->link.port = 0;
+    r->placement.sources = r->placement.prefetch = false; /* the workers here do neither */
+    r->link.secret = NULL;
+    r->link.encrypt = false;
+    r->model.tokenizer = s->tokenizer;
+    r->model.path = NULL;
+    r->model.chat_template = "auto";
+    r->model.served_name = "simulated";
+    r->link.cluster_tag = "simulator";
+    r->model.max_context = 0;
+    r->front.keys_file = NULL;
+    r->front.tls_cert = NULL;
+    r->front.http_port = r->front.grpc_port = -1;
     r->signals = false;
-    r->dead_after_ms = 1u << 30;
+    r->link.dead_after_ms = 1u << 30;
     return sl_router_create_opts(r, &s->router, err);
 }
 
@@ -348,8 +348,8 @@ static sl_status join(sl_sim_worker *w, sl_err *err)
                              .max_context = (uint32_t)s->max_context,
                              .vocab_size = (uint32_t)VOCABULARY};
     snprintf(m.hello.name, sizeof m.hello.name, "%s/%d", sl_role_name(w->role), w->index);
-    snprintf(m.hello.cluster_tag, sizeof m.hello.cluster_tag, "%s", s->router_opts.cluster_tag);
-    snprintf(m.hello.model, sizeof m.hello.model, "%s", s->router_opts.served_name);
+    snprintf(m.hello.cluster_tag, sizeof m.hello.cluster_tag, "%s", s->router_opts.link.cluster_tag);
+    snprintf(m.hello.model, sizeof m.hello.model, "%s", s->router_opts.model.served_name);
     snprintf(m.hello.listen, sizeof m.hello.listen, "simulator:%d", w->index + 1);
     snprintf(m.hello.host, sizeof m.hello.host, "simulated");
     m.hello.id = (sl_identity){{1, 2}, {geometry.data, geometry.len}};

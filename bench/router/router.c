@@ -108,10 +108,10 @@ static sl_status start(cluster *c, const options *o, uint32_t step_us, sl_err *e
     pthread_mutex_init(&a.lock, NULL);
     pthread_cond_init(&a.up, NULL);
     sl_router_opts_default(&a.o);
-    a.o.transport = o->transport;
-    a.o.tokenizer = c->tok;
-    a.o.http_port = a.o.grpc_port = 0;
-    a.o.max_queue = 100000;
+    a.o.link.transport = o->transport;
+    a.o.model.tokenizer = c->tok;
+    a.o.front.http_port = a.o.front.grpc_port = 0;
+    a.o.request.max_queue = 100000;
     pthread_create(&c->router_thread, NULL, run_router, &a);
     pthread_mutex_lock(&a.lock);
     while (!a.ready)

@@ -23,10 +23,12 @@ static void set_aside(sl_router *r, sl_request *q, sl_member *w, const char *why
 {
     bool decode = sl_role_does(w->role, SL_ROLE_DECODE);
     w->set_aside = q->rid;
-    *(decode ? &q->own_decode : &q->own_prefill) = w->id;
-    q->own_since_ns = sl_now_ns();
-    q->own_pages = decode ? available(w) : q->own_pages;
-    sl_counter_add(decode && !q->alone ? r->stats.set_aside_pages : r->stats.set_aside_alone, 1);
+    *(decode ? &q->aside.decode : &q->aside.prefill) = w->id;
+    q->aside.since_ns = sl_now_ns();
+    q->aside.pages = decode ? available(w) : q->aside.pages;
+    sl_counter_add(decode && !q->deaths.alone ? r->stats.placement.set_aside_pages
+                                              : r->stats.placement.set_aside_alone,
+                   1);
     sl_log(SL_LOG_INFO, "router", "worker_set_aside", "rid=%016lx worker=%s tokens=%zu reason=\"%s\"", q->rid,
            w->name, q->n_tokens, why);
 }
@@ -43,18 +45,18 @@ static void release(sl_router *r, sl_request *q, uint32_t *own)
 
 void sl_aside_release(sl_router *r, sl_request *q, bool prefill_only)
 {
-    if (prefill_only && q->own_prefill == q->own_decode)
+    if (prefill_only && q->aside.prefill == q->aside.decode)
         return; /* one worker of role both, which still decodes */
-    release(r, q, &q->own_prefill);
+    release(r, q, &q->aside.prefill);
     if (!prefill_only)
-        release(r, q, &q->own_decode);
+        release(r, q, &q->aside.decode);
 }
 
 void sl_aside_refused(sl_router *r, sl_request *q, sl_member *d)
 {
-    if (!q->refused_at)
-        q->refused_at = r->queue.picks + 1;
-    if (r->queue.picks + 1 - q->refused_at >= PASSED_MAX && !d->set_aside && !q->own_decode)
+    if (!q->aside.refused_at)
+        q->aside.refused_at = r->queue.picks + 1;
+    if (r->queue.picks + 1 - q->aside.refused_at >= PASSED_MAX && !d->set_aside && !q->aside.decode)
         set_aside(r, q, d, "it was refused pages, and others passed it");
 }
 
@@ -64,7 +66,7 @@ static sl_member *least_placed(sl_router *r, const sl_request *q, uint8_t role)
     sl_member *best = NULL;
     for (sl_member *w = r->cluster.members; w; w = w->next) {
         if (w->role == role && !w->set_aside && sl_member_serves(r, w, q) &&
-            (!best || w->placed < best->placed))
+            (!best || w->account.requests < best->account.requests))
             best = w;
     }
     return best;
@@ -78,16 +80,17 @@ static bool serves(sl_router *r, uint32_t id, const sl_request *q)
 
 void sl_aside_update(sl_router *r, sl_request *q)
 {
-    if ((q->own_decode && !serves(r, q->own_decode, q)) || (q->own_prefill && !serves(r, q->own_prefill, q)))
+    if ((q->aside.decode && !serves(r, q->aside.decode, q)) ||
+        (q->aside.prefill && !serves(r, q->aside.prefill, q)))
         sl_aside_release(r, q, false);
-    if (!q->alone || (q->own_decode && q->own_prefill))
+    if (!q->deaths.alone || (q->aside.decode && q->aside.prefill))
         return;
     sl_aside_release(r, q, false);
     sl_member *p = least_placed(r, q, SL_ROLE_PREFILL), *d = least_placed(r, q, SL_ROLE_DECODE);
     sl_member *both = p && d ? NULL : least_placed(r, q, SL_ROLE_BOTH);
     if (both) {
         set_aside(r, q, both, "workers died with it, it runs alone");
-        q->own_prefill = both->id;
+        q->aside.prefill = both->id;
     } else if (p && d) {
         set_aside(r, q, p, "workers died with it, it runs alone");
         set_aside(r, q, d, "workers died with it, it runs alone");
@@ -96,22 +99,22 @@ void sl_aside_update(sl_router *r, sl_request *q)
 
 void sl_aside_tick(sl_router *r, sl_request *q, uint64_t now)
 {
-    const sl_member *d = sl_member_find(r, q->own_decode);
+    const sl_member *d = sl_member_find(r, q->aside.decode);
     if (!d)
         return;
-    if (available(d) > q->own_pages) {
-        q->own_pages = available(d);
-        q->own_since_ns = now;
+    if (available(d) > q->aside.pages) {
+        q->aside.pages = available(d);
+        q->aside.since_ns = now;
     }
-    bool waits = q->state == SL_REQUEST_QUEUED || (q->state == SL_REQUEST_RESERVING && !q->alone);
-    if (!waits || now < q->own_since_ns || now - q->own_since_ns < r->o.stage_timeout_ms * SL_MS)
+    bool waits = q->state == SL_REQUEST_QUEUED || (q->state == SL_REQUEST_RESERVING && !q->deaths.alone);
+    if (!waits || now < q->aside.since_ns || now - q->aside.since_ns < r->o.request.stage_timeout_ms * SL_MS)
         return;
     sl_log(SL_LOG_WARN, "router", "worker_released",
            "rid=%016lx worker=%s available_pages=%u reason=\"no %s for router.stage_timeout_ms\"", q->rid,
-           d->name, available(d), q->alone ? "request ended there" : "pages came back");
-    if (!q->alone) {
+           d->name, available(d), q->deaths.alone ? "request ended there" : "pages came back");
+    if (!q->deaths.alone) {
         q->avoid_decode = d->id;
-        q->refused_at = 0;
+        q->aside.refused_at = 0;
     }
     sl_aside_release(r, q, false);
 }

@@ -93,7 +93,7 @@ void sl_cache_on_message(sl_member *w, const sl_msg *m)
     while (c && (c->ask != ask || c->worker != w->id))
         c = c->next;
     if (!c) { /* its client has gone, or its time was over */
-        sl_counter_add(w->r->stats.stale, 1);
+        sl_counter_add(w->r->stats.workers.stale, 1);
         return;
     }
     sl_cache_answer a = {

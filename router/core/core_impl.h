@@ -71,6 +71,30 @@ typedef struct sl_traced sl_traced;
 /* ---- state, by owner ---- */
 
 /* One connection of a worker; the fields from `id` on describe the worker after it has joined. */
+/* As a rank of a group (core/ranks.c). */
+typedef struct sl_member_rank {
+    uint32_t group, rank, ranks; /* as in HELLO; ranks 0: no rank of a group */
+    struct sl_member *next;      /* ring of the ranks of its group that have joined; NULL: no rank */
+} sl_member_rank;
+
+/* What requests of this router are to it; effects and prefetch.c keep the account. */
+typedef struct sl_member_account {
+    uint32_t requests;   /* that are placed here */
+    uint64_t tokens;     /* prefill: to compute, of requests that are not prefilled yet */
+    uint64_t context;    /* decode: tokens of the requests that are placed here, as they were then */
+    uint32_t pulls;      /* decode: requests that fetch pages from here to another worker */
+    uint32_t prefetches; /* decode: waiting requests that were announced to it */
+} sl_member_account;
+
+/* The stream of its cache events (kv_events.c); decode. */
+typedef struct sl_member_events {
+    uint64_t sequence;           /* number of its newest batch */
+    uint64_t lost, lost_ordinal; /* those of its newest batch that is not kept any more */
+    bool gap;                    /* batches were lost, KV_RESYNC must be sent */
+    bool skipped;                /* so were some before its newest batch: this is logged already */
+    uint64_t resync_ns;          /* not before */
+} sl_member_events;
+
 typedef struct sl_member {
     struct sl_member *next;
     sl_router *r;
@@ -81,8 +105,7 @@ typedef struct sl_member {
     char name[64], addr[128], listen[128], metrics[128], host[64];
     uint64_t epoch, instance;
     uint32_t max_context, max_batch, total_pages, vocab_size, pid;
-    uint32_t group, rank, ranks; /* as in HELLO; ranks 0: no rank of a group */
-    struct sl_member *next_rank; /* ring of the ranks of its group that have joined; NULL: no rank */
+    sl_member_rank rank;
     sl_msg_load load;
     bool has_load;
     uint64_t joined_ns, last_seen_ns, progress_ns;
@@ -90,11 +113,7 @@ typedef struct sl_member {
     bool dismissed;            /* DRAINING: it was told LEAVE and gets no request any more */
     uint64_t blocked_until_ns; /* it answered EXHAUSTED: no request is placed here before */
     uint64_t set_aside;        /* rid of the one request that may be placed here; 0: every request may */
-    uint32_t placed;           /* requests of this router that are placed here */
-    uint64_t placed_tokens;    /* prefill: tokens to compute of requests that are not prefilled yet */
-    uint64_t placed_context;   /* decode: tokens of the requests that are placed here, as they were then */
-    uint32_t pulls;            /* decode: requests that fetch pages from here to another worker */
-    uint32_t prefetches;       /* decode: waiting requests that were announced to it */
+    sl_member_account account;
     uint64_t requests, failures;
     uint32_t place; /* decode: in the directory; else SL_DIRECTORY_NONE */
     /* prefill, which reports no pages: the keys that its prefix cache probably holds; else NULL */
@@ -102,11 +121,7 @@ typedef struct sl_member {
     /* decode: keys that follow from tokens alone; NULL until it is needed (kv_events.c) */
     sl_keyset *unsalted;
     sl_outmsg *out_head, *out_tail;
-    uint64_t kv_sequence;              /* decode: number of its newest batch of cache events */
-    uint64_t kv_lost, kv_lost_ordinal; /* those of its newest batch that is not kept any more */
-    bool kv_gap;                       /* batches were lost, KV_RESYNC must be sent */
-    bool kv_skipped;                   /* so were some before its newest batch: this is logged already */
-    uint64_t resync_ns;                /* not before */
+    sl_member_events kv;
 } sl_member;
 
 /* An attempt that was left while its prefill worker wrote; the decode worker waits for DRAINED. */

@@ -11,13 +11,13 @@ enum {
 /* When the worker that must act next last made progress. */
 static uint64_t last_progress(sl_router *r, const sl_request *q, uint64_t now)
 {
-    uint64_t at = q->stage_ns;
+    uint64_t at = q->times.stage_ns;
     const sl_member *w = NULL;
-    if (q->state == SL_REQUEST_PREFILLING && q->writer != SL_WRITER_DONE)
-        w = sl_member_find(r, q->prefill);
+    if (q->state == SL_REQUEST_PREFILLING && q->attempt.writer != SL_WRITER_DONE)
+        w = sl_member_find(r, q->attempt.prefill);
     else if (q->state == SL_REQUEST_PREFILLING || q->state == SL_REQUEST_DECODING)
-        w = sl_member_find(r, q->decode);
-    if (w && w->progress_ns > at && now - at < STAGE_HARD * (uint64_t)r->o.stage_timeout_ms * SL_MS)
+        w = sl_member_find(r, q->attempt.decode);
+    if (w && w->progress_ns > at && now - at < STAGE_HARD * (uint64_t)r->o.request.stage_timeout_ms * SL_MS)
         at = w->progress_ns;
     return at;
 }
@@ -34,8 +34,8 @@ static void check_queued(sl_router *r, sl_request *q, uint64_t now)
             sl_request_fail(r, q, SL_ERR_PEER, "the server is shutting down and its workers have left");
             return;
         }
-        uint64_t from = since > q->stage_ns ? since : q->stage_ns;
-        if (now > from && now - from >= r->o.stage_timeout_ms * SL_MS && !q->held) {
+        uint64_t from = since > q->times.stage_ns ? since : q->times.stage_ns;
+        if (now > from && now - from >= r->o.request.stage_timeout_ms * SL_MS && !q->held) {
             sl_request_fail(r, q, SL_ERR_PEER, "no worker of one role for router.stage_timeout_ms");
             return;
         }
@@ -44,7 +44,7 @@ static void check_queued(sl_router *r, sl_request *q, uint64_t now)
 
 static void check(sl_router *r, sl_request *q, uint64_t now)
 {
-    if (now >= q->deadline_ns) {
+    if (now >= q->times.deadline_ns) {
         sl_request_fail(r, q, SL_ERR_DEADLINE, "the request's deadline passed");
         return;
     }
@@ -54,7 +54,7 @@ static void check(sl_router *r, sl_request *q, uint64_t now)
         return;
     }
     uint64_t at = last_progress(r, q, now);
-    if (now < at || now - at < r->o.stage_timeout_ms * SL_MS)
+    if (now < at || now - at < r->o.request.stage_timeout_ms * SL_MS)
         return;
     sl_request_event ev = {.kind = SL_EVENT_STALLED, .now_ns = now};
     sl_request_apply(r, q, &ev);

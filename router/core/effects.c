@@ -17,20 +17,20 @@ static void book_reserve(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
     sl_queue_remove(r, q);
-    if (q->prefetch)
-        sl_prefetch_end(r, q, e->decode, q->attempt);
-    if (q->attempt == 1) {
+    if (q->prefetch.decode)
+        sl_prefetch_end(r, q, e->decode, q->attempt.n);
+    if (q->attempt.n == 1) {
         r->queue.first_picks++;
         sl_queue_charge(q, q->n_prompt);
     }
-    p->placed_tokens += q->placed_tokens;
-    d->placed++;
-    q->placed_context = q->n_tokens;
-    d->placed_context += q->placed_context;
+    p->account.tokens += q->attempt.placed_tokens;
+    d->account.requests++;
+    q->attempt.placed_context = q->n_tokens;
+    d->account.context += q->attempt.placed_context;
     d->requests++;
     if (p == d) /* role both */
         return;
-    p->placed++;
+    p->account.requests++;
     p->requests++;
 }
 
@@ -48,11 +48,11 @@ static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
     m.reserve.n_tokens = q->n_tokens;
     m.reserve.deadline_ms = sl_request_remaining_ms(q, sl_now_ns());
     m.reserve.sampling = (sl_blob){q->sampling_wire.data, q->sampling_wire.len};
-    m.reserve.seed = q->seed;
+    m.reserve.seed = q->keys.seed;
     m.reserve.tenant = q->group->tenant;
-    const sl_member *source = sl_member_find(r, q->source);
+    const sl_member *source = sl_member_find(r, q->attempt.source);
     if (source)
-        sl_place_source(source, q->source_pages, &m.reserve.source);
+        sl_place_source(source, q->attempt.source_pages, &m.reserve.source);
     sl_router_link_send(d, &m);
     sl_log(SL_LOG_DEBUG, "router", "request_placed",
            "rid=%016lx attempt=%u id=%s prefill=%s decode=%s tokens=%zu", q->rid, e->attempt, q->group->id,
@@ -68,10 +68,10 @@ static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
 static void book_prefill(sl_router *r, sl_request *q, const sl_effect *e)
 {
     (void)e;
-    q->refused_at = 0;
-    q->prefetch_prefill = 0; /* PREFILL ends it */
+    q->aside.refused_at = 0;
+    q->prefetch.prefill = 0; /* PREFILL ends it */
     sl_place_fetched(r, q);
-    if (!q->alone)
+    if (!q->deaths.alone)
         sl_aside_release(r, q, false);
 }
 
@@ -83,7 +83,7 @@ static void perform_prefill(sl_router *r, sl_request *q, const sl_effect *e)
     sl_msg m = {.type = SL_MSG_PREFILL};
     m.prefill.rid = q->rid;
     m.prefill.attempt = e->attempt;
-    m.prefill.ticket = q->ticket;
+    m.prefill.ticket = q->attempt.ticket;
     m.prefill.decode_worker = d->id;
     memcpy(m.prefill.decode_addr, d->listen, sizeof m.prefill.decode_addr);
     m.prefill.decode_epoch = d->epoch;
@@ -95,15 +95,15 @@ static void perform_prefill(sl_router *r, sl_request *q, const sl_effect *e)
     m.prefill.n_pages = e->landing.n_pages;
     m.prefill.deadline_ms = sl_request_remaining_ms(q, sl_now_ns());
     m.prefill.sampling = (sl_blob){q->sampling_wire.data, q->sampling_wire.len};
-    m.prefill.seed = q->seed;
+    m.prefill.seed = q->keys.seed;
     sl_router_link_send(p, &m);
 }
 
 /* The prompt is no longer part of the prefill member's load. */
 static void discharge_prefill(sl_member *p, const sl_effect *e, uint64_t tokens)
 {
-    p->placed -= e->prefill != e->decode;
-    p->placed_tokens -= tokens < p->placed_tokens ? tokens : p->placed_tokens;
+    p->account.requests -= e->prefill != e->decode;
+    p->account.tokens -= tokens < p->account.tokens ? tokens : p->account.tokens;
 }
 
 /* The prompt is computed, and its pages are in the prefill member's cache: the policy may count on them. */
@@ -115,8 +115,8 @@ static void book_settle(sl_router *r, sl_request *q, const sl_effect *e)
     if (!p)
         return;
     discharge_prefill(p, e, e->placed_tokens);
-    for (size_t i = 0; p->prefix && i < q->n_keys; i++)
-        sl_keyset_add(p->prefix, q->keys[i]);
+    for (size_t i = 0; p->prefix && i < q->keys.n; i++)
+        sl_keyset_add(p->prefix, q->keys.v[i]);
 }
 
 /* ---- BLOCK, LEAVE, REQUEUE, FOLLOW ---- */
@@ -135,17 +135,17 @@ static void book_leave(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
     sl_place_fetched(r, q);
-    if (q->prefetch_prefill)
+    if (q->prefetch.prefill)
         sl_prefetch_leave(r, q, e->attempt);
-    if (!e->leave.why && e->leave.tell && q->placed_ns)
-        sl_estimate_stayed(r, sl_now_ns() - q->placed_ns);
+    if (!e->leave.why && e->leave.tell && q->attempt.placed_ns)
+        sl_estimate_stayed(r, sl_now_ns() - q->attempt.placed_ns);
     if (e->leave.tell || e->leave.why) /* otherwise it was refused and waits for pages */
         sl_aside_release(r, q, false);
     if (p && e->leave.writer != SL_WRITER_DONE)
         discharge_prefill(p, e, e->leave.placed_tokens);
     if (d) {
-        d->placed--;
-        d->placed_context -= q->placed_context;
+        d->account.requests--;
+        d->account.context -= q->attempt.placed_context;
     }
 }
 
@@ -181,7 +181,7 @@ static void perform_leave(sl_router *r, sl_request *q, const sl_effect *e)
 static void book_requeue(sl_router *r, sl_request *q, const sl_effect *e)
 {
     (void)e;
-    q->prefetch_considered = false;
+    q->prefetch.considered = false;
     if (!q->list)
         sl_queue_push(r, q, true);
     r->queue.dirty = true;
@@ -217,7 +217,7 @@ static void book_emit(sl_router *r, sl_request *q, const sl_effect *e)
     l->account.tokens -= (double)e->emit.n_tokens;
     if (l->output_tokens)
         sl_counter_add(l->output_tokens, e->emit.n_tokens);
-    if (q->own_decode && !q->alone) /* it is no longer a suspect */
+    if (q->aside.decode && !q->deaths.alone) /* it is no longer a suspect */
         sl_aside_release(r, q, false);
 }
 
@@ -248,24 +248,24 @@ static void observe_end(sl_router *r, const sl_request *q, const sl_effect *e)
     sl_router_stats_request(&r->stats, q->group->api, outcome);
     if (st)
         sl_errors_add(&r->errors, q->group->id, outcome, e->end.reason);
-    sl_counter_add(r->stats.cached_tokens, q->cached_tokens);
-    sl_histogram_observe(r->stats.e2e, (double)(now - q->start_ns) / 1e9);
-    if (q->first_token_ns)
-        sl_histogram_observe(r->stats.stage_decode, (double)(now - q->first_token_ns) / 1e9);
+    sl_counter_add(r->stats.requests.cached_tokens, q->cached_tokens);
+    sl_histogram_observe(r->stats.requests.e2e, (double)(now - q->times.start_ns) / 1e9);
+    if (q->times.first_token_ns)
+        sl_histogram_observe(r->stats.requests.decode, (double)(now - q->times.first_token_ns) / 1e9);
     sl_log(
         SL_LOG_INFO, "router", "request_done",
         "rid=%016lx attempt=%u id=%s index=%u outcome=%s prompt=%zu cached=%u produced=%u retries=%u ms=%.1f "
         "reason=\"%s\"",
-        q->rid, q->attempt, q->group->id, q->index, outcome, q->n_prompt, q->cached_tokens,
-        sl_request_sent(q), q->retries, (double)(now - q->start_ns) / 1e6,
+        q->rid, q->attempt.n, q->group->id, q->index, outcome, q->n_prompt, q->cached_tokens,
+        sl_request_sent(q), q->retries, (double)(now - q->times.start_ns) / 1e6,
         e->end.reason ? e->end.reason : "");
 }
 
 static void book_end(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_queue_remove(r, q);
-    if (q->prefetch)
-        sl_prefetch_end(r, q, 0, q->attempt + 1);
+    if (q->prefetch.decode)
+        sl_prefetch_end(r, q, 0, q->attempt.n + 1);
     sl_aside_release(r, q, false);
     unhash(&r->requests, q);
     r->requests.active--;
@@ -341,7 +341,7 @@ bool sl_request_apply(sl_router *r, sl_request *q, const sl_request_event *ev)
     sl_effects *fx = &r->effects;
     const sl_request_env env = {.model = &r->model,
                                 .vocab = r->cluster.vocab,
-                                .retries = r->o.retries,
+                                .retries = r->o.request.retries,
                                 .stats = &r->stats,
                                 .text = &fx->text,
                                 .piece = fx->piece};

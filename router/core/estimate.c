@@ -43,7 +43,7 @@ static double mean_prefill_rate(const sl_router *r)
 static uint64_t queued_tokens(const sl_member *w)
 {
     uint64_t reported = w->has_load ? w->load.queued_tokens : 0;
-    return w->placed_tokens > reported ? w->placed_tokens : reported;
+    return w->account.tokens > reported ? w->account.tokens : reported;
 }
 
 /* A worker of role both has its prompts as a part of its load. Where there is one, those that wait for the prefill workers
@@ -66,12 +66,13 @@ static void find_prefill_queue(const sl_router *r, sl_estimate *e)
 static void find_owners(sl_router *r, sl_estimate *e)
 {
     for (sl_member *w = r->cluster.members; w; w = w->next) {
-        if (!w->id || w->state != SL_MEMBER_READY || w->place == SL_DIRECTORY_NONE || w->pulls >= PULLS_MAX)
+        if (!w->id || w->state != SL_MEMBER_READY || w->place == SL_DIRECTORY_NONE ||
+            w->account.pulls >= PULLS_MAX)
             continue;
         uint32_t pages = e->held[w->place].host;
         for (int i = 0; i < 2 && pages; i++) {
             if (pages < e->owned[i] ||
-                (pages == e->owned[i] && e->owner[i] && w->pulls >= e->owner[i]->pulls))
+                (pages == e->owned[i] && e->owner[i] && w->account.pulls >= e->owner[i]->account.pulls))
                 continue;
             if (!i) {
                 e->owner[1] = e->owner[0];
@@ -96,7 +97,7 @@ static sl_key snapshot_key(const positions *p, uint32_t pages)
 {
     sl_key *k = &p->key[pages - 1];
     if (!(k->lo | k->hi))
-        *k = sl_snapshot_page_key(p->q->keys[pages - 1], p->snapshot);
+        *k = sl_snapshot_page_key(p->q->keys.v[pages - 1], p->snapshot);
     return *k;
 }
 
@@ -116,9 +117,9 @@ static void end_at_snapshots(const sl_router *r, const sl_request *q, const sl_d
 {
     const uint32_t most = q->n_tokens ? (uint32_t)((q->n_tokens - 1) / SL_KEY_PAGE_TOKENS) : 0;
     positions p = {.q = q, .snapshot = sl_snapshot_pages(&r->cluster.geometry)};
-    if (!p.snapshot || !q->n_keys)
+    if (!p.snapshot || !q->keys.n)
         return;
-    p.key = calloc(q->n_keys, sizeof *p.key);
+    p.key = calloc(q->keys.n, sizeof *p.key);
     for (const sl_member *w = r->cluster.members; w; w = w->next) {
         if (!w->id || w->place == SL_DIRECTORY_NONE)
             continue;
@@ -131,13 +132,13 @@ static void end_at_snapshots(const sl_router *r, const sl_request *q, const sl_d
 
 void sl_estimate_begin(sl_router *r, const sl_request *q, sl_estimate *e)
 {
-    *e = (sl_estimate){.held = sl_directory_lookup(r->directory, q->keys, q->n_keys),
+    *e = (sl_estimate){.held = sl_directory_lookup(r->directory, q->keys.v, q->keys.n),
                        .token_bytes = (double)r->cluster.geometry.page_bytes / SL_KEY_PAGE_TOKENS,
                        .prefill_rate = mean_prefill_rate(r),
                        .stay_s = r->queue.stay_s,
                        .compute = r->queue.compute};
     end_at_snapshots(r, q, e->held);
-    if (r->o.sources)
+    if (r->o.placement.sources)
         find_owners(r, e);
     find_prefill_queue(r, e);
 }
@@ -174,13 +175,13 @@ static void describe_context(const sl_member *w, sl_candidate *c)
 {
     uint32_t idle = spare_pages(w), active = w->total_pages > idle ? w->total_pages - idle : 0;
     c->context_tokens = (uint64_t)active * SL_KEY_PAGE_TOKENS;
-    if (c->context_tokens < w->placed_context)
-        c->context_tokens = w->placed_context;
+    if (c->context_tokens < w->account.context)
+        c->context_tokens = w->account.context;
 }
 
 static void describe_load(const sl_member *w, sl_candidate *c)
 {
-    *c = (sl_candidate){.worker = w->id, .placed = w->placed};
+    *c = (sl_candidate){.worker = w->id, .placed = w->account.requests};
     if (w->has_load) {
         c->running = w->load.running;
         c->waiting = w->load.waiting;
@@ -188,14 +189,14 @@ static void describe_load(const sl_member *w, sl_candidate *c)
     }
     c->free_pages = spare_pages(w);
     c->total_pages = w->total_pages;
-    if (w->next_rank && sl_role_does(w->role, SL_ROLE_DECODE))
+    if (w->rank.next && sl_role_does(w->role, SL_ROLE_DECODE))
         describe_context(w, c);
 }
 
 static double slowest_rank(const sl_member *w)
 {
     double most = 0;
-    for (const sl_member *o = w->next_rank; o; o = o->next_rank == w->next_rank ? NULL : o->next_rank) {
+    for (const sl_member *o = w->rank.next; o; o = o->rank.next == w->rank.next ? NULL : o->rank.next) {
         sl_candidate c;
         describe_load(o, &c);
         double now = sl_candidate_requests(&c);
@@ -211,7 +212,7 @@ static void describe_decode(const sl_estimate *e, const sl_member *w, sl_candida
     c->disk_rate = (double)l->disk_rate;
     c->shared_rate = (double)l->shared_rate;
     c->request_s = w->max_batch ? e->stay_s / w->max_batch : 0;
-    c->slowest = w->next_rank ? slowest_rank(w) : 0;
+    c->slowest = w->rank.next ? slowest_rank(w) : 0;
     if (w->place == SL_DIRECTORY_NONE)
         return;
     const sl_directory_match *m = &e->held[w->place];
@@ -222,7 +223,7 @@ static void describe_decode(const sl_estimate *e, const sl_member *w, sl_candida
     uint32_t pages;
     const sl_member *owner = sl_estimate_owner(e, w, &pages);
     if (owner)
-        describe_peer(e, m, l, owner->pulls, pages, c);
+        describe_peer(e, m, l, owner->account.pulls, pages, c);
 }
 
 /* A worker's speed changes with the lengths of its last prompts; only a difference of more than that is taken for a property
@@ -262,7 +263,7 @@ static void describe_prefill(const sl_estimate *e, const sl_member *w, const sl_
     c->token_s = 1 / c->prefill_rate;
     c->request_s = PER_PROMPT * e->compute * c->token_s;
     if (w->prefix)
-        c->matched_tokens = (uint32_t)(sl_keyset_match(w->prefix, q->keys, q->n_keys) * SL_KEY_PAGE_TOKENS);
+        c->matched_tokens = (uint32_t)(sl_keyset_match(w->prefix, q->keys.v, q->keys.n) * SL_KEY_PAGE_TOKENS);
 }
 
 void sl_estimate_candidate(const sl_estimate *e, const sl_member *w, const sl_request *q, sl_candidate *c)

@@ -56,10 +56,10 @@ sl_member_info *sl_cluster_members(const sl_router *r, size_t *n)
                              .pid = w->pid,
                              .max_batch = w->max_batch,
                              .total_pages = w->total_pages,
-                             .group = w->group,
-                             .rank = w->rank,
-                             .ranks = w->ranks,
-                             .placed = w->placed,
+                             .group = w->rank.group,
+                             .rank = w->rank.rank,
+                             .ranks = w->rank.ranks,
+                             .placed = w->account.requests,
                              .known_pages = {sl_directory_count(r->directory, w->place, SL_MEDIUM_HOST),
                                              sl_directory_count(r->directory, w->place, SL_MEDIUM_DISK)},
                              .has_load = w->has_load,
@@ -107,11 +107,11 @@ static void tick_members(sl_router *r)
         }
     }
     for (int i = 0; i < SL_STATS_ROLES; i++) {
-        sl_gauge_set(r->stats.workers[i][0], n[i][0]);
-        sl_gauge_set(r->stats.workers[i][1], n[i][1]);
-        sl_gauge_set(r->stats.workers[i][2], (double)r->stats.lost_workers[i]);
+        sl_gauge_set(r->stats.workers.states[i][0], n[i][0]);
+        sl_gauge_set(r->stats.workers.states[i][1], n[i][1]);
+        sl_gauge_set(r->stats.workers.states[i][2], (double)r->stats.workers.lost[i]);
     }
-    sl_gauge_set(r->stats.vllm_usage, total ? (double)used / (double)total : 0);
+    sl_gauge_set(r->stats.loop.vllm_usage, total ? (double)used / (double)total : 0);
 }
 
 static void tick_directory(sl_router *r)
@@ -120,33 +120,33 @@ static void tick_directory(sl_router *r)
     sl_directory_stats d;
     sl_directory_get_stats(r->directory, &d);
     for (int i = 0; i < SL_MEDIUM_COUNT; i++)
-        sl_gauge_set(s->directory_pages[i], (double)d.held[i]);
-    sl_gauge_set(s->directory_bytes, (double)d.bytes);
-    sl_counter_add(s->directory_lookups, d.lookups - s->seen_lookups);
-    sl_counter_add(s->directory_lookup_pages, d.lookup_pages - s->seen_lookup_pages);
-    sl_counter_add(s->directory_forgotten, d.forgotten - s->seen_forgotten);
-    s->seen_lookups = d.lookups;
-    s->seen_lookup_pages = d.lookup_pages;
-    s->seen_forgotten = d.forgotten;
+        sl_gauge_set(s->directory.held[i], (double)d.held[i]);
+    sl_gauge_set(s->directory.bytes, (double)d.bytes);
+    sl_counter_add(s->directory.lookups, d.lookups - s->directory.seen_lookups);
+    sl_counter_add(s->directory.lookup_pages, d.lookup_pages - s->directory.seen_lookup_pages);
+    sl_counter_add(s->directory.forgotten, d.forgotten - s->directory.seen_forgotten);
+    s->directory.seen_lookups = d.lookups;
+    s->directory.seen_lookup_pages = d.lookup_pages;
+    s->directory.seen_forgotten = d.forgotten;
 }
 
 void sl_router_stats_tick(sl_router *r)
 {
     sl_router_stats *s = &r->stats;
     double running = r->requests.active - r->queue.waiting;
-    sl_gauge_set(s->running, running);
-    sl_gauge_set(s->waiting, r->queue.waiting);
-    sl_gauge_set(s->vllm_running, running);
-    sl_gauge_set(s->vllm_waiting, r->queue.waiting);
+    sl_gauge_set(s->loop.running, running);
+    sl_gauge_set(s->loop.waiting, r->queue.waiting);
+    sl_gauge_set(s->loop.vllm_running, running);
+    sl_gauge_set(s->loop.vllm_waiting, r->queue.waiting);
     tick_members(r);
     tick_directory(r);
     sl_tp_stats t;
     sl_tp_get_stats(r->link.tp, &t);
-    sl_gauge_set(s->peers, (double)t.endpoints);
-    sl_counter_add(s->message_bytes, t.message_bytes_sent - s->seen_bytes);
-    sl_counter_add(s->messages_ok, t.messages_sent - s->seen_sent);
-    s->seen_bytes = t.message_bytes_sent;
-    s->seen_sent = t.messages_sent;
+    sl_gauge_set(s->link.peers, (double)t.endpoints);
+    sl_counter_add(s->link.message_bytes, t.message_bytes_sent - s->link.seen_bytes);
+    sl_counter_add(s->link.messages_ok, t.messages_sent - s->link.seen_sent);
+    s->link.seen_bytes = t.message_bytes_sent;
+    s->link.seen_sent = t.messages_sent;
 }
 
 /* Removes the families whose names begin so, in place. */

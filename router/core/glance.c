@@ -17,7 +17,7 @@ const char *sl_request_stage_name(int stage)
 static size_t keep_oldest(sl_request_info *list, size_t n, size_t cap, const sl_request *q, int stage)
 {
     size_t at = n;
-    while (at > 0 && list[at - 1].start_ns > q->start_ns)
+    while (at > 0 && list[at - 1].start_ns > q->times.start_ns)
         at--;
     if (at == cap)
         return n;
@@ -25,13 +25,13 @@ static size_t keep_oldest(sl_request_info *list, size_t n, size_t cap, const sl_
         n--;
     memmove(&list[at + 1], &list[at], (n - at) * sizeof *list);
     list[at] = (sl_request_info){.stage = stage,
-                                 .start_ns = q->start_ns,
+                                 .start_ns = q->times.start_ns,
                                  .prompt = (uint32_t)q->n_prompt,
                                  .cached = q->cached_tokens,
                                  .produced = sl_request_sent(q),
-                                 .attempt = q->attempt,
-                                 .prefill = q->prefill,
-                                 .decode = q->decode};
+                                 .attempt = q->attempt.n,
+                                 .prefill = q->attempt.prefill,
+                                 .decode = q->attempt.decode};
     snprintf(list[at].id, sizeof list[at].id, "%s", q->group->id);
     snprintf(list[at].client, sizeof list[at].client, "%s", q->group->lane->client);
     return n + 1;

@@ -48,7 +48,7 @@ static void request_free(sl_request *q)
     sl_wr_free(&q->sampling_wire);
     free(q->tokens);
     free(q->logprobs);
-    free(q->keys);
+    free(q->keys.v);
     free(q);
 }
 
@@ -70,7 +70,7 @@ static int32_t output_limit(const sl_router *r, const sl_request_spec *s, size_t
     int32_t left = r->cluster.max_context - (int32_t)n_prompt;
     if (s->has_max_tokens)
         return s->sampling.max_tokens;
-    int32_t def = r->o.max_output_tokens_default;
+    int32_t def = r->o.request.max_output_tokens_default;
     return def > 0 && def < left ? def : left;
 }
 
@@ -103,9 +103,9 @@ static sl_status make_request(sl_router *r, sl_group *g, const sl_request_spec *
     g->n_requests++;
     q->group = g;
     q->index = index;
-    q->domain = g->domain;
-    q->fingerprint = g->fingerprint;
-    q->seed = g->seed;
+    q->keys.domain = g->domain;
+    q->keys.fingerprint = g->fingerprint;
+    q->keys.seed = g->seed;
     sl_wr_init(&q->sampling_wire);
     sl_sampling_default(&q->sampling);
     SL_TRY(sl_output_init(q, s, err));
@@ -119,10 +119,10 @@ static sl_status make_request(sl_router *r, sl_group *g, const sl_request_spec *
     SL_TRY(set_sampling(r, q, s, choice, err));
     q->held = choice > 0;
     q->rid = ++r->requests.next_rid;
-    q->start_ns = q->stage_ns = g->start_ns;
+    q->times.start_ns = q->times.stage_ns = g->start_ns;
     uint32_t ms =
-        s->timeout_ms && s->timeout_ms < r->o.request_timeout_ms ? s->timeout_ms : r->o.request_timeout_ms;
-    q->deadline_ns = q->start_ns + ms * SL_MS;
+        s->timeout_ms && s->timeout_ms < r->o.request.timeout_ms ? s->timeout_ms : r->o.request.timeout_ms;
+    q->times.deadline_ns = q->times.start_ns + ms * SL_MS;
     return SL_OK;
 }
 
@@ -143,8 +143,8 @@ static sl_status make_group(sl_router *r, const sl_request_spec *s, sl_group **o
     memcpy(g->id, s->id, sizeof g->id);
     g->fingerprint = r->cluster.fingerprint;
     g->tenant = s->tenant ? sl_tenant_id(s->client) : 0;
-    if (!sl_share_find(&r->shares, r->o.share, s->tenant ? s->client : "", s->cache_salt, s->n_cache_salt,
-                       g->fingerprint, &g->domain, &g->seed)) {
+    if (!sl_share_find(&r->shares, r->o.placement.share, s->tenant ? s->client : "", s->cache_salt,
+                       s->n_cache_salt, g->fingerprint, &g->domain, &g->seed)) {
         group_free(g);
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     }
@@ -175,7 +175,7 @@ static void enter(sl_router *r, sl_group *g)
         t->active++;
         g->lane->active++;
         sl_queue_push(r, q, false);
-        sl_counter_add(r->stats.prompt_tokens, q->n_prompt);
+        sl_counter_add(r->stats.requests.prompt_tokens, q->n_prompt);
     }
 }
 
@@ -326,7 +326,7 @@ void sl_group_lead(sl_request *q, uint64_t now)
         sl_request *s = g->requests[q->index + i];
         if (!s->held)
             continue;
-        s->stage_ns = now;
+        s->times.stage_ns = now;
         sl_queue_unhold(g->r, s);
     }
 }
@@ -338,8 +338,8 @@ void sl_requests_member_lost(sl_router *r, uint32_t member, bool died)
     for (sl_group *g = r->requests.groups; g; g = g->next) {
         for (uint32_t i = 0; i < g->n_requests; i++) {
             sl_request *q = g->requests[i];
-            ev.lost.decode = q->decode == member;
-            if (ev.lost.decode || q->prefill == member)
+            ev.lost.decode = q->attempt.decode == member;
+            if (ev.lost.decode || q->attempt.prefill == member)
                 sl_request_apply(r, q, &ev);
         }
     }

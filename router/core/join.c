@@ -23,7 +23,7 @@ static void refuse(sl_member *w, sl_status st, const char *reason, bool retry)
     m.refuse.retry = retry;
     sl_copy_text(m.refuse.reason, sizeof m.refuse.reason, reason);
     sl_router_link_send(w, &m);
-    sl_counter_add(w->r->stats.refused, 1);
+    sl_counter_add(w->r->stats.workers.refused, 1);
     sl_log(SL_LOG_WARN, "router", "worker_refused", "worker=%s peer=%s reason=\"%s\"", w->name, w->addr,
            reason);
     w->state = SL_MEMBER_DEAD;
@@ -69,7 +69,7 @@ static sl_status check_identity(sl_router *r, const sl_msg_hello *h, sl_geometry
 
 sl_status sl_cluster_init(sl_router *r, sl_err *err)
 {
-    const sl_identity *id = r->o.identity;
+    const sl_identity *id = r->o.model.identity;
     if (!id)
         return SL_OK;
     SL_TRY(sl_geometry_read(id->geometry.data, id->geometry.len, &r->cluster.geometry, err));
@@ -83,16 +83,16 @@ static sl_status check_hello(sl_router *r, const sl_msg_hello *h, sl_err *err)
     if (h->version != SL_MSG_VERSION)
         return sl_fail(err, SL_ERR_REFUSED, "message version %u, this router speaks %d", h->version,
                        SL_MSG_VERSION);
-    if (strcmp(h->cluster_tag, r->o.cluster_tag))
+    if (strcmp(h->cluster_tag, r->o.link.cluster_tag))
         return sl_fail(err, SL_ERR_REFUSED, "cluster.tag is '%s', this cluster is '%s'", h->cluster_tag,
-                       r->o.cluster_tag);
+                       r->o.link.cluster_tag);
     if (h->role == SL_ROLE_ROUTER || h->role > SL_ROLE_BOTH)
         return sl_fail(err, SL_ERR_REFUSED, "role %u is neither prefill nor decode nor both", h->role);
     if (!h->name[0])
         return sl_fail(err, SL_ERR_REFUSED, "name is empty");
-    if (strcmp(h->model, r->o.served_name))
+    if (strcmp(h->model, r->o.model.served_name))
         return sl_fail(err, SL_ERR_REFUSED, "model is '%s', this cluster serves '%s'", h->model,
-                       r->o.served_name);
+                       r->o.model.served_name);
     if ((int32_t)h->vocab_size < sl_tokenizer_vocab_size(r->model.tok))
         return sl_fail(err, SL_ERR_REFUSED, "vocabulary of %u ids is smaller than the tokenizer's %d",
                        h->vocab_size, sl_tokenizer_vocab_size(r->model.tok));
@@ -142,9 +142,9 @@ static void take_over(sl_member *w, const sl_msg_hello *h)
     w->total_pages = h->total_pages;
     w->vocab_size = h->vocab_size;
     w->pid = h->pid;
-    w->group = h->group;
-    w->rank = h->rank;
-    w->ranks = h->ranks;
+    w->rank.group = h->group;
+    w->rank.rank = h->rank;
+    w->rank.ranks = h->ranks;
 }
 
 /*
@@ -182,8 +182,8 @@ static void welcome(sl_member *w)
     sl_msg m = {.type = SL_MSG_WELCOME};
     m.welcome.worker_id = w->id;
     m.welcome.router_epoch = r->cluster.epoch;
-    m.welcome.heartbeat_ms = r->o.heartbeat_ms;
-    m.welcome.dead_after_ms = r->o.dead_after_ms;
+    m.welcome.heartbeat_ms = r->o.link.heartbeat_ms;
+    m.welcome.dead_after_ms = r->o.link.dead_after_ms;
     sl_router_link_send(w, &m);
     sl_log(SL_LOG_INFO, "router", "worker_joined",
            "worker=%s id=%u role=%s listen=%s host=%s pid=%u max_batch=%u pages=%u context=%u", w->name,
@@ -195,7 +195,7 @@ void sl_member_hello(sl_member *w, const sl_msg_hello *h)
 {
     sl_router *r = w->r;
     if (w->id) { /* twice on one connection */
-        sl_counter_add(r->stats.stale, 1);
+        sl_counter_add(r->stats.workers.stale, 1);
         return;
     }
     sl_err err = {""};
@@ -215,7 +215,7 @@ void sl_member_hello(sl_member *w, const sl_msg_hello *h)
     sl_ranks_joined(w);
     w->progress_ns = sl_now_ns();
     sl_members_update_context(r);
-    sl_counter_add(r->stats.worker_joins[sl_router_stats_role(w->role)], 1);
+    sl_counter_add(r->stats.workers.joins[sl_router_stats_role(w->role)], 1);
     welcome(w);
     r->queue.dirty = true;
 }

@@ -88,8 +88,8 @@ static void drop_oldest(sl_router *r)
     sl_kv_batch *b = *slot(k, k->first++);
     sl_member *w = sl_member_find(r, b->worker);
     if (w) {
-        w->kv_lost = b->sequence;
-        w->kv_lost_ordinal = b->ordinal;
+        w->kv.lost = b->sequence;
+        w->kv.lost_ordinal = b->ordinal;
     }
     k->bytes -= b->bytes;
     batch_free(b);
@@ -189,7 +189,7 @@ static bool is_zero(sl_key k)
 static void withhold(sl_member *w, sl_kv_batch *b)
 {
     const sl_router *r = w->r;
-    if (!b->tokens || (r->o.keys_file && *r->o.keys_file))
+    if (!b->tokens || (r->o.front.keys_file && *r->o.front.keys_file))
         return;
     sl_key seed = sl_share_seed_of_everybody(r->cluster.fingerprint);
     if (!w->unsalted && sl_keyset_create(w->total_pages ? 2 * (size_t)w->total_pages : 4096, &w->unsalted))
@@ -210,23 +210,23 @@ static void withhold(sl_member *w, sl_kv_batch *b)
 
 void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e)
 {
-    if (e->sequence <= w->kv_sequence) {
-        sl_counter_add(w->r->stats.malformed, 1);
+    if (e->sequence <= w->kv.sequence) {
+        sl_counter_add(w->r->stats.workers.malformed, 1);
         return;
     }
     sl_kv_batch *b = batch_of(w, e);
     if (!b)
         return; /* the next batch shows the gap */
-    if (e->sequence != w->kv_sequence + 1) {
-        if (!w->kv_skipped && !w->kv_gap)
+    if (e->sequence != w->kv.sequence + 1) {
+        if (!w->kv.skipped && !w->kv.gap)
             sl_log(SL_LOG_WARN, "router", "kv_events_gap", "worker=%s from=%lu to=%lu", w->name,
-                   w->kv_sequence, e->sequence);
+                   w->kv.sequence, e->sequence);
         b->cleared = b->all = true;
-        w->kv_gap = true;
-        sl_counter_add(w->r->stats.directory_gaps, 1);
+        w->kv.gap = true;
+        sl_counter_add(w->r->stats.directory.gaps, 1);
     }
-    w->kv_skipped = e->sequence != w->kv_sequence + 1;
-    w->kv_sequence = e->sequence;
+    w->kv.skipped = e->sequence != w->kv.sequence + 1;
+    w->kv.sequence = e->sequence;
     update_directory(w, b);
     leave_out_snapshots(b);
     withhold(w, b);
@@ -235,9 +235,9 @@ void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e)
 
 void sl_kv_on_lost(sl_member *w)
 {
-    if (!w->kv_sequence)
+    if (!w->kv.sequence)
         return;
-    sl_msg_kv_events e = {.sequence = ++w->kv_sequence, .cleared = 1};
+    sl_msg_kv_events e = {.sequence = ++w->kv.sequence, .cleared = 1};
     sl_kv_batch *b = batch_of(w, &e);
     if (!b)
         return;
@@ -249,11 +249,11 @@ enum { RESYNC_MS = 1000 };
 
 void sl_kv_tick(sl_member *w, uint64_t now)
 {
-    if (!w->kv_gap || now < w->resync_ns)
+    if (!w->kv.gap || now < w->kv.resync_ns)
         return;
-    w->kv_gap = false;
-    w->resync_ns = now + RESYNC_MS * SL_MS;
-    sl_counter_add(w->r->stats.directory_resyncs, 1);
+    w->kv.gap = false;
+    w->kv.resync_ns = now + RESYNC_MS * SL_MS;
+    sl_counter_add(w->r->stats.directory.resyncs, 1);
     sl_msg m = {.type = SL_MSG_KV_RESYNC};
     sl_router_link_send(w, &m);
 }
@@ -262,7 +262,7 @@ void sl_kv_tick(sl_member *w, uint64_t now)
 
 sl_status sl_kv_may_subscribe(const sl_router *r, sl_err *err)
 {
-    if (r->o.share == SL_SHARE_ALL || (r->o.keys_file && *r->o.keys_file))
+    if (r->o.placement.share == SL_SHARE_ALL || (r->o.front.keys_file && *r->o.front.keys_file))
         return SL_OK; /* with a keys file the fronts let admins in alone */
     return sl_fail(
         err, SL_ERR_UNSUPPORTED,
@@ -279,7 +279,7 @@ sl_kv_cursor sl_kv_subscribe(const sl_router *r, uint64_t from)
 /* The first number that the subscriber wants of w. */
 static uint64_t wanted(const sl_kv_cursor *c, const sl_member *w)
 {
-    return w && c->from > w->kv_sequence + 1 ? 1 : c->from;
+    return w && c->from > w->kv.sequence + 1 ? 1 : c->from;
 }
 
 /* The next worker, by id, of which the subscriber has missed something; NULL after the last. */
@@ -287,9 +287,9 @@ static const sl_member *next_lost(const sl_router *r, const sl_kv_cursor *c)
 {
     const sl_member *found = NULL;
     for (const sl_member *w = r->cluster.members; w; w = w->next) {
-        bool lost = w->kv_lost && w->kv_lost_ordinal >= c->at && w->state != SL_MEMBER_DEAD;
-        if (lost && c->at < c->live && w->kv_lost_ordinal < c->live) /* in the replay */
-            lost = w->kv_lost >= wanted(c, w);
+        bool lost = w->kv.lost && w->kv.lost_ordinal >= c->at && w->state != SL_MEMBER_DEAD;
+        if (lost && c->at < c->live && w->kv.lost_ordinal < c->live) /* in the replay */
+            lost = w->kv.lost >= wanted(c, w);
         if (lost && w->id > c->told && (!found || w->id < found->id))
             found = w;
     }
@@ -305,7 +305,7 @@ static const sl_kv_batch *read_gap(const sl_router *r, sl_kv_cursor *c, sl_kv_ba
         return NULL;
     }
     c->told = w->id;
-    *gap = (sl_kv_batch){.sequence = w->kv_lost, .worker = w->id, .cleared = true, .all = true};
+    *gap = (sl_kv_batch){.sequence = w->kv.lost, .worker = w->id, .cleared = true, .all = true};
     return gap;
 }
 

@@ -24,7 +24,7 @@ static bool last_of_role(const sl_router *r, const sl_member *w)
 
 static bool admitted_before(const sl_router *r, const sl_request *q, const sl_member *w)
 {
-    return r->life.draining || q->start_ns <= w->drain_ns;
+    return r->life.draining || q->times.start_ns <= w->drain_ns;
 }
 
 bool sl_member_serves(const sl_router *r, const sl_member *w, const sl_request *q)
@@ -63,7 +63,7 @@ static bool needed(const sl_router *r, const sl_member *w, uint64_t now)
         for (uint32_t i = 0; i < g->n_requests; i++) {
             const sl_request *q = g->requests[i];
             bool asked =
-                q->state == SL_REQUEST_RESERVING && q->decode == w->id; /* RESERVE may be in flight */
+                q->state == SL_REQUEST_RESERVING && q->attempt.decode == w->id; /* RESERVE may be in flight */
             if (!sl_request_over(q) && (asked || (last && may_need(r, q, w))))
                 return true;
         }
@@ -79,6 +79,6 @@ void sl_leaving_tick(sl_router *r, uint64_t now)
         w->dismissed = true;
         sl_router_link_send(w, &(sl_msg){.type = SL_MSG_LEAVE});
         sl_log(SL_LOG_INFO, "router", "worker_dismissed", "worker=%s id=%u placed=%u", w->name, w->id,
-               w->placed);
+               w->account.requests);
     }
 }

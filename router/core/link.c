@@ -17,7 +17,7 @@ enum { PROGRESS_ROUNDS = 256 };
 
 static void malformed(sl_router *r, const sl_member *w, const char *why)
 {
-    sl_counter_add(r->stats.malformed, 1);
+    sl_counter_add(r->stats.workers.malformed, 1);
     sl_log(SL_LOG_WARN, "router", "malformed_message", "worker=%s peer=%s reason=\"%s\"", w->name, w->addr,
            why);
 }
@@ -85,7 +85,7 @@ static void on_accepted(void *arg, sl_tp_ep *ep, const char *peer)
 static void on_failed(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
 {
     sl_router *r = arg;
-    sl_counter_add(r->stats.peer_failures, 1);
+    sl_counter_add(r->stats.link.peer_failures, 1);
     if (ep->user)
         sl_member_lost(ep->user, st, why);
 }
@@ -201,7 +201,7 @@ static sl_status listen_for_workers(sl_router *r, sl_err *err)
 {
     for (uint16_t id = 0; id < SL_TP_AM_IDS; id++)
         SL_TRY(sl_tp_handle(r->link.tp, id, on_message, r));
-    return sl_tp_listen(r->link.tp, r->o.worker_host, (uint16_t)r->o.worker_port, r->link.address,
+    return sl_tp_listen(r->link.tp, r->o.link.host, (uint16_t)r->o.link.port, r->link.address,
                         sizeof r->link.address, err);
 }
 
@@ -213,19 +213,19 @@ sl_status sl_router_link_open(sl_router *r, sl_err *err)
     o.events.accepted = on_accepted;
     o.events.failed = on_failed;
     o.events.closed = on_closed;
-    o.tls = r->o.tls && *r->o.tls ? r->o.tls : NULL;
-    o.fabric = r->o.fabric;
-    o.secret = r->o.secret;
-    o.encrypt = r->o.encrypt;
-    sl_status st = sl_transport_create(r->o.transport, &o, &r->link.tp, err);
+    o.tls = r->o.link.tls && *r->o.link.tls ? r->o.link.tls : NULL;
+    o.fabric = r->o.link.fabric;
+    o.secret = r->o.link.secret;
+    o.encrypt = r->o.link.encrypt;
+    sl_status st = sl_transport_create(r->o.link.transport, &o, &r->link.tp, err);
     if (st)
-        return sl_fail_in(err, st, "transport %s", r->o.transport);
+        return sl_fail_in(err, st, "transport %s", r->o.link.transport);
     st = listen_for_workers(r, err);
     if (st) {
         sl_tp_destroy(r->link.tp);
         r->link.tp = NULL;
-        return sl_fail_in(err, st, "cluster.router_port: listening for workers on %s:%d", r->o.worker_host,
-                          r->o.worker_port);
+        return sl_fail_in(err, st, "cluster.router_port: listening for workers on %s:%d", r->o.link.host,
+                          r->o.link.port);
     }
     return SL_OK;
 }

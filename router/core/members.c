@@ -105,11 +105,11 @@ void sl_member_lost(sl_member *w, sl_status why, const char *reason)
     if (member) {
         int role = sl_router_stats_role(w->role);
         if (!left) {
-            sl_counter_add(r->stats.worker_failures[role], 1);
-            r->stats.lost_workers[role]++;
+            sl_counter_add(r->stats.workers.failures[role], 1);
+            r->stats.workers.lost[role]++;
         }
         sl_log(left ? SL_LOG_INFO : SL_LOG_WARN, "router", left ? "worker_left" : "worker_lost",
-               "worker=%s id=%u requests=%u status=%s reason=\"%s\"", w->name, w->id, w->placed,
+               "worker=%s id=%u requests=%u status=%s reason=\"%s\"", w->name, w->id, w->account.requests,
                sl_status_name(why), reason ? reason : "");
     }
     if (w->ep)
@@ -118,7 +118,7 @@ void sl_member_lost(sl_member *w, sl_status why, const char *reason)
         return;
     if (!members(r, w)) {
         r->cluster.have_bits = false;
-        if (!r->o.identity)
+        if (!r->o.model.identity)
             r->cluster.have_identity = false;
     }
     sl_kv_on_lost(w);
@@ -146,8 +146,8 @@ static void on_load(sl_member *w, const sl_msg_load *l)
     w->r->queue.dirty |= freed;
     if (l->group_broken)
         sl_member_lost(w, SL_ERR_PEER, "its group is broken: another rank was lost");
-    else if (sl_load_hangs(l, w->r->o.dead_after_ms))
-        sl_member_lost(w, SL_ERR_TIMEOUT, sl_load_hangs(l, w->r->o.dead_after_ms));
+    else if (sl_load_hangs(l, w->r->o.link.dead_after_ms))
+        sl_member_lost(w, SL_ERR_TIMEOUT, sl_load_hangs(l, w->r->o.link.dead_after_ms));
 }
 
 void sl_member_message(sl_member *w, const sl_msg *m)
@@ -157,7 +157,7 @@ void sl_member_message(sl_member *w, const sl_msg *m)
         return;
     }
     if (!w->id) { /* other messages are ignored before HELLO */
-        sl_counter_add(w->r->stats.unknown, 1);
+        sl_counter_add(w->r->stats.workers.unknown, 1);
         return;
     }
     switch (m->type) {
@@ -199,14 +199,14 @@ void sl_member_message(sl_member *w, const sl_msg *m)
         sl_request_message(w, m);
         break;
     default:
-        sl_counter_add(w->r->stats.unknown, 1);
+        sl_counter_add(w->r->stats.workers.unknown, 1);
         break;
     }
 }
 
 void sl_members_tick(sl_router *r, uint64_t now)
 {
-    uint64_t beat = r->o.heartbeat_ms * SL_MS, late = now - r->cluster.last_tick_ns;
+    uint64_t beat = r->o.link.heartbeat_ms * SL_MS, late = now - r->cluster.last_tick_ns;
     bool ping = now - r->cluster.last_ping_ns >= beat;
     if (ping)
         r->cluster.last_ping_ns = now;
@@ -224,7 +224,7 @@ void sl_members_tick(sl_router *r, uint64_t now)
                 sl_member_lost(w, SL_ERR_TIMEOUT, "no HELLO");
             continue;
         }
-        if (now > w->last_seen_ns && now - w->last_seen_ns > r->o.dead_after_ms * SL_MS) {
+        if (now > w->last_seen_ns && now - w->last_seen_ns > r->o.link.dead_after_ms * SL_MS) {
             sl_member_lost(w, SL_ERR_TIMEOUT, "silent for cluster.dead_after_ms");
             continue;
         }

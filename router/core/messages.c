@@ -47,8 +47,8 @@ static void failed_event(const sl_request *q, const sl_msg_failed *m, bool by_de
 /* The event that a message of w causes for q; false if w may not send this message now. */
 static bool to_event(const sl_request *q, const sl_member *w, const sl_msg *m, sl_request_event *ev)
 {
-    bool decode = w->id == q->decode;
-    bool writer = w->id == q->prefill && q->writer == SL_WRITER_ACTIVE;
+    bool decode = w->id == q->attempt.decode;
+    bool writer = w->id == q->attempt.prefill && q->attempt.writer == SL_WRITER_ACTIVE;
     switch (m->type) {
     case SL_MSG_RESERVED:
         ev->kind = SL_EVENT_RESERVED;
@@ -95,11 +95,11 @@ void sl_request_message(sl_member *w, const sl_msg *m)
         return;
     sl_request *q = sl_request_find(r, rid);
     sl_request_event ev = {.now_ns = sl_now_ns()};
-    if (q && q->attempt == attempt && to_event(q, w, m, &ev) && sl_request_apply(r, q, &ev)) {
+    if (q && q->attempt.n == attempt && to_event(q, w, m, &ev) && sl_request_apply(r, q, &ev)) {
         w->failures += m->type == SL_MSG_FAILED;
         return;
     }
-    sl_counter_add(r->stats.stale, 1);
+    sl_counter_add(r->stats.workers.stale, 1);
     sl_log(SL_LOG_DEBUG, "router", "message_dropped", "type=%s rid=%016lx attempt=%u worker=%s",
            sl_msg_type_name(m->type), rid, attempt, w->name);
 }

@@ -34,9 +34,9 @@ static void count_choice(sl_router *r, const sl_request *q, const sl_candidate *
     const sl_policy *policy = r->queue.policy;
     const sl_pick_request req = {.n_tokens = (uint32_t)q->n_tokens};
     bool prefix = policy->by_prefix && policy->by_prefix(r->queue.policy_options, &req, c);
-    sl_counter_add(policy == &sl_policy_round_robin ? r->stats.by_order
-                   : prefix                         ? r->stats.by_prefix
-                                                    : r->stats.by_load,
+    sl_counter_add(policy == &sl_policy_round_robin ? r->stats.placement.by_order
+                   : prefix                         ? r->stats.placement.by_prefix
+                                                    : r->stats.placement.by_load,
                    1);
 }
 
@@ -44,10 +44,10 @@ static void count_choice(sl_router *r, const sl_request *q, const sl_candidate *
 
 static bool takes(const sl_member *w, const sl_request *q, uint64_t now)
 {
-    uint32_t own = sl_role_does(w->role, SL_ROLE_DECODE) ? q->own_decode : q->own_prefill;
-    if (own ? own != w->id : w->set_aside || q->alone)
+    uint32_t own = sl_role_does(w->role, SL_ROLE_DECODE) ? q->aside.decode : q->aside.prefill;
+    if (own ? own != w->id : w->set_aside || q->deaths.alone)
         return false;
-    return w->placed < (q->alone ? 1 : room(w)) && now >= w->blocked_until_ns;
+    return w->account.requests < (q->deaths.alone ? 1 : room(w)) && now >= w->blocked_until_ns;
 }
 
 /* The roles of one step of choosing, as a set of bits. */
@@ -85,10 +85,10 @@ static void set_source(sl_router *r, const sl_estimate *e, sl_request *q, const 
     sl_member *owner = c->peer_tokens ? sl_estimate_owner(e, d, &pages) : NULL;
     if (!owner)
         return;
-    q->source = owner->id;
-    q->source_pages = pages;
-    owner->pulls++;
-    sl_counter_add(r->stats.copies, 1);
+    q->attempt.source = owner->id;
+    q->attempt.source_pages = pages;
+    owner->account.pulls++;
+    sl_counter_add(r->stats.placement.copies, 1);
 }
 
 void sl_place_source(const sl_member *owner, uint32_t pages, sl_msg_source *out)
@@ -99,10 +99,10 @@ void sl_place_source(const sl_member *owner, uint32_t pages, sl_msg_source *out)
 
 void sl_place_fetched(sl_router *r, sl_request *q)
 {
-    sl_member *w = sl_member_find(r, q->source);
-    q->source = q->source_pages = 0;
+    sl_member *w = sl_member_find(r, q->attempt.source);
+    q->attempt.source = q->attempt.source_pages = 0;
     if (w)
-        w->pulls--;
+        w->account.pulls--;
 }
 
 /* The index of the member for q among at[0..n), and the candidates. */
@@ -166,8 +166,8 @@ static bool place(sl_router *r, sl_request *q, uint64_t now)
     if (!choose(r, q, now, &p, &d, &compute))
         return false;
     r->queue.picks++;
-    q->refused_at += q->refused_at != 0; /* its own placement does not count */
-    q->placed_ns = now;
+    q->aside.refused_at += q->aside.refused_at != 0; /* its own placement does not count */
+    q->attempt.placed_ns = now;
     sl_request_event ev = {.kind = SL_EVENT_PLACED, .now_ns = now};
     ev.placed.prefill = p->id;
     ev.placed.decode = d->id;
@@ -188,7 +188,7 @@ void sl_places(const sl_router *r, uint32_t *free_places, uint32_t *places)
             if (!sl_role_does(w->role, works[i]))
                 continue;
             all[i] += room(w);
-            unused[i] += w->placed < room(w) && !w->set_aside ? room(w) - w->placed : 0;
+            unused[i] += w->account.requests < room(w) && !w->set_aside ? room(w) - w->account.requests : 0;
         }
     }
     *places = (uint32_t)(all[0] < all[1] ? all[0] : all[1]);
@@ -205,7 +205,7 @@ void sl_queue_place(sl_router *r)
     bool stopped = false;
     while ((q = next)) {
         next = sl_queue_next_again(r, q, now); /* placing removes q */
-        bool own = q->own_decode || q->alone;
+        bool own = q->aside.decode || q->deaths.alone;
         if ((own || !stopped) && !place(r, q, now))
             stopped |= !own;
     }

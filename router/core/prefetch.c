@@ -23,10 +23,10 @@ static void send_prefetch(const sl_estimate *e, const sl_request *q, sl_member *
 {
     sl_msg m = {.type = SL_MSG_PREFETCH};
     m.prefetch.rid = q->rid;
-    m.prefetch.attempt = q->attempt + 1;
+    m.prefetch.attempt = q->attempt.n + 1;
     m.prefetch.tokens = q->tokens;
     m.prefetch.n_tokens = q->n_tokens;
-    m.prefetch.seed = q->seed;
+    m.prefetch.seed = q->keys.seed;
     m.prefetch.tenant = q->group->tenant;
     uint32_t pages = 0;
     const sl_member *owner = c->peer_tokens ? sl_estimate_owner(e, w, &pages) : NULL;
@@ -47,34 +47,34 @@ static bool announce(sl_router *r, sl_request *q)
     sl_estimate_begin(r, q, &e);
     for (sl_member *w = r->cluster.members; w && n < MAX_CANDIDATES; w = w->next) {
         if (!w->id || !sl_role_does(w->role, SL_ROLE_DECODE) || w->state != SL_MEMBER_READY ||
-            w->prefetches >= PER_WORKER)
+            w->account.prefetches >= PER_WORKER)
             continue;
         sl_estimate_candidate(&e, w, q, &c[n]);
         at[n++] = w;
     }
     if (!n)
         return false;
-    q->prefetch_considered = true;
+    q->prefetch.considered = true;
     sl_pick_request req = {
         .n_tokens = (uint32_t)q->n_tokens, .sequence = r->queue.picks, .token_bytes = e.token_bytes};
     size_t i = r->queue.policy->pick(r->queue.policy_options, &req, c, n);
     if (!(c[i].disk_tokens || c[i].shared_tokens || c[i].peer_tokens))
         return true;
-    q->prefetch = at[i]->id;
-    at[i]->prefetches++;
-    sl_counter_add(r->stats.prefetch_sent, 1);
+    q->prefetch.decode = at[i]->id;
+    at[i]->account.prefetches++;
+    sl_counter_add(r->stats.placement.prefetch_sent, 1);
     send_prefetch(&e, q, at[i], &c[i]);
     return true;
 }
 
 void sl_prefetch_waiting(sl_router *r)
 {
-    if (!r->o.prefetch || !r->queue.waiting)
+    if (!r->o.placement.prefetch || !r->queue.waiting)
         return;
     int left = CONSIDERED;
     for (sl_lane *l = r->queue.lanes; l; l = l->next) {
         for (sl_request *q = l->list.head; q; q = q->q_next) {
-            if (q->held || q->alone || q->prefetch_considered)
+            if (q->held || q->deaths.alone || q->prefetch.considered)
                 continue;
             if (!left-- || !announce(r, q))
                 return;
@@ -95,19 +95,20 @@ void sl_prefetch_loading(sl_member *w, const sl_msg_loading *m)
 {
     sl_router *r = w->r;
     sl_request *q = sl_request_find(r, m->rid);
-    sl_member *p = q && q->attempt == m->attempt && q->state == SL_REQUEST_RESERVING && q->decode == w->id
-                       ? sl_member_find(r, q->prefill)
-                       : NULL;
-    if (!p || p == w || q->prefetch_prefill || !r->o.prefetch ||
+    sl_member *p =
+        q && q->attempt.n == m->attempt && q->state == SL_REQUEST_RESERVING && q->attempt.decode == w->id
+            ? sl_member_find(r, q->attempt.prefill)
+            : NULL;
+    if (!p || p == w || q->prefetch.prefill || !r->o.placement.prefetch ||
         m->pages > (q->n_tokens - 1) / SL_KEY_PAGE_TOKENS)
         return;
-    q->prefetch_prefill = p->id;
+    q->prefetch.prefill = p->id;
     sl_msg f = {.type = SL_MSG_PREFETCH};
     f.prefetch.rid = q->rid;
-    f.prefetch.attempt = q->attempt;
+    f.prefetch.attempt = q->attempt.n;
     f.prefetch.tokens = q->tokens;
     f.prefetch.n_tokens = q->n_tokens;
-    f.prefetch.seed = q->seed;
+    f.prefetch.seed = q->keys.seed;
     f.prefetch.tenant = q->group->tenant;
     sl_place_source(w, m->pages, &f.prefetch.source);
     sl_router_link_send(p, &f);
@@ -115,21 +116,21 @@ void sl_prefetch_loading(sl_member *w, const sl_msg_loading *m)
 
 void sl_prefetch_leave(sl_router *r, sl_request *q, uint32_t attempt)
 {
-    sl_member *p = sl_member_find(r, q->prefetch_prefill);
-    q->prefetch_prefill = 0;
+    sl_member *p = sl_member_find(r, q->prefetch.prefill);
+    q->prefetch.prefill = 0;
     if (p)
         withdraw(p, q, attempt);
 }
 
 void sl_prefetch_end(sl_router *r, sl_request *q, uint32_t decode, uint32_t attempt)
 {
-    sl_member *w = sl_member_find(r, q->prefetch);
-    bool used = decode && q->prefetch == decode;
-    q->prefetch = 0;
+    sl_member *w = sl_member_find(r, q->prefetch.decode);
+    bool used = decode && q->prefetch.decode == decode;
+    q->prefetch.decode = 0;
     if (!w)
         return;
-    w->prefetches--;
-    sl_counter_add(used ? r->stats.prefetch_used : r->stats.prefetch_withdrawn, 1);
+    w->account.prefetches--;
+    sl_counter_add(used ? r->stats.placement.prefetch_used : r->stats.placement.prefetch_withdrawn, 1);
     if (!used)
         withdraw(w, q, attempt);
 }

@@ -82,7 +82,7 @@ void sl_queue_charge(sl_request *q, size_t tokens)
 
 static bool may_be_placed(const sl_request *q, uint64_t now)
 {
-    return !q->held && now >= q->not_before_ns;
+    return !q->held && now >= q->times.not_before_ns;
 }
 
 static sl_request *first_of(const sl_lane *l, uint64_t now)
@@ -177,19 +177,19 @@ sl_status sl_queue_check(const sl_router *r, const sl_lane *l, uint32_t n, sl_er
 {
     uint32_t free_places, places;
     sl_places(r, &free_places, &places);
-    uint64_t cap = (uint64_t)r->o.max_queue + places;
+    uint64_t cap = (uint64_t)r->o.request.max_queue + places;
     uint64_t most = FREE_SHARE * (cap + 1) / (FREE_SHARE + 1); /* fits an empty queue */
     if (places && n > most) /* without workers it is unknown what never fits */
         return sl_fail(err, SL_ERR_INVALID,
                        "n: a call of %u requests never fits: one client may have %lu, four fifths of "
                        "router.max_queue (%u) and of the places on workers (%u)",
-                       n, most, r->o.max_queue, places);
-    if (fits(l->length, r->queue.length, n, (uint64_t)r->o.max_queue + free_places))
+                       n, most, r->o.request.max_queue, places);
+    if (fits(l->length, r->queue.length, n, (uint64_t)r->o.request.max_queue + free_places))
         return SL_OK;
     return sl_fail(
         err, SL_ERR_EXHAUSTED,
         "all workers are busy and %u requests are waiting, %u of this client (router.max_queue is %u)",
-        r->queue.length, l->length, r->o.max_queue);
+        r->queue.length, l->length, r->o.request.max_queue);
 }
 
 void sl_queue_tick(sl_router *r, uint64_t now)

@@ -14,8 +14,8 @@
 static sl_member *find_rank(sl_router *r, const sl_member *except, const sl_msg_hello *h, bool same_rank)
 {
     for (sl_member *w = r->cluster.members; w; w = w->next) {
-        if (w != except && w->ranks && w->state != SL_MEMBER_DEAD && w->role == h->role &&
-            w->group == h->group && (!same_rank || w->rank == h->rank))
+        if (w != except && w->rank.ranks && w->state != SL_MEMBER_DEAD && w->role == h->role &&
+            w->rank.group == h->group && (!same_rank || w->rank.rank == h->rank))
             return w;
     }
     return NULL;
@@ -24,10 +24,10 @@ static sl_member *find_rank(sl_router *r, const sl_member *except, const sl_msg_
 sl_status sl_ranks_check(sl_router *r, const sl_member *w, const sl_msg_hello *h, sl_err *err)
 {
     const sl_member *o = h->ranks ? find_rank(r, w, h, false) : NULL;
-    if (o && o->ranks != h->ranks)
+    if (o && o->rank.ranks != h->ranks)
         return sl_fail(err, SL_ERR_REFUSED,
                        "it is a rank of %s group %u with %u ranks, of which %s says that it has %u",
-                       sl_role_name((sl_role)h->role), h->group, h->ranks, o->name, o->ranks);
+                       sl_role_name((sl_role)h->role), h->group, h->ranks, o->name, o->rank.ranks);
     o = h->ranks ? find_rank(r, w, h, true) : NULL;
     if (o && o->instance != h->instance)
         return sl_fail(err, SL_ERR_REFUSED,
@@ -42,7 +42,7 @@ static uint32_t ring_length(const sl_member *w)
     const sl_member *o = w;
     do
         n++;
-    while ((o = o->next_rank) != w);
+    while ((o = o->rank.next) != w);
     return n;
 }
 
@@ -52,7 +52,7 @@ static void move_all(sl_member *w, sl_member_state from, sl_member_state to)
     sl_member *o = w;
     do
         o->state = o->state == from ? to : o->state;
-    while ((o = o->next_rank) != w);
+    while ((o = o->rank.next) != w);
 }
 
 static bool any_drains(const sl_member *w)
@@ -61,38 +61,38 @@ static bool any_drains(const sl_member *w)
     do {
         if (o->state == SL_MEMBER_DRAINING)
             return true;
-    } while ((o = o->next_rank) != w);
+    } while ((o = o->rank.next) != w);
     return false;
 }
 
 void sl_ranks_joined(sl_member *w)
 {
-    if (!w->ranks)
+    if (!w->rank.ranks)
         return;
-    const sl_msg_hello key = {.role = w->role, .group = w->group};
+    const sl_msg_hello key = {.role = w->role, .group = w->rank.group};
     sl_member *o = find_rank(w->r, w, &key, false);
-    w->next_rank = o ? o->next_rank : w;
+    w->rank.next = o ? o->rank.next : w;
     if (o)
-        o->next_rank = w;
+        o->rank.next = w;
     w->state = any_drains(w) ? SL_MEMBER_DRAINING : SL_MEMBER_WAITING;
     w->drain_ns = sl_now_ns();
-    if (ring_length(w) == w->ranks)
+    if (ring_length(w) == w->rank.ranks)
         move_all(w, SL_MEMBER_WAITING, SL_MEMBER_READY);
     sl_log(SL_LOG_INFO, "router", "rank_joined", "worker=%s group=%u rank=%u ranks=%u joined=%u", w->name,
-           w->group, w->rank, w->ranks, ring_length(w));
+           w->rank.group, w->rank.rank, w->rank.ranks, ring_length(w));
 }
 
 void sl_ranks_lost(sl_member *w)
 {
-    if (!w->next_rank)
+    if (!w->rank.next)
         return;
     sl_member *before = w;
-    while (before->next_rank != w)
-        before = before->next_rank;
-    before->next_rank = w->next_rank;
+    while (before->rank.next != w)
+        before = before->rank.next;
+    before->rank.next = w->rank.next;
     if (before != w)
         move_all(before, SL_MEMBER_READY, SL_MEMBER_WAITING);
-    w->next_rank = NULL;
+    w->rank.next = NULL;
 }
 
 void sl_ranks_drain(sl_member *w)
@@ -101,13 +101,13 @@ void sl_ranks_drain(sl_member *w)
         return;
     uint64_t now = sl_now_ns();
     w->drain_ns = now;
-    for (sl_member *o = w->next_rank; o && o != w; o = o->next_rank)
+    for (sl_member *o = w->rank.next; o && o != w; o = o->rank.next)
         o->drain_ns = o->state == SL_MEMBER_DRAINING ? o->drain_ns : now;
-    if (w->next_rank) {
+    if (w->rank.next) {
         move_all(w, SL_MEMBER_READY, SL_MEMBER_DRAINING);
         move_all(w, SL_MEMBER_WAITING, SL_MEMBER_DRAINING);
     }
     w->state = SL_MEMBER_DRAINING;
     sl_log(SL_LOG_INFO, "router", "worker_draining", "worker=%s id=%u ranks=%u", w->name, w->id,
-           w->ranks ? ring_length(w) : 1);
+           w->rank.ranks ? ring_length(w) : 1);
 }

@@ -22,8 +22,8 @@ void sl_repeat_from(sl_request *q, uint32_t safe)
     if (q->n_repeat < q->n_tokens)
         q->n_repeat = q->n_tokens;
     q->n_tokens = q->n_prompt + safe;
-    if (q->n_keys > q->n_tokens / SL_KEY_PAGE_TOKENS)
-        q->n_keys = q->n_tokens / SL_KEY_PAGE_TOKENS;
+    if (q->keys.n > q->n_tokens / SL_KEY_PAGE_TOKENS)
+        q->keys.n = q->n_tokens / SL_KEY_PAGE_TOKENS;
 }
 
 static bool same(const sl_request *q, size_t at, const sl_msg_token *t)
@@ -39,15 +39,15 @@ bool sl_repeat_take(const sl_request_env *env, sl_request *q, const sl_msg_token
     size_t i = 0;
     for (; i < n && q->n_tokens < q->n_repeat; i++) {
         if (!same(q, q->n_tokens, &t[i])) {
-            sl_counter_add(env->stats->repeated_different, q->n_repeat - q->n_tokens);
+            sl_counter_add(env->stats->requests.repeated_different, q->n_repeat - q->n_tokens);
             sl_log(SL_LOG_ERROR, "router", "sent_tokens_wrong",
-                   "rid=%016lx attempt=%u first_wrong=%u sent=%u token=%d was=%d", q->rid, q->attempt,
+                   "rid=%016lx attempt=%u first_wrong=%u sent=%u token=%d was=%d", q->rid, q->attempt.n,
                    sl_request_produced(q), sl_request_sent(q), t[i].id, q->tokens[q->n_tokens]);
             return false;
         }
         q->n_tokens++;
     }
-    sl_counter_add(env->stats->repeated_equal, i);
+    sl_counter_add(env->stats->requests.repeated_equal, i);
     *taken = i;
     return true;
 }

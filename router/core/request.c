@@ -35,7 +35,7 @@ bool sl_request_over(const sl_request *q)
 
 uint32_t sl_request_remaining_ms(const sl_request *q, uint64_t now)
 {
-    uint64_t ns = q->deadline_ns > now ? q->deadline_ns - now : 0;
+    uint64_t ns = q->times.deadline_ns > now ? q->times.deadline_ns - now : 0;
     uint64_t ms = ns / SL_MS + 1;
     return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
@@ -44,24 +44,24 @@ sl_status sl_request_update_keys(sl_request *q, sl_key fingerprint)
 {
     /* A prompt whose log-probabilities are wanted shares no pages. */
     size_t n = q->sampling.prompt_logprobs ? 0 : q->n_tokens / SL_KEY_PAGE_TOKENS;
-    if (!(q->seed.lo | q->seed.hi) || !sl_key_eq(q->fingerprint, fingerprint)) {
-        q->seed = sl_share_seed(fingerprint, &q->domain);
-        q->fingerprint = fingerprint;
-        q->n_keys = 0;
-        if (!(q->seed.lo | q->seed.hi))
+    if (!(q->keys.seed.lo | q->keys.seed.hi) || !sl_key_eq(q->keys.fingerprint, fingerprint)) {
+        q->keys.seed = sl_share_seed(fingerprint, &q->keys.domain);
+        q->keys.fingerprint = fingerprint;
+        q->keys.n = 0;
+        if (!(q->keys.seed.lo | q->keys.seed.hi))
             return SL_ERR_NO_MEMORY;
     }
-    if (n > q->cap_keys) {
+    if (n > q->keys.cap) {
         size_t cap = n + 16;
-        sl_key *k = realloc(q->keys, cap * sizeof *k);
+        sl_key *k = realloc(q->keys.v, cap * sizeof *k);
         if (!k)
             return SL_ERR_NO_MEMORY;
-        q->keys = k;
-        q->cap_keys = cap;
+        q->keys.v = k;
+        q->keys.cap = cap;
     }
-    for (; q->n_keys < n; q->n_keys++)
-        q->keys[q->n_keys] = sl_page_key(q->n_keys ? q->keys[q->n_keys - 1] : q->seed,
-                                         q->tokens + q->n_keys * SL_KEY_PAGE_TOKENS);
+    for (; q->keys.n < n; q->keys.n++)
+        q->keys.v[q->keys.n] = sl_page_key(q->keys.n ? q->keys.v[q->keys.n - 1] : q->keys.seed,
+                                           q->tokens + q->keys.n * SL_KEY_PAGE_TOKENS);
     return SL_OK;
 }
 
@@ -71,7 +71,8 @@ sl_effect *sl_step_add(sl_step *out, const sl_request *q, sl_effect_kind kind)
 {
     SL_CHECK(out->n < SL_STEP_EFFECTS, "a step has more than %d effects", SL_STEP_EFFECTS);
     sl_effect *e = &out->list[out->n++];
-    *e = (sl_effect){.kind = kind, .attempt = q->attempt, .prefill = q->prefill, .decode = q->decode};
+    *e = (sl_effect){
+        .kind = kind, .attempt = q->attempt.n, .prefill = q->attempt.prefill, .decode = q->attempt.decode};
     e->request = (sl_request *)q;
     return e;
 }
@@ -85,16 +86,16 @@ bool sl_request_complete(const sl_request *q)
 
 void sl_step_leave(sl_request *q, sl_status why, unsigned tell, sl_step *out)
 {
-    if (!q->decode)
+    if (!q->attempt.decode)
         return;
     sl_effect *e = sl_step_add(out, q, SL_EFFECT_LEAVE);
     e->leave.tell = tell;
     e->leave.why = why;
-    e->leave.writer = q->writer;
-    e->leave.placed_tokens = q->placed_tokens;
-    q->prefill = q->decode = 0;
-    q->placed_tokens = 0;
-    q->writer = SL_WRITER_NONE;
+    e->leave.writer = q->attempt.writer;
+    e->leave.placed_tokens = q->attempt.placed_tokens;
+    q->attempt.prefill = q->attempt.decode = 0;
+    q->attempt.placed_tokens = 0;
+    q->attempt.writer = SL_WRITER_NONE;
 }
 
 void sl_step_end(const sl_request_env *env, sl_request *q, sl_finish how, sl_status st, const char *reason,
@@ -121,26 +122,27 @@ void sl_step_requeue(sl_request *q, uint64_t now, sl_step *out)
 {
     sl_step_add(out, q, SL_EFFECT_REQUEUE);
     q->state = SL_REQUEST_QUEUED;
-    q->stage_ns = now;
+    q->times.stage_ns = now;
 }
 
 /* Records the worker that the next attempt should avoid: the one that failed, and therefore is not told, or else the one
  * that had to act next. A prompt that is shipped waits for the decode worker. */
 static void avoid(sl_request *q, unsigned tell)
 {
-    bool prefill_acts = q->state == SL_REQUEST_PREFILLING && q->writer != SL_WRITER_DONE;
+    bool prefill_acts = q->state == SL_REQUEST_PREFILLING && q->attempt.writer != SL_WRITER_DONE;
     bool by_prefill = tell == (SL_TELL_PREFILL | SL_TELL_DECODE) ? prefill_acts : tell == SL_TELL_DECODE;
-    *(by_prefill ? &q->avoid_prefill : &q->avoid_decode) = by_prefill ? q->prefill : q->decode;
+    *(by_prefill ? &q->avoid_prefill : &q->avoid_decode) =
+        by_prefill ? q->attempt.prefill : q->attempt.decode;
 }
 
 static void count_retry(const sl_request_env *env, const sl_request *q)
 {
-    sl_counter_add(q->state == SL_REQUEST_DECODING     ? env->stats->retry_decode
-                   : q->state == SL_REQUEST_PREFILLING ? env->stats->retry_prefill
-                                                       : env->stats->retry_reserve,
+    sl_counter_add(q->state == SL_REQUEST_DECODING     ? env->stats->requests.retry_decode
+                   : q->state == SL_REQUEST_PREFILLING ? env->stats->requests.retry_prefill
+                                                       : env->stats->requests.retry_reserve,
                    1);
     if (sl_request_produced(q))
-        sl_counter_add(env->stats->resumes, 1);
+        sl_counter_add(env->stats->requests.resumes, 1);
 }
 
 /* Doubles with every retry up to the limit; the loop avoids a shift by too many bits. */
@@ -170,9 +172,9 @@ void sl_step_retry(const sl_request_env *env, sl_request *q, sl_status st, const
     avoid(q, tell);
     count_retry(env, q);
     sl_log(SL_LOG_WARN, "router", "request_retry",
-           "rid=%016lx attempt=%u state=%s produced=%u retry=%u reason=\"%s\"", q->rid, q->attempt,
+           "rid=%016lx attempt=%u state=%s produced=%u retry=%u reason=\"%s\"", q->rid, q->attempt.n,
            sl_request_state_name(q->state), sl_request_produced(q), q->retries, reason ? reason : "");
-    q->not_before_ns = q->retries > 1 ? now + backoff_ms(q->retries) * SL_MS : 0;
+    q->times.not_before_ns = q->retries > 1 ? now + backoff_ms(q->retries) * SL_MS : 0;
     sl_step_leave(q, st, tell, out);
     sl_step_requeue(q, now, out);
 }
@@ -181,17 +183,17 @@ void sl_step_retry(const sl_request_env *env, sl_request *q, sl_status st, const
 
 static void on_placed(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
 {
-    if (!q->attempt) {
-        sl_histogram_observe(env->stats->queue, (double)(ev->now_ns - q->start_ns) / 1e9);
-        sl_histogram_observe(env->stats->overhead, (double)(ev->now_ns - q->start_ns) / 1e9);
+    if (!q->attempt.n) {
+        sl_histogram_observe(env->stats->requests.queue, (double)(ev->now_ns - q->times.start_ns) / 1e9);
+        sl_histogram_observe(env->stats->requests.overhead, (double)(ev->now_ns - q->times.start_ns) / 1e9);
     }
-    q->attempt++;
-    q->prefill = ev->placed.prefill;
-    q->decode = ev->placed.decode;
-    q->writer = SL_WRITER_NONE;
-    q->placed_tokens = ev->placed.tokens;
+    q->attempt.n++;
+    q->attempt.prefill = ev->placed.prefill;
+    q->attempt.decode = ev->placed.decode;
+    q->attempt.writer = SL_WRITER_NONE;
+    q->attempt.placed_tokens = ev->placed.tokens;
     q->state = SL_REQUEST_RESERVING;
-    q->stage_ns = ev->now_ns;
+    q->times.stage_ns = ev->now_ns;
     sl_step_add(out, q, SL_EFFECT_RESERVE);
 }
 
@@ -200,20 +202,20 @@ static bool count_death(const sl_request_env *env, sl_request *q, bool decode, u
 {
     if (q->state == SL_REQUEST_RESERVING)
         return false; /* no part of q was computed */
-    if (q->deaths_decode != decode) {
-        q->deaths = 0;
-        q->alone = false;
+    if (q->deaths.decode != decode) {
+        q->deaths.n = 0;
+        q->deaths.alone = false;
     }
-    q->deaths_decode = decode;
-    q->deaths++;
-    q->deaths_at = sl_request_produced(q);
-    if (!q->alone || sl_request_complete(q)) {
-        q->alone = q->deaths >= DEATHS_ALONE;
+    q->deaths.decode = decode;
+    q->deaths.n++;
+    q->deaths.at = sl_request_produced(q);
+    if (!q->deaths.alone || sl_request_complete(q)) {
+        q->deaths.alone = q->deaths.n >= DEATHS_ALONE;
         return false;
     }
     sl_log(SL_LOG_ERROR, "router", "request_kills_workers",
            "rid=%016lx id=%s deaths=%u tokens=%zu produced=%u", q->rid, q->group ? sl_group_id(q->group) : "",
-           q->deaths, q->n_tokens, sl_request_produced(q));
+           q->deaths.n, q->n_tokens, sl_request_produced(q));
     sl_step_leave(q, SL_ERR_PEER, tell, out);
     sl_step_end(env, q, SL_FINISH_ERROR, SL_ERR_INTERNAL,
                 "refused: every worker that computed this request died, the last one while it ran alone",
@@ -223,13 +225,13 @@ static bool count_death(const sl_request_env *env, sl_request *q, bool decode, u
 
 static void on_lost(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
 {
-    bool concerned = ev->lost.decode || q->writer != SL_WRITER_DONE;
+    bool concerned = ev->lost.decode || q->attempt.writer != SL_WRITER_DONE;
     unsigned tell = ev->lost.decode ? SL_TELL_PREFILL : SL_TELL_DECODE;
     if (concerned && ev->lost.died && count_death(env, q, ev->lost.decode, tell, out))
         return;
     if (ev->lost.decode)
         sl_step_retry(env, q, SL_ERR_PEER, "decode worker lost", SL_TELL_PREFILL, ev->now_ns, out);
-    else if (q->writer != SL_WRITER_DONE)
+    else if (q->attempt.writer != SL_WRITER_DONE)
         sl_step_retry(env, q, SL_ERR_PEER, "prefill worker lost", SL_TELL_DECODE, ev->now_ns, out);
 }
 

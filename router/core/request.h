@@ -80,6 +80,57 @@ typedef struct sl_request_list {
     struct sl_request *head, *tail;
 } sl_request_list;
 
+/* The page keys of its tokens (sl_request_update_keys()). */
+typedef struct sl_request_keys {
+    sl_share_domain domain; /* who shares its pages; constant, so attempts that start again find their own */
+    sl_key *v;              /* of full pages; the first n are valid for the seed */
+    size_t n, cap;
+    sl_key fingerprint, seed; /* the seed of the domain for workers of this fingerprint */
+} sl_request_keys;
+
+/* The workers of this attempt, and what it is to them. PLACED sets it. */
+typedef struct sl_request_attempt {
+    uint32_t n;               /* attempts so far, this one included */
+    uint32_t prefill, decode; /* member ids, 0 none */
+    uint32_t source,
+        source_pages; /* the member from which the decode worker may fetch leading pages, 0 none */
+    uint64_t ticket;
+    sl_writer writer;
+    uint64_t placed_tokens;  /* tokens that it added to the account of the prefill member */
+    uint64_t placed_context; /* the same of the decode member */
+    uint64_t placed_ns;
+} sl_request_attempt;
+
+/* Pages that are loaded while it waits (prefetch.c). */
+typedef struct sl_request_prefetch {
+    uint32_t decode;  /* member to which it is announced, 0 none */
+    uint32_t prefill; /* member that fetches its pages while they are loaded, 0 none */
+    bool considered;  /* in this attempt */
+} sl_request_prefetch;
+
+/* Members that are set aside for it when no worker has room (aside.c). */
+typedef struct sl_request_aside {
+    uint32_t prefill, decode; /* 0 none */
+    uint64_t since_ns;        /* the clock begins again when pages come back there */
+    uint32_t pages;           /* the most pages that were free there since then */
+    uint64_t refused_at;      /* placements of the router, counted from 1, at its first NO_ROOM; 0 none */
+} sl_request_aside;
+
+/* Workers that died while they computed it. */
+typedef struct sl_request_deaths {
+    uint32_t n;  /* one after the other, of one role */
+    bool decode; /* these were decode workers, else prefill workers */
+    uint32_t at; /* number of tokens that it had produced at the last death */
+    bool alone;  /* suspected of causing them: placed on workers that have no other request */
+} sl_request_deaths;
+
+typedef struct sl_request_times {
+    uint64_t start_ns, first_token_ns, last_token_ns, deadline_ns;
+    uint64_t stage_ns; /* of the last step forward */
+    uint64_t not_before_ns;
+    uint32_t backoff_ms;
+} sl_request_times;
+
 typedef struct sl_request {
     sl_group *group;
     struct sl_request *hash_next;
@@ -89,50 +140,30 @@ typedef struct sl_request {
     bool led;  /* its siblings are no longer held */
     uint32_t index;
     uint64_t rid;
-    uint32_t attempt;
     sl_request_state state;
 
     int32_t *tokens; /* prompt, then produced */
     size_t n_prompt, n_tokens, cap;
-    size_t
-        n_repeat; /* tokens[n_tokens..n_repeat) were sent, but must be produced again (repeat.c); else smaller */
-    uint32_t n_scored;      /* tokens 1 .. n_scored of the prompt have log-probabilities, which were sent */
-    float *logprobs;        /* of the produced tokens, if the client asked for them; else NULL */
-    sl_share_domain domain; /* who shares its pages; constant, so attempts that start again find their own */
-    sl_key *keys;           /* page keys of full pages; n_keys valid for seed */
-    size_t n_keys, cap_keys;
-    sl_key fingerprint, seed; /* the seed of the domain for workers of this fingerprint */
+    /* tokens[n_tokens..n_repeat) were sent, but must be produced again (repeat.c); else smaller */
+    size_t n_repeat;
+    uint32_t n_scored; /* tokens 1 .. n_scored of the prompt have log-probabilities, which were sent */
+    float *logprobs;   /* of the produced tokens, if the client asked for them; else NULL */
     sl_sampling sampling;
     sl_wr sampling_wire;
 
-    uint32_t prefill, decode; /* member ids of this attempt, 0 none */
-    uint32_t source,
-        source_pages;          /* the member from which the decode worker may fetch leading pages, 0 none */
-    uint32_t prefetch;         /* decode member to which it is announced while it waits, 0 none */
-    bool prefetch_considered;  /* in this attempt */
-    uint32_t prefetch_prefill; /* prefill member that fetches its pages while they are loaded, 0 none */
-    uint32_t avoid_prefill, avoid_decode;
-    uint32_t own_prefill, own_decode; /* members set aside for it (aside.c), 0 none */
-    uint64_t own_since_ns; /* since when; the clock begins again when pages come back there (aside.c) */
-    uint32_t own_pages;    /* the most pages that were free there since then */
-    uint64_t refused_at;   /* placements of the router, counted from 1, at its first NO_ROOM; 0 none */
-    uint32_t deaths;       /* consecutive deaths of workers of one role that computed it */
-    bool deaths_decode;    /* these were decode workers, else prefill workers */
-    uint32_t deaths_at;    /* number of tokens that it had produced at the last death */
-    bool alone;            /* suspected of causing them: placed on workers that have no other request */
-    uint64_t ticket;
-    sl_writer writer;
-    uint64_t placed_tokens;  /* tokens that this attempt added to the account of the prefill member */
-    uint64_t placed_context; /* the same of the decode member */
+    sl_request_keys keys;
+    sl_request_attempt attempt;
+    sl_request_prefetch prefetch;
+    sl_request_aside aside;
+    sl_request_deaths deaths;
+    sl_request_times times;
+    uint32_t avoid_prefill, avoid_decode; /* members of the attempt that failed, 0 none */
     uint32_t retries, recoveries;
-    uint64_t deadline_ns, stage_ns /* of the last step forward */, not_before_ns;
-    uint64_t start_ns, placed_ns /* of this attempt */, first_token_ns, last_token_ns;
-    uint32_t backoff_ms;
 
     sl_request_text text;
     int32_t matched_token; /* stop token that ended it, or -1 */
-    uint32_t
-        cached_tokens; /* of the prompt, in the first attempt that was prefilled: later ones find what it computed */
+    /* of the prompt, in the first attempt that was prefilled: later ones find what it computed */
+    uint32_t cached_tokens;
     bool cached_known; /* there was one; attempts that were refused pages do not count */
 } sl_request;
 
@@ -258,8 +289,8 @@ typedef struct sl_request_env {
 bool sl_request_step(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out);
 
 /* Queries. */
-uint32_t
-sl_request_produced(const sl_request *q); /* tokens that the next attempt starts from, without the prompt */
+/* Tokens that the next attempt starts from, without the prompt. */
+uint32_t sl_request_produced(const sl_request *q);
 uint32_t sl_request_sent(const sl_request *q); /* tokens that the client was sent */
 bool sl_request_over(const sl_request *q);     /* FINISHED or FAILED */
 uint32_t sl_request_remaining_ms(const sl_request *q, uint64_t now);

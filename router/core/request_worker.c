@@ -28,11 +28,11 @@ void sl_step_reserved(const sl_request_env *env, sl_request *q, const sl_request
                       ev->now_ns, out);
         return;
     }
-    sl_histogram_observe(env->stats->stage_reserve, seconds_since(q->stage_ns, ev->now_ns));
+    sl_histogram_observe(env->stats->requests.reserve, seconds_since(q->times.stage_ns, ev->now_ns));
     q->state = SL_REQUEST_PREFILLING;
-    q->stage_ns = ev->now_ns;
-    q->ticket = m->ticket;
-    q->writer = SL_WRITER_ACTIVE;
+    q->times.stage_ns = ev->now_ns;
+    q->attempt.ticket = m->ticket;
+    q->attempt.writer = SL_WRITER_ACTIVE;
     sl_effect *e = sl_step_add(out, q, SL_EFFECT_PREFILL);
     e->landing.pages = m->pages;
     e->landing.n_pages = m->n_pages;
@@ -42,10 +42,10 @@ void sl_step_reserved(const sl_request_env *env, sl_request *q, const sl_request
 void sl_step_no_room(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
 {
     (void)env;
-    q->backoff_ms = q->backoff_ms ? q->backoff_ms * 2 : BACKOFF_MIN_MS;
-    if (q->backoff_ms > BACKOFF_MAX_MS)
-        q->backoff_ms = BACKOFF_MAX_MS;
-    sl_step_add(out, q, SL_EFFECT_BLOCK)->until_ns = ev->now_ns + q->backoff_ms * SL_MS;
+    q->times.backoff_ms = q->times.backoff_ms ? q->times.backoff_ms * 2 : BACKOFF_MIN_MS;
+    if (q->times.backoff_ms > BACKOFF_MAX_MS)
+        q->times.backoff_ms = BACKOFF_MAX_MS;
+    sl_step_add(out, q, SL_EFFECT_BLOCK)->until_ns = ev->now_ns + q->times.backoff_ms * SL_MS;
     sl_step_leave(q, SL_OK, 0, out);
     sl_step_requeue(q, ev->now_ns, out);
 }
@@ -53,17 +53,17 @@ void sl_step_no_room(const sl_request_env *env, sl_request *q, const sl_request_
 void sl_step_prefilled(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
 {
     const sl_msg_prefilled *m = ev->prefilled;
-    sl_step_add(out, q, SL_EFFECT_SETTLE)->placed_tokens = q->placed_tokens;
+    sl_step_add(out, q, SL_EFFECT_SETTLE)->placed_tokens = q->attempt.placed_tokens;
     if (!q->cached_known) { /* placed_tokens does not tell whether output is computed again: it leaves out what is cached */
         q->cached_tokens = m->cached_tokens < q->n_prompt ? m->cached_tokens : (uint32_t)q->n_prompt;
         q->cached_known = true;
     }
-    q->placed_tokens = 0;
-    q->writer = SL_WRITER_DONE;
-    sl_histogram_observe(env->stats->stage_transfer, (double)m->ship_us / 1e6);
+    q->attempt.placed_tokens = 0;
+    q->attempt.writer = SL_WRITER_DONE;
+    sl_histogram_observe(env->stats->requests.transfer, (double)m->ship_us / 1e6);
     if (q->state == SL_REQUEST_PREFILLING) {
-        sl_histogram_observe(env->stats->stage_prefill, seconds_since(q->stage_ns, ev->now_ns));
-        q->stage_ns = ev->now_ns;
+        sl_histogram_observe(env->stats->requests.prefill, seconds_since(q->times.stage_ns, ev->now_ns));
+        q->times.stage_ns = ev->now_ns;
     }
     sl_step_add(out, q, SL_EFFECT_FOLLOW);
 }
@@ -94,12 +94,12 @@ void sl_step_scores(const sl_request_env *env, sl_request *q, const sl_request_e
     const sl_msg_tokens *m = ev->tokens;
     const char *wrong = check_scores(q, m);
     if (wrong) {
-        sl_counter_add(env->stats->malformed, 1);
+        sl_counter_add(env->stats->workers.malformed, 1);
         sl_step_retry(env, q, SL_ERR_CORRUPT, wrong, TELL_BOTH, ev->now_ns, out);
         return;
     }
     size_t skip = q->n_scored + 1 - m->first_index;
-    q->stage_ns = ev->now_ns;
+    q->times.stage_ns = ev->now_ns;
     if (skip >= m->n_tokens)
         return;
     sl_effect *e = sl_step_add(out, q, SL_EFFECT_EMIT);
@@ -139,15 +139,15 @@ static bool keep_logprobs(sl_request *q, const sl_msg_token *t, size_t n)
 static void observe_tokens(const sl_request_env *env, sl_request *q, size_t n, uint64_t now)
 {
     sl_router_stats *s = env->stats;
-    sl_counter_add(s->generated_tokens, n);
-    if (!q->first_token_ns) {
-        q->first_token_ns = now;
-        sl_histogram_observe(s->ttft, seconds_since(q->start_ns, now));
+    sl_counter_add(s->requests.generated_tokens, n);
+    if (!q->times.first_token_ns) {
+        q->times.first_token_ns = now;
+        sl_histogram_observe(s->requests.ttft, seconds_since(q->times.start_ns, now));
         n--;
     }
     for (size_t i = 0; i < n; i++) /* several tokens in one message share the time */
-        sl_histogram_observe(s->itl, seconds_since(q->last_token_ns, now) / (double)n);
-    q->last_token_ns = now;
+        sl_histogram_observe(s->requests.itl, seconds_since(q->times.last_token_ns, now) / (double)n);
+    q->times.last_token_ns = now;
 }
 
 /* The error in these tokens, or NULL. */
@@ -187,9 +187,9 @@ static void take_tokens(const sl_request_env *env, sl_request *q, const sl_msg_t
     }
     observe_tokens(env, q, n, now);
     q->avoid_decode = q->avoid_prefill = 0;
-    if (q->deaths && sl_request_produced(q) + n >= q->deaths_at + PROVEN_TOKENS) {
-        q->alone = false;
-        q->deaths = 0;
+    if (q->deaths.n && sl_request_produced(q) + n >= q->deaths.at + PROVEN_TOKENS) {
+        q->deaths.alone = false;
+        q->deaths.n = 0;
     }
     size_t at = env->text->len, used = 0;
     bool stopped = false;
@@ -226,17 +226,17 @@ void sl_step_tokens(const sl_request_env *env, sl_request *q, const sl_request_e
     const sl_msg_tokens *m = ev->tokens;
     const char *wrong = check_tokens(env, q, m);
     if (wrong) {
-        sl_counter_add(env->stats->malformed, 1);
+        sl_counter_add(env->stats->workers.malformed, 1);
         sl_step_retry(env, q, SL_ERR_CORRUPT, wrong, TELL_BOTH, ev->now_ns, out);
         return;
     }
     if (q->state == SL_REQUEST_PREFILLING) {
         q->state = SL_REQUEST_DECODING;
-        if (q->writer != SL_WRITER_DONE)
-            sl_histogram_observe(env->stats->stage_prefill, seconds_since(q->stage_ns, ev->now_ns));
+        if (q->attempt.writer != SL_WRITER_DONE)
+            sl_histogram_observe(env->stats->requests.prefill, seconds_since(q->times.stage_ns, ev->now_ns));
         sl_step_add(out, q, SL_EFFECT_FOLLOW);
     }
-    q->stage_ns = ev->now_ns;
+    q->times.stage_ns = ev->now_ns;
     size_t skip = sl_request_produced(q) - m->first_index; /* tokens of a repeated message */
     if (skip >= m->n_tokens)
         return;
@@ -253,7 +253,7 @@ void sl_step_done(const sl_request_env *env, sl_request *q, const sl_request_eve
 {
     const sl_msg_done *m = ev->done;
     if (m->produced != sl_request_produced(q) || scores_missing(q)) {
-        sl_counter_add(env->stats->malformed, 1);
+        sl_counter_add(env->stats->workers.malformed, 1);
         sl_step_retry(env, q, SL_ERR_CORRUPT, "the worker ended before it sent everything", TELL_BOTH,
                       ev->now_ns, out);
         return;
@@ -279,10 +279,10 @@ void sl_step_retracted(const sl_request_env *env, sl_request *q, const sl_reques
 {
     const sl_msg_retracted *m = ev->retracted;
     sl_log(SL_LOG_INFO, "router", "request_retracted", "rid=%016lx attempt=%u produced=%u safe=%u damaged=%d",
-           q->rid, q->attempt, sl_request_produced(q), m->safe, m->damaged);
+           q->rid, q->attempt.n, sl_request_produced(q), m->safe, m->damaged);
     if (m->damaged)
         sl_repeat_from(q, m->safe);
-    q->avoid_decode = q->decode;
+    q->avoid_decode = q->attempt.decode;
     sl_step_leave(q, SL_OK, SL_TELL_PREFILL, out);
     if (sl_request_complete(q))
         sl_step_finish_complete(env, q, out);

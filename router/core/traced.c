@@ -43,7 +43,7 @@ static int32_t open_span(sl_traced *d, const sl_request *q, sl_span_kind kind, i
     sl_span *s = sl_trace_at(d->trace, i);
     if (s) {
         s->choice = q->index;
-        s->attempt = q->attempt;
+        s->attempt = q->attempt.n;
     }
     return i;
 }
@@ -62,7 +62,7 @@ static sl_span *add_work(sl_traced *d, const sl_request *q, sl_span_kind kind, i
 
 sl_status sl_traced_open(sl_router *r, sl_err *err)
 {
-    const sl_traces_options o = {.to = r->o.traces, .model = r->o.served_name, .metrics = r->stats.m};
+    const sl_traces_options o = {.to = r->o.traces, .model = r->o.model.served_name, .metrics = r->stats.m};
     return sl_traces_create(&o, &r->traces, err);
 }
 
@@ -123,7 +123,7 @@ static const char *why_it_ended(const sl_request_event *ev)
 static void remember_workers(sl_router *r, sl_traced *d, const sl_request *q)
 {
     stages *x = &d->at[q->index];
-    const uint32_t ids[2] = {q->prefill, q->decode};
+    const uint32_t ids[2] = {q->attempt.prefill, q->attempt.decode};
     for (int i = 0; i < 2; i++) {
         const sl_member *w = sl_member_find(r, ids[i]);
         snprintf(x->workers[i], sizeof x->workers[i], "%s", w ? w->name : "lost");
@@ -139,8 +139,9 @@ static void finish(sl_router *r, sl_group *g, const sl_request *q, const sl_requ
     d->sums[0] += sl_request_sent(q);
     d->sums[1] += q->cached_tokens;
     d->sums[2] += q->retries;
-    if (q->first_token_ns && (!d->trace->first_token || q->first_token_ns < d->trace->first_token))
-        d->trace->first_token = q->first_token_ns;
+    if (q->times.first_token_ns &&
+        (!d->trace->first_token || q->times.first_token_ns < d->trace->first_token))
+        d->trace->first_token = q->times.first_token_ns;
     if (failed || !d->trace->outcome) /* that of a failure, if there is one */
         d->trace->outcome = failed ? "failed" : "finished";
     if (failed && ev->kind == SL_EVENT_END && ev->end.status == SL_ERR_CANCELLED)
@@ -238,7 +239,7 @@ void sl_traced_joined(sl_router *r, const sl_member *w, const sl_msg_joined *m)
 {
     sl_request *q = sl_request_find(r, m->rid);
     sl_traced *d = q ? q->group->traced : NULL;
-    if (!d || q->attempt != m->attempt || q->decode != w->id || q->state != SL_REQUEST_DECODING)
+    if (!d || q->attempt.n != m->attempt || q->attempt.decode != w->id || q->state != SL_REQUEST_DECODING)
         return;
     stages *x = &d->at[q->index];
     const sl_span *decode = sl_trace_at(d->trace, x->decode), *reserve = sl_trace_at(d->trace, x->reserve);

@@ -43,9 +43,10 @@ void rpc_model_info(rpc_call *c, const uint8_t *data, size_t n)
     sl_cluster_info k;
     sl_cluster_get_info(c->r, &k);
     S(GetModelInfoResponse) a = SGLANG__GRPC__SCHEDULER__GET_MODEL_INFO_RESPONSE__INIT;
-    a.model_path = a.tokenizer_path = (char *)o->served_name; /* clients need not know where the files are */
+    a.model_path = a.tokenizer_path =
+        (char *)o->model.served_name; /* clients need not know where the files are */
     a.is_generation = true;
-    a.served_model_name = (char *)o->served_name;
+    a.served_model_name = (char *)o->model.served_name;
     a.max_context_length = k.max_context;
     a.max_req_input_len = k.max_context > 0 ? k.max_context - 1 : 0;
     a.vocab_size = k.vocab;
@@ -101,9 +102,9 @@ void rpc_server_info(rpc_call *c, const uint8_t *data, size_t n)
     sl_cluster_get_info(c->r, &k);
     field f[3];
     Google__Protobuf__Struct__FieldsEntry *list[3];
-    set_field(&f[0], &list[0], "policy", o->policy);
-    set_field(&f[1], &list[1], "transport", o->transport);
-    set_field(&f[2], &list[2], "served_model_name", o->served_name);
+    set_field(&f[0], &list[0], "policy", o->placement.policy);
+    set_field(&f[1], &list[1], "transport", o->link.transport);
+    set_field(&f[2], &list[2], "served_model_name", o->model.served_name);
     Google__Protobuf__Struct args = GOOGLE__PROTOBUF__STRUCT__INIT;
     args.n_fields = 3;
     args.fields = list;

@@ -212,7 +212,7 @@ static void take_message(rpc_call *c, parse_job *j, size_t n)
 
 static uint64_t deadline_of(const rpc_call *c)
 {
-    uint64_t ours = c->arrival_ns + c->g->o->request_timeout_ms * SL_MS;
+    uint64_t ours = c->arrival_ns + c->g->o->request.timeout_ms * SL_MS;
     return c->deadline_ns && c->deadline_ns < ours ? c->deadline_ns : ours;
 }
 
@@ -265,7 +265,7 @@ void rpc_generate_gone(rpc_call *c)
         sl_front_job_cancel(&j->job, SL_ERR_CANCELLED);
     }
     if (!c->finished)
-        sl_counter_add(c->g->stats->disconnects, 1);
+        sl_counter_add(c->g->stats->fronts.disconnects, 1);
     let_go(g);
     if (c->counted) {
         c->counted = false;

@@ -275,7 +275,7 @@ sl_status generate_read(sl_router *r, const S(GenerateRequest) * q, sl_request_s
         snprintf(s->id, sizeof s->id, "gen-%016lx", sl_random_u64());
     SL_TRY(read_logprobs(q, &s->sampling, err));
     s->no_text = true;
-    s->parse_special = sl_router_options(r)->parse_special;
+    s->parse_special = sl_router_options(r)->model.parse_special;
     SL_TRY(refuse_unsupported(q, err));
     SL_TRY(read_sampling(q->sampling_params, s, err));
     SL_TRY(read_prompt(r, q->tokenized, s, max_tokens, guard, err));

@@ -32,7 +32,7 @@ static sl_status grpc_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_e
 {
     const sl_router_opts *ro = sl_router_options(r);
     *out = NULL;
-    if (ro->grpc_port < 0)
+    if (ro->front.grpc_port < 0)
         return SL_OK;
     sl_grpc *g = calloc(1, sizeof *g);
     if (!g)
@@ -40,14 +40,14 @@ static sl_status grpc_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_e
     rpc_front_init(g, r);
     g->loop = loop;
     h2_options o = {.loop = loop,
-                    .host = ro->host,
-                    .port = ro->grpc_port,
-                    .max_connections = ro->max_connections,
+                    .host = ro->front.host,
+                    .port = ro->front.grpc_port,
+                    .max_connections = ro->front.max_connections,
                     .max_per_address = sl_front_per_address(ro),
                     .max_streams = MAX_STREAMS,
-                    .handshake_ms = ro->handshake_timeout_ms,
-                    .idle_ms = ro->idle_timeout_ms,
-                    .max_buffered = ro->max_unread_bytes};
+                    .handshake_ms = ro->front.handshake_timeout_ms,
+                    .idle_ms = ro->front.idle_timeout_ms,
+                    .max_buffered = ro->front.max_unread_bytes};
     o.tls = ssl_context;
     o.tls_arg = r;
     rpc_callbacks(g, &o.cb);

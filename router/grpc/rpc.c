@@ -296,8 +296,8 @@ static void on_begin(void *arg, h2_stream *s, const h2_headers *h)
 /* The longest message of this call. */
 static size_t max_message(const rpc_call *c)
 {
-    return c->m->max_bytes && c->m->max_bytes < c->g->o->max_body_bytes ? c->m->max_bytes
-                                                                        : c->g->o->max_body_bytes;
+    return c->m->max_bytes && c->m->max_bytes < c->g->o->front.max_body_bytes ? c->m->max_bytes
+                                                                              : c->g->o->front.max_body_bytes;
 }
 
 static void too_large(rpc_call *c)
@@ -408,7 +408,7 @@ static void on_closed(void *arg, h2_stream *s, bool clean)
 static void on_connections(void *arg, int change)
 {
     sl_grpc *g = arg;
-    sl_gauge_add(g->stats->grpc_connections, change);
+    sl_gauge_add(g->stats->fronts.grpc_connections, change);
 }
 
 static void on_drained(void *arg, h2_stream *s)
@@ -453,7 +453,7 @@ void rpc_tick(sl_grpc *g, uint64_t now)
                 c->m->gone(
                     c); /* stops its work now; called again, without effect, when the stream is closed */
         } else if (!c->whole && !c->m->bidi && now > c->arrival_ns &&
-                   now - c->arrival_ns >= g->o->receive_timeout_ms * SL_MS) {
+                   now - c->arrival_ns >= g->o->front.receive_timeout_ms * SL_MS) {
             sl_router_stats_closed(g->stats, "grpc", "receive");
             rpc_finish(c, RPC_DEADLINE_EXCEEDED,
                        "the request did not arrive within router.client_timeout_ms");

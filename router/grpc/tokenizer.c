@@ -102,7 +102,7 @@ static sl_status begin_archive(rpc_call *c)
     if (!a)
         return SL_ERR_NO_MEMORY;
     a->g = c->g;
-    a->dir = c->g->o->model_path;
+    a->dir = c->g->o->model.path;
     sl_front_job_init(c->r, &a->job, SL_JOB_TOKENIZER_ARCHIVE);
     a->job.guard.hold = NULL; /* no client's bytes */
     a->making = true;
@@ -141,7 +141,7 @@ void rpc_tokenizer(rpc_call *c, const uint8_t *data, size_t n)
 {
     if (!rpc_read_empty(c, &smg__grpc__common__get_tokenizer_request__descriptor, data, n))
         return;
-    if (!c->g->o->model_path || !*c->g->o->model_path) {
+    if (!c->g->o->model.path || !*c->g->o->model.path) {
         rpc_finish(c, RPC_NOT_FOUND, "this server has no tokenizer files");
         return;
     }

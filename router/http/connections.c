@@ -108,7 +108,7 @@ void http_on_connection(void *cls, struct MHD_Connection *c, void **ctx,
 {
     sl_http *h = cls;
     bool started = code == MHD_CONNECTION_NOTIFY_STARTED;
-    sl_gauge_add(h->stats->http_connections, started ? 1 : -1);
+    sl_gauge_add(h->stats->fronts.http_connections, started ? 1 : -1);
     if (started) {
         open_conn(h, c, ctx);
     } else {
@@ -120,8 +120,9 @@ void http_on_connection(void *cls, struct MHD_Connection *c, void **ctx,
 void http_sweep(sl_http *h, uint64_t now_ns)
 {
     static const char *const reasons[] = {"handshake", "receive", NULL, "idle"};
-    const uint64_t limits[] = {h->o->handshake_timeout_ms * SL_MS, h->o->receive_timeout_ms * SL_MS,
-                               UINT64_MAX, h->o->idle_timeout_ms * SL_MS};
+    const uint64_t limits[] = {h->o->front.handshake_timeout_ms * SL_MS,
+                               h->o->front.receive_timeout_ms * SL_MS, UINT64_MAX,
+                               h->o->front.idle_timeout_ms * SL_MS};
     if (now_ns - h->swept_ns < SWEEP_MS * SL_MS)
         return;
     h->swept_ns = now_ns;

@@ -131,14 +131,15 @@ static sl_status start_daemon(sl_http *h, int fd, sl_err *err)
                                      {MHD_OPTION_END, 0, NULL}};
     struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (tls ? MHD_USE_TLS : 0);
-    h->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, http_on_access, h, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL,
-        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, h,
-        MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)o->max_connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)sl_front_per_address(o),
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)((o->idle_timeout_ms + 999) / 1000),
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024, MHD_OPTION_URI_LOG_CALLBACK, http_on_uri, h,
-        STRICT, MHD_OPTION_ARRAY, tls ? https : none, MHD_OPTION_END);
+    h->daemon =
+        MHD_start_daemon(flags, 0, NULL, NULL, http_on_access, h, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL,
+                         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, h,
+                         MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
+                         (unsigned)o->front.max_connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+                         (unsigned)sl_front_per_address(o), MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)((o->front.idle_timeout_ms + 999) / 1000),
+                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024, MHD_OPTION_URI_LOG_CALLBACK,
+                         http_on_uri, h, STRICT, MHD_OPTION_ARRAY, tls ? https : none, MHD_OPTION_END);
     if (!h->daemon)
         return sl_fail(err, SL_ERR_INTERNAL, "cannot start the HTTP server");
     return SL_OK;
@@ -162,7 +163,7 @@ static sl_status poll_daemon(sl_http *h, sl_err *err)
 static sl_status open_http(sl_http *h, sl_err *err)
 {
     int fd = -1;
-    SL_TRY(bind_to(h->o->host, h->o->http_port, &fd, &h->port, err));
+    SL_TRY(bind_to(h->o->front.host, h->o->front.http_port, &fd, &h->port, err));
     sl_status st = start_daemon(h, fd, err);
     if (st) {
         close(fd);
@@ -177,7 +178,7 @@ static sl_status http_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_e
 {
     const sl_router_opts *o = sl_router_options(r);
     *out = NULL;
-    if (o->http_port < 0)
+    if (o->front.http_port < 0)
         return SL_OK;
     sl_http *h = calloc(1, sizeof *h);
     if (!h)
@@ -190,8 +191,8 @@ static sl_status http_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_e
     h->stats = sl_router_get_stats(r);
     h->env = (sl_oai_env){.tok = sl_router_model(r)->tok,
                           .chat = sl_router_model(r)->chat,
-                          .served_name = o->served_name,
-                          .parse_special = o->parse_special};
+                          .served_name = o->model.served_name,
+                          .parse_special = o->model.parse_special};
     h->page = sl_page_create(r, loop);
     sl_status st = h->page && h->ends_fd >= 0
                        ? open_http(h, err)

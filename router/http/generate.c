@@ -103,7 +103,7 @@ static const char *over_limit(http_req *q)
 {
     size_t unread;
     sl_oai_answer_bytes(q->answer, &unread);
-    if (unread > q->h->o->max_unread_bytes) {
+    if (unread > q->h->o->front.max_unread_bytes) {
         sl_router_stats_closed(q->h->stats, "http", "unread");
         return "the client does not read its stream (1/256 of router.max_request_bytes)";
     }
@@ -307,7 +307,7 @@ void sl_job_http_requested(sl_front_job *f, bool ran)
     if (q) {
         q->job = NULL;
         q->heavy |= j->len > SL_FRONT_POOL_BYTES;
-        sl_histogram_observe(q->h->stats->stage_tokenize, (double)(sl_now_ns() - j->begin_ns) / 1e9);
+        sl_histogram_observe(q->h->stats->requests.tokenize, (double)(sl_now_ns() - j->begin_ns) / 1e9);
         if (j->st)
             refuse(q, j);
         else if (j->api >= OAI_TOKENIZE)
@@ -339,7 +339,7 @@ static http_job *new_job(http_req *q)
     j->api = sl_oai_find(q->route->path);
     j->env.context = (int32_t)sl_call_max_tokens(h->r);
     j->gzip = q->gzip;
-    j->most = h->o->max_body_bytes;
+    j->most = h->o->front.max_body_bytes;
     j->len = q->body.len;
     j->body = sl_sb_take(&q->body);
     j->job.guard.held = q->held; /* the body, which the job owns now */
@@ -367,7 +367,7 @@ void http_generate(http_req *q)
         j->pool = !j->st && j->out.constraint;
     }
     if (!j->st && j->pool) {
-        uint64_t deadline = q->arrival_ns + h->o->request_timeout_ms * SL_MS;
+        uint64_t deadline = q->arrival_ns + h->o->request.timeout_ms * SL_MS;
         sl_err err = {""};
         sl_status st = sl_front_job_start(h->r, h->loop, &j->job, j->client, j->len, deadline, &err);
         if (!st)

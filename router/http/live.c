@@ -40,7 +40,7 @@ static bool plain_host(const char *host)
 bool http_page_allowed(http_req *q)
 {
     const sl_router_opts *o = q->h->o;
-    if ((o->api_key && *o->api_key) || (o->keys_file && *o->keys_file))
+    if ((o->front.api_key && *o->front.api_key) || (o->front.keys_file && *o->front.keys_file))
         return true; /* the route says what needs one */
     const union MHD_ConnectionInfo *peer = MHD_get_connection_info(q->c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     return peer && peer->client_addr && loopback_address(peer->client_addr) &&

@@ -18,7 +18,7 @@ static bool is_plain_id(const char *id, size_t most)
 
 static bool needs_key(const sl_router_opts *o)
 {
-    return (o->api_key && *o->api_key) || (o->keys_file && *o->keys_file);
+    return (o->front.api_key && *o->front.api_key) || (o->front.keys_file && *o->front.keys_file);
 }
 
 /* For example "http://localhost:3000". */

@@ -81,8 +81,9 @@ void http_page_metrics(http_req *q)
 static json_t *model_json(const http_req *q)
 {
     sl_cluster_info c = cluster_info(q);
-    return json_pack("{s:s, s:s, s:I, s:s, s:i}", "id", q->h->o->served_name, "object", "model", "created",
-                     (json_int_t)c.started_unix, "owned_by", "sluice", "max_model_len", (int)c.max_context);
+    return json_pack("{s:s, s:s, s:I, s:s, s:i}", "id", q->h->o->model.served_name, "object", "model",
+                     "created", (json_int_t)c.started_unix, "owned_by", "sluice", "max_model_len",
+                     (int)c.max_context);
 }
 
 void http_page_models(http_req *q)
@@ -93,7 +94,7 @@ void http_page_models(http_req *q)
 void http_page_model(http_req *q)
 {
     const char *name = q->path + strlen("/v1/models/");
-    if (!strcmp(name, q->h->o->served_name))
+    if (!strcmp(name, q->h->o->model.served_name))
         reply_json(q, 200, model_json(q));
     else
         http_reply_status(q, SL_ERR_NOT_FOUND, "model: does not exist");
@@ -228,7 +229,7 @@ static json_t *eos_json(const sl_served_model *m)
 void http_page_model_info(http_req *q)
 {
     const sl_served_model *m = sl_router_model(q->h->r);
-    const char *name = q->h->o->served_name;
+    const char *name = q->h->o->model.served_name;
     sl_cluster_info c = cluster_info(q);
     reply_json(q, 200,
                json_pack("{s:s, s:s, s:b, s:s, s:s, s:s, s:i, s:i, s:i, s:o}", "model_path", name,
@@ -244,7 +245,7 @@ void http_page_server_info(http_req *q)
     sl_cluster_info c = cluster_info(q);
     reply_json(q, 200,
                json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:I, s:[{}]}", "version", SL_VERSION,
-                         "served_model_name", q->h->o->served_name, "status", sl_cluster_health(&c),
+                         "served_model_name", q->h->o->model.served_name, "status", sl_cluster_health(&c),
                          "prefill_workers", (int)c.prefill, "decode_workers", (int)c.decode,
                          "max_total_num_tokens", (int)c.max_context, "queued", (int)c.queued, "active",
                          (int)c.active, "started", (json_int_t)c.started_unix, "internal_states"));

@@ -69,7 +69,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
     uv_poll_stop(p);
     q->dead = true;
     if (q->group || q->job)
-        sl_counter_add(q->h->stats->disconnects, 1);
+        sl_counter_add(q->h->stats->fronts.disconnects, 1);
     http_let_go(q);
     http_drop_job(q);
     http_wake(q);
@@ -238,7 +238,7 @@ static void too_large(http_req *q)
 {
     char text[128];
     snprintf(text, sizeof text, "the body exceeds %lu bytes (router.max_body_bytes)",
-             q->h->o->max_body_bytes);
+             q->h->o->front.max_body_bytes);
     http_reply_error(q, 413, text, "invalid_request_error", "request_too_large");
 }
 
@@ -302,7 +302,7 @@ static void check_coding(http_req *q)
 static enum MHD_Result check_length(http_req *q)
 {
     const char *text = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    uint64_t length = text ? strtoull(text, NULL, 10) : 0, limit = q->h->o->max_body_bytes, whole = 0;
+    uint64_t length = text ? strtoull(text, NULL, 10) : 0, limit = q->h->o->front.max_body_bytes, whole = 0;
     if (length > limit) {
         too_large(q);
         return length > limit + DRAIN_BYTES ? queue_reply(q)
@@ -386,7 +386,7 @@ static enum MHD_Result receive(http_req *q, const char *data, size_t *n)
     if (grows_too_late(q, got))
         return postpone(q); /* libmicrohttpd keeps what was not taken */
     *n = 0;
-    if (!q->code && !q->no_body && q->body.len + got > q->h->o->max_body_bytes)
+    if (!q->code && !q->no_body && q->body.len + got > q->h->o->front.max_body_bytes)
         too_large(q);
     else if (!q->code && !q->no_body && !sl_front_hold(q->h->r, &q->held, q->body.len + got))
         no_room(q);
@@ -394,7 +394,7 @@ static enum MHD_Result receive(http_req *q, const char *data, size_t *n)
         q->dropped += got;
         sl_sb_free(&q->body);
         sl_front_hold(q->h->r, &q->held, 0);
-        return q->dropped > q->h->o->max_body_bytes + DRAIN_BYTES ? MHD_NO : MHD_YES;
+        return q->dropped > q->h->o->front.max_body_bytes + DRAIN_BYTES ? MHD_NO : MHD_YES;
     }
     const char *before = sl_router_work(q->h->r, "a body over HTTP");
     sl_sb_append(&q->body, data, got);
@@ -449,7 +449,7 @@ void http_on_completed(void *cls, struct MHD_Connection *c, void **state, enum M
     http_enter_state(c, HTTP_CONN_IDLE);
     stop_watch(q);
     if ((q->group || q->job) && why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !q->dead)
-        sl_counter_add(h->stats->disconnects, 1);
+        sl_counter_add(h->stats->fronts.disconnects, 1);
     http_let_go(q);
     http_drop_job(q);
     if (q->prev)

@@ -93,15 +93,15 @@ static uint64_t ended(sl_router_stats *s, const char *outcome)
 
 static void take(sl_history *h, sl_router_stats *s, double seconds, sample *out)
 {
-    uint64_t output = grown(sl_counter_value(s->generated_tokens), &h->last.output);
-    uint64_t prompt = grown(sl_counter_value(s->prompt_tokens), &h->last.prompt);
-    uint64_t cached = grown(sl_counter_value(s->cached_tokens), &h->last.cached);
+    uint64_t output = grown(sl_counter_value(s->requests.generated_tokens), &h->last.output);
+    uint64_t prompt = grown(sl_counter_value(s->requests.prompt_tokens), &h->last.prompt);
+    uint64_t cached = grown(sl_counter_value(s->requests.cached_tokens), &h->last.cached);
     out->v[0] = (float)((double)output / seconds);
     out->v[1] = (float)((double)prompt / seconds);
-    out->v[2] = (float)sl_gauge_value(s->running);
-    out->v[3] = (float)sl_gauge_value(s->waiting);
-    latency(s->ttft, h->last.ttft, &out->v[4], &out->v[5]);
-    latency(s->itl, h->last.itl, &out->v[6], &out->v[7]);
+    out->v[2] = (float)sl_gauge_value(s->loop.running);
+    out->v[3] = (float)sl_gauge_value(s->loop.waiting);
+    latency(s->requests.ttft, h->last.ttft, &out->v[4], &out->v[5]);
+    latency(s->requests.itl, h->last.itl, &out->v[6], &out->v[7]);
     out->v[8] = prompt ? (float)((double)cached / (double)prompt) : -1;
     if (out->v[8] > 1) /* prompts are counted when they are admitted, what was cached when they end */
         out->v[8] = 1;

@@ -221,15 +221,15 @@ char *sl_page_document(sl_page *p, bool admin)
     p->looked_ns = now;
     json_t *doc =
         json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:o, s:o, s:o}",
-                  "version", SL_VERSION, "model", sl_router_options(p->r)->served_name, "health",
+                  "version", SL_VERSION, "model", sl_router_options(p->r)->model.served_name, "health",
                   sl_cluster_health(&c), "admin", admin, "now_unix", (json_int_t)time(NULL), "started_unix",
                   (json_int_t)c.started_unix, "max_context", (int)c.max_context, "queued", (int)c.queued,
-                  "active", (int)c.active, "max_queue", (int)sl_router_options(p->r)->max_queue,
-                  "output_tokens", (json_int_t)sl_counter_value(s->generated_tokens), "prompt_tokens",
-                  (json_int_t)sl_counter_value(s->prompt_tokens), "cached_tokens",
-                  (json_int_t)sl_counter_value(s->cached_tokens), "workers", workers_json(p, now), "history",
-                  sl_history_json(p->history, now), "errors_by_outcome", sl_history_errors(p->history),
-                  "errors", errors_json(p, admin, now));
+                  "active", (int)c.active, "max_queue", (int)sl_router_options(p->r)->request.max_queue,
+                  "output_tokens", (json_int_t)sl_counter_value(s->requests.generated_tokens),
+                  "prompt_tokens", (json_int_t)sl_counter_value(s->requests.prompt_tokens), "cached_tokens",
+                  (json_int_t)sl_counter_value(s->requests.cached_tokens), "workers", workers_json(p, now),
+                  "history", sl_history_json(p->history, now), "errors_by_outcome",
+                  sl_history_errors(p->history), "errors", errors_json(p, admin, now));
     set_requests(doc, p, admin, now);
     if (admin)
         json_object_set_new(doc, "clients", clients_json(p));

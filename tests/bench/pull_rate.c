@@ -195,7 +195,7 @@ START_TEST(measure)
     o.n_decode = 2;
     o.pull = true;
     o.no_prefill_cache = true;
-    o.pull_timeout_ms = 60000;
+    o.times.pull_timeout_ms = 60000;
     o.geometry = v32();
     o.chunk_tokens = 1024;
     o.max_context = pages * SL_PAGE_TOKENS + 64;

@@ -103,19 +103,20 @@ static bool parse(int argc, char **argv, sl_router_opts *o, options *p)
         else if (!strcmp(k, "--eos-every"))
             base.eos_every = (uint32_t)n;
         else if (!strcmp(k, "--api-key"))
-            o->api_key = v;
+            o->front.api_key = v;
         else if (!strcmp(k, "--tls-cert"))
-            o->tls_cert = v;
+            o->front.tls_cert = v;
         else if (!strcmp(k, "--tls-key"))
-            o->tls_key = v;
+            o->front.tls_key = v;
         else if (!strcmp(k, "--max-queue"))
-            o->max_queue = (uint32_t)n;
+            o->request.max_queue = (uint32_t)n;
         else if (!strcmp(k, "--idle-timeout"))
-            o->handshake_timeout_ms = o->receive_timeout_ms = o->idle_timeout_ms = (uint32_t)n * 1000;
+            o->front.handshake_timeout_ms = o->front.receive_timeout_ms = o->front.idle_timeout_ms =
+                (uint32_t)n * 1000;
         else if (!strcmp(k, "--transport"))
-            base.transport = o->transport = v;
+            base.transport = o->link.transport = v;
         else if (!strcmp(k, "--max-body"))
-            o->max_body_bytes = (uint64_t)n;
+            o->front.max_body_bytes = (uint64_t)n;
         else
             return false;
     }
@@ -129,8 +130,8 @@ int main(int argc, char **argv)
     sl_router_opts_default(&o);
     sl_mock_opts_default(&base);
     base.step_us = 2000;
-    o.transport = "loopback";
-    o.http_port = o.grpc_port = 0;
+    o.link.transport = "loopback";
+    o.front.http_port = o.front.grpc_port = 0;
     o.signals = true;
     if (!parse(argc, argv, &o, &p)) {
         fprintf(stderr, "mock_cluster: bad arguments\n");
@@ -140,7 +141,7 @@ int main(int argc, char **argv)
     sl_err err = {""};
     sl_tokenizer *tok = NULL;
     sl_router *r = NULL;
-    if (sl_mock_tokenizer(&tok, &err) || (o.tokenizer = tok, sl_router_create_opts(&o, &r, &err))) {
+    if (sl_mock_tokenizer(&tok, &err) || (o.model.tokenizer = tok, sl_router_create_opts(&o, &r, &err))) {
         fprintf(stderr, "mock_cluster: %s\n", err.text);
         return 1;
     }

@@ -29,16 +29,16 @@ static inline sl_front *fuzz_front_open(int which, sl_router **router)
     sl_err err = {""};
     sl_log_init(SL_LOG_ERROR, false, "fuzz");
     sl_router_opts_default(&o);
-    o.transport = "loopback";
-    o.host = "127.0.0.1";
-    o.http_port = which == FUZZ_HTTP ? 0 : -1;
-    o.grpc_port = which == FUZZ_GRPC ? 0 : -1;
-    o.served_name = "m";
-    o.max_context = 4096;
-    o.handshake_timeout_ms = o.receive_timeout_ms = o.idle_timeout_ms = 100;
+    o.link.transport = "loopback";
+    o.front.host = "127.0.0.1";
+    o.front.http_port = which == FUZZ_HTTP ? 0 : -1;
+    o.front.grpc_port = which == FUZZ_GRPC ? 0 : -1;
+    o.model.served_name = "m";
+    o.model.max_context = 4096;
+    o.front.handshake_timeout_ms = o.front.receive_timeout_ms = o.front.idle_timeout_ms = 100;
     if (sl_mock_tokenizer(&tok, NULL))
         abort();
-    o.tokenizer = tok;
+    o.model.tokenizer = tok;
     if (sl_router_create_opts(&o, router, &err)) {
         fprintf(stderr, "%s\n", err.text);
         abort();

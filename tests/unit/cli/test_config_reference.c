@@ -246,17 +246,17 @@ START_TEST(values_that_follow_from_keys)
     sl_router_opts o;
     fresh();
     sl_router_opts_from_config(&cfg, &o);
-    ck_assert(o.handshake_timeout_ms == 10000 && o.receive_timeout_ms == 30000 &&
-              o.idle_timeout_ms == 120000);
-    ck_assert(o.heartbeat_ms == 200 && o.max_unread_bytes == 1 << 20);
+    ck_assert(o.front.handshake_timeout_ms == 10000 && o.front.receive_timeout_ms == 30000 &&
+              o.front.idle_timeout_ms == 120000);
+    ck_assert(o.link.heartbeat_ms == 200 && o.front.max_unread_bytes == 1 << 20);
     ck_assert_int_eq(sl_config_max_waiting(&cfg.decode), 256);
     static const char *const sets[] = {"router.client_timeout_ms=21600000", "cluster.dead_after_ms=50",
                                        "router.max_request_bytes=1MiB", "decode.max_batch=4096"};
     for (size_t i = 0; i < SL_COUNT(sets); i++)
         ck_assert_msg(sl_config_set(&cfg, sets[i], &err) == SL_OK, "%s", err.text);
     sl_router_opts_from_config(&cfg, &o);
-    ck_assert(o.handshake_timeout_ms == 7200000 && o.idle_timeout_ms == 24 * 3600 * 1000);
-    ck_assert(o.heartbeat_ms == 5 && o.max_unread_bytes == 64 << 10);
+    ck_assert(o.front.handshake_timeout_ms == 7200000 && o.front.idle_timeout_ms == 24 * 3600 * 1000);
+    ck_assert(o.link.heartbeat_ms == 5 && o.front.max_unread_bytes == 64 << 10);
     ck_assert_int_eq(sl_config_max_waiting(&cfg.decode), 16384);
 }
 END_TEST

@@ -17,14 +17,14 @@ void h_init(harness *h)
     sl_err err = {""};
     ck_assert_msg(sl_mock_tokenizer(&h->tok, &err) == SL_OK, "%s", err.text);
     sl_router_opts_default(&h->o);
-    h->o.transport = "loopback";
-    h->o.fabric = h->fabric;
-    h->o.tokenizer = h->tok;
-    h->o.policy = "round_robin";
-    h->o.heartbeat_ms = 20;
-    h->o.dead_after_ms = 30000;
-    h->o.stage_timeout_ms = 30000;
-    h->o.request_timeout_ms = 20000;
+    h->o.link.transport = "loopback";
+    h->o.link.fabric = h->fabric;
+    h->o.model.tokenizer = h->tok;
+    h->o.placement.policy = "round_robin";
+    h->o.link.heartbeat_ms = 20;
+    h->o.link.dead_after_ms = 30000;
+    h->o.request.stage_timeout_ms = 30000;
+    h->o.request.timeout_ms = 20000;
     sl_mock_opts_default(&h->mo);
     h->mo.fabric = h->fabric;
 }
@@ -205,7 +205,7 @@ bool h_clean(const harness *h)
             return false;
     }
     for (const sl_member *w = h->r->cluster.members; w; w = w->next) {
-        if (w->state != SL_MEMBER_DEAD && (w->placed || w->placed_tokens))
+        if (w->state != SL_MEMBER_DEAD && (w->account.requests || w->account.tokens))
             return false;
     }
     return !h->r->requests.active && !h->r->queue.waiting && !h->r->queue.length && !h->r->cluster.undrained;

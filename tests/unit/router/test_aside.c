@@ -12,7 +12,7 @@ static harness h;
 static void setup(void)
 {
     h_init(&h);
-    h.o.stage_timeout_ms = STAGE_MS;
+    h.o.request.stage_timeout_ms = STAGE_MS;
     h.mo.total_pages = 24;
     h.mo.step_us = 200;
 }
@@ -60,14 +60,14 @@ START_TEST(pages_that_never_come_back_do_not_hold_it)
     client big = {0};
     h_ask(&h, &big, 1000, 4);
     sl_request *q = h_request(&big, 0);
-    for (int i = 0; !q->own_decode; i++) {
+    for (int i = 0; !q->aside.decode; i++) {
         client c = {0};
         ck_assert_int_lt(i, 1000);
         h_ask(&h, &c, 64, 1);
         h_run(&h, 5);
         sl_group_release(c.group);
     }
-    int own = q->own_decode == member(1)->id ? 1 : 2, other = 3 - own;
+    int own = q->aside.decode == member(1)->id ? 1 : 2, other = 3 - own;
     sl_mock_knob(h.w[other])->leaked = 0;
     uint64_t since = sl_now_ns();
     ck_assert_int_gt(serve_until_done(&big, 20000), 0);
@@ -88,7 +88,7 @@ START_TEST(others_are_served_meanwhile)
     h_ask(&h, &big, 1000, 4); /* 16 pages */
     int served = serve_until_done(&big, 2500);
     ck_assert_msg(served > 10, "%d were served", served);
-    ck_assert_uint_ge(sl_counter_value(h.r->stats.set_aside_pages), 1);
+    ck_assert_uint_ge(sl_counter_value(h.r->stats.placement.set_aside_pages), 1);
     sl_mock_knob(h.w[1])->leaked = 0;
     h_expect(&h, &big, 1000, 4, 5000);
     ck_assert_uint_eq(member(1)->set_aside, 0);
@@ -104,17 +104,17 @@ START_TEST(pages_that_come_back_are_progress)
     client big = {0};
     h_ask(&h, &big, 1000, 4);
     sl_request *q = h_request(&big, 0);
-    H_UNTIL(&h, q->refused_at, 2000);
+    H_UNTIL(&h, q->aside.refused_at, 2000);
     sl_member *d = member(1);
     h.r->queue.picks += 100; /* others pass it */
-    H_UNTIL(&h, q->own_decode, 2000);
-    ck_assert_uint_eq(q->own_decode, d->id);
+    H_UNTIL(&h, q->aside.decode, 2000);
+    ck_assert_uint_eq(q->aside.decode, d->id);
     for (int i = 0; i < 6; i++) {
-        q->own_pages = 0; /* as if LOAD had told of one page more than ever */
+        q->aside.pages = 0; /* as if LOAD had told of one page more than ever */
         h_run(&h, STAGE_MS / 2);
-        ck_assert_uint_eq(q->own_decode, d->id);
+        ck_assert_uint_eq(q->aside.decode, d->id);
     }
-    H_UNTIL(&h, q->own_decode == 0, 2000);
+    H_UNTIL(&h, q->aside.decode == 0, 2000);
     ck_assert_uint_eq(q->avoid_decode, d->id);
     sl_group_release(big.group);
 }
@@ -125,23 +125,23 @@ START_TEST(a_suspect_chooses_again)
 {
     h_open_cluster(&h, 1, 2);
     client c = {0};
-    member(1)->placed++;
-    member(2)->placed += 2;
+    member(1)->account.requests++;
+    member(2)->account.requests += 2;
     h.mo.step_us = 0;
     sl_mock_knob(h.w[0])->hold = true;
     h_ask(&h, &c, 100, 4);
     sl_request *q = h_request(&c, 0);
     H_UNTIL(&h, q->state != SL_REQUEST_QUEUED, 2000);
-    q->alone = true;
+    q->deaths.alone = true;
     sl_request_event ev = {.kind = SL_EVENT_STALLED, .now_ns = sl_now_ns()};
     sl_request_apply(h.r, q, &ev);
-    q->alone = true;
+    q->deaths.alone = true;
     sl_mock_knob(h.w[0])->hold = false;
-    H_UNTIL(&h, q->own_decode, 2000);
-    ck_assert_uint_eq(q->own_decode, member(1)->id);
-    member(2)->placed -= 2;
+    H_UNTIL(&h, q->aside.decode, 2000);
+    ck_assert_uint_eq(q->aside.decode, member(1)->id);
+    member(2)->account.requests -= 2;
     h_expect(&h, &c, 100, 4, 5000);
-    member(1)->placed--;
+    member(1)->account.requests--;
     h_release(&h, &c, 1000);
 }
 END_TEST

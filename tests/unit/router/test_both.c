@@ -32,8 +32,8 @@ static uint64_t received(int i, sl_msg_type type)
 static void expect_empty(int i)
 {
     const sl_member *w = member(i);
-    ck_assert_uint_eq(w->placed, 0);
-    ck_assert_uint_eq(w->placed_tokens, 0);
+    ck_assert_uint_eq(w->account.requests, 0);
+    ck_assert_uint_eq(w->account.tokens, 0);
     ck_assert_uint_eq(w->set_aside, 0);
 }
 
@@ -73,8 +73,8 @@ START_TEST(each_request_counts_once)
     for (size_t i = 0; i < SL_COUNT(c); i++)
         h_ask(&h, &c[i], 100 + i, 5);
     H_UNTIL(&h, received(b, SL_MSG_RESERVE) == SL_COUNT(c), 1000);
-    ck_assert_uint_eq(member(b)->placed, SL_COUNT(c));
-    ck_assert_uint_eq(member(b)->placed_tokens, 100 + 101 + 102 + 103);
+    ck_assert_uint_eq(member(b)->account.requests, SL_COUNT(c));
+    ck_assert_uint_eq(member(b)->account.tokens, 100 + 101 + 102 + 103);
     sl_mock_knob(h.w[b])->hold = false;
     for (size_t i = 0; i < SL_COUNT(c); i++) {
         h_expect(&h, &c[i], 100 + i, 5, 2000);
@@ -176,10 +176,10 @@ START_TEST(the_shorter_queue_of_prompts)
     h.r->queue.stay_s = 1e-6; /* decoding costs nothing */
     for (int i = 0; i < 4; i++) {
         client c = {0};
-        member(_i % 2 ? p : b)->placed_tokens += 50000;
+        member(_i % 2 ? p : b)->account.tokens += 50000;
         h_ask(&h, &c, 200 + (size_t)i, 20);
         h_expect(&h, &c, 200 + (size_t)i, 20, 2000);
-        member(_i % 2 ? p : b)->placed_tokens -= 50000;
+        member(_i % 2 ? p : b)->account.tokens -= 50000;
         h_release(&h, &c, 1000);
     }
     ck_assert_uint_eq(received(b, SL_MSG_RESERVE), _i % 2 ? 4 : 0);
@@ -203,11 +203,11 @@ START_TEST(a_suspect_runs_alone)
         sl_mock_kill(h.w[b]);
         H_UNTIL(&h, !sl_members_count(h.r, SL_ROLE_BOTH), 1000);
     }
-    ck_assert(h_request(&c, 0)->alone);
+    ck_assert(h_request(&c, 0)->deaths.alone);
     h.mo.prefill_us = soon;
     int last = h_add(&h, SL_ROLE_BOTH);
     h_expect(&h, &c, 150, 30, 3000);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.set_aside_alone), 1);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.placement.set_aside_alone), 1);
     h_release(&h, &c, 1000);
     expect_empty(last);
     ask(70);

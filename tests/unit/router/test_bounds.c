@@ -36,9 +36,9 @@ static void open_router(void)
 {
     turn_ns = 0;
     h_init(&h);
-    h.o.http_port = h.o.grpc_port = 0;
-    h.o.max_connections = 1000;
-    h.o.max_queue = 100000;
+    h.o.front.http_port = h.o.front.grpc_port = 0;
+    h.o.front.max_connections = 1000;
+    h.o.request.max_queue = 100000;
     h_open(&h);
 }
 

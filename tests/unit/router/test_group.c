@@ -20,7 +20,7 @@ static void teardown(void)
 
 START_TEST(queue_is_bounded)
 {
-    h.o.max_queue = 3;
+    h.o.request.max_queue = 3;
     h.mo.max_batch = 1; /* room for 2 placed requests */
     h_open_cluster(&h, 1, 1);
     sl_mock_knob(h.w[1])->hold = true;
@@ -74,7 +74,7 @@ static void finish_all(client *c, int n)
 /* The bound is looked at before anything is added: what is refused leaves nothing in the queue. */
 START_TEST(one_call_does_not_fill_the_queue)
 {
-    h.o.max_queue = 16;
+    h.o.request.max_queue = 16;
     h.mo.max_batch = 1;
     h_open_cluster(&h, 1, 1);
     sl_mock_knob(h.w[1])->hold = true;
@@ -88,7 +88,7 @@ START_TEST(one_call_does_not_fill_the_queue)
     int n = 1;
     while (n < 20 && ask_as("greedy", &c[n], 70, 1) == SL_OK)
         n++;
-    ck_assert_uint_lt(h.r->queue.length, h.o.max_queue);
+    ck_assert_uint_lt(h.r->queue.length, h.o.request.max_queue);
     ck_assert_int_eq(ask_as("honest", &c[20], 70, 1), SL_OK);
     ck_assert_uint_eq(sl_counter_value(sl_metrics_counter(h.r->stats.m, "sluice_requests_total",
                                                           SL_LABELS("generate", "rejected"))) > 0,
@@ -102,7 +102,7 @@ END_TEST
  * error, and not a reason to try again. While there is no worker of a role, nothing is called impossible. */
 START_TEST(the_largest_call)
 {
-    h.o.max_queue = 4;
+    h.o.request.max_queue = 4;
     h.mo.max_batch = 2;
     h_open_cluster(&h, 1, 1);
     uint32_t free_places, places;
@@ -115,7 +115,7 @@ START_TEST(the_largest_call)
     finish_all(&c, 1);
 
     sl_lane lane = {0};
-    h.r->o.max_queue = 0;
+    h.r->o.request.max_queue = 0;
     sl_mock_kill(h.w[1]);
     H_UNTIL(&h, sl_members_count(h.r, SL_ROLE_DECODE) == 0, 5000);
     ck_assert_int_eq(sl_queue_check(h.r, &lane, 1, NULL), SL_ERR_EXHAUSTED);
@@ -158,7 +158,7 @@ START_TEST(clients_are_served_in_turn)
     while (at < n) {
         h_turn(&h);
         for (int i = 0; i < n; i++) {
-            if (!seen[i] && h_request(&c[i], 0)->attempt) {
+            if (!seen[i] && h_request(&c[i], 0)->attempt.n) {
                 seen[i] = true;
                 order[at++] = i;
             }
@@ -221,7 +221,7 @@ START_TEST(refused_pages_are_set_aside_in_the_end)
             h_ask(&h, &small[i], 200, 12);
         }
     }
-    ck_assert_uint_eq(h_request(&big, 0)->own_decode, 0);
+    ck_assert_uint_eq(h_request(&big, 0)->aside.decode, 0);
     for (const sl_member *w = h.r->cluster.members; w; w = w->next)
         ck_assert_uint_eq(w->set_aside, 0);
     h_check_stream(&h, &big.s[0], 1400, 4);
@@ -239,7 +239,7 @@ START_TEST(a_worker_set_aside_is_used)
     for (int i = 0; i < 4; i++)
         h_ask(&h, &c[i], 70, 4);
     H_UNTIL(&h, !sl_mock_knob(h.w[1])->full, 20000);
-    ck_assert_uint_ge(sl_counter_value(h.r->stats.set_aside_pages), 1);
+    ck_assert_uint_ge(sl_counter_value(h.r->stats.placement.set_aside_pages), 1);
     for (int i = 0; i < 4; i++) {
         h_expect(&h, &c[i], 70, 4, 5000);
         sl_group_release(c[i].group);

@@ -95,9 +95,9 @@ START_TEST(batches_carry_tokens_and_first_pages_have_no_parent)
 {
     sl_kv_cursor c = sl_kv_subscribe(h.r, 0);
     sl_kv_batch gap;
-    h.r->o.keys_file = "keys"; /* admins only: nothing is withheld */
+    h.r->o.front.keys_file = "keys"; /* admins only: nothing is withheld */
     say(1, 2);
-    h.r->o.keys_file = NULL;
+    h.r->o.front.keys_file = NULL;
     const sl_kv_batch *b = sl_kv_read(h.r, &c, &gap);
     ck_assert_int_eq(b->tokens[0], 11);
     ck_assert_int_eq(b->tokens[SL_KEY_PAGE_TOKENS], 11);
@@ -168,7 +168,7 @@ START_TEST(a_lost_batch_voids_what_was_known)
     sent[0] = 1; /* a number that was used */
     say(0, 1);
     expect_none(&c);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.malformed), 1);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.workers.malformed), 1);
 }
 END_TEST
 
@@ -188,9 +188,9 @@ START_TEST(a_gap_is_healed_by_a_full_report)
     ck_assert_uint_eq(known(0, SL_MEDIUM_HOST), 0);
     ck_assert_uint_eq(known(0, SL_MEDIUM_DISK), 1);
     ck_assert_uint_eq(known(1, SL_MEDIUM_HOST), 2);
-    ck_assert(w[0]->kv_gap);
+    ck_assert(w[0]->kv.gap);
     H_UNTIL(&h, resyncs(0) == 1, 1000);
-    ck_assert(!w[0]->kv_gap);
+    ck_assert(!w[0]->kv.gap);
     sent[0]++; /* a batch before the full report is lost as well */
     say(0, 1);
     h_run(&h, 100);
@@ -199,11 +199,11 @@ START_TEST(a_gap_is_healed_by_a_full_report)
     say_medium(0, 5, SL_MEDIUM_DISK, true);
     ck_assert_uint_eq(known(0, SL_MEDIUM_HOST), 3);
     ck_assert_uint_eq(known(0, SL_MEDIUM_DISK), 5);
-    w[0]->resync_ns = 0; /* the second has passed */
+    w[0]->kv.resync_ns = 0; /* the second has passed */
     H_UNTIL(&h, resyncs(0) == 2, 1000);
     ck_assert_uint_eq(resyncs(1), 0);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.directory_gaps), 2);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.directory_resyncs), 2);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.directory.gaps), 2);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.directory.resyncs), 2);
 }
 END_TEST
 
@@ -245,13 +245,13 @@ START_TEST(a_gap_is_logged_once)
         sent[0]++;
         say(0, 1);
         sl_kv_tick(w[0], sl_now_ns());
-        w[0]->resync_ns = 0;
+        w[0]->kv.resync_ns = 0;
     }
     say(0, 1);
     sent[0]++;
     say(0, 1);
     ck_assert_int_eq(logged("ev=kv_events_gap"), 2);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.directory_gaps), 21);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.directory.gaps), 21);
 }
 END_TEST
 
@@ -309,7 +309,7 @@ START_TEST(snapshots_are_for_the_directory_alone)
     uint8_t keys[32 * N] = {0}, tokens[256 * N] = {0};
     uint64_t seed = 3;
     size_t left = 0;
-    h.r->o.keys_file = "keys";
+    h.r->o.front.keys_file = "keys";
     sl_kv_cursor c = sl_kv_subscribe(h.r, 0);
     for (size_t k = 0; k < N; k++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -324,7 +324,7 @@ START_TEST(snapshots_are_for_the_directory_alone)
                                 .tokens = {tokens, sizeof tokens},
                                 .medium = SL_MEDIUM_HOST};
     sl_kv_on_events(w[0], &e);
-    h.r->o.keys_file = NULL;
+    h.r->o.front.keys_file = NULL;
     ck_assert_uint_eq(known(0, SL_MEDIUM_HOST), N);
     sl_kv_batch gap;
     const sl_kv_batch *b = sl_kv_read(h.r, &c, &gap);

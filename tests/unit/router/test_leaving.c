@@ -151,9 +151,9 @@ END_TEST
 /* A thread of a worker that hangs is as bad as its engine. */
 START_TEST(a_hung_thread_is_a_loss)
 {
-    h.o.dead_after_ms = 1000;
+    h.o.link.dead_after_ms = 1000;
     h_open_cluster(&h, 1, 2);
-    uint32_t most = 10 * h.o.dead_after_ms;
+    uint32_t most = 10 * h.o.link.dead_after_ms;
     sl_mock_knob(h.w[0])->copier_age_ms = sl_mock_knob(h.w[1])->checker_age_ms = most;
     h_run(&h, 100);
     ck_assert(member(0) && member(1) && member(2));

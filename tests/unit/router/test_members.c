@@ -88,7 +88,7 @@ START_TEST(misfits_are_refused_with_the_reason)
     x = o, x.geometry = "mocK", x.geometry_len = 4;
     expect_refused(x, "geometry");
     ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 0);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.refused), 7);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.workers.refused), 7);
     h_add(&h, SL_ROLE_DECODE); /* the fitting one */
 }
 END_TEST
@@ -158,7 +158,7 @@ START_TEST(silent_holder_loses_its_name)
     o.name = "decode/x";
     sl_mock_knob(h.w[add_with(o)])->silent = true;
     expect_refused(o, "held by a living worker");
-    h.r->o.dead_after_ms = 300;
+    h.r->o.link.dead_after_ms = 300;
     H_UNTIL(&h, !sl_members_count(h.r, SL_ROLE_DECODE), 2000);
     ck_assert(sl_mock_count(h.w[add_with(o)])->welcome);
 }
@@ -214,7 +214,7 @@ START_TEST(first_worker_does_not_define_the_cluster)
     const sl_identity id = {h.mo.fingerprint, {page.data, page.len}};
     h_close(&h);
     h_init(&h);
-    h.o.identity = &id;
+    h.o.model.identity = &id;
     h_open(&h);
     sl_mock_opts o = h.mo, x;
     o.role = SL_ROLE_DECODE;
@@ -251,7 +251,7 @@ START_TEST(hung_engine_is_noticed)
     h_ask(&h, &c, 70, 5);
     h_run(&h, 50);
     int b = h_add(&h, SL_ROLE_DECODE);
-    sl_mock_knob(h.w[a])->engine_age_ms = 10 * h.r->o.dead_after_ms;
+    sl_mock_knob(h.w[a])->engine_age_ms = 10 * h.r->o.link.dead_after_ms;
     h_run(&h, 100);
     ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 2); /* a long step is no hang */
     sl_mock_knob(h.w[a])->engine_age_ms++;
@@ -284,9 +284,9 @@ START_TEST(stalled_loop_loses_no_worker)
     h_add(&h, SL_ROLE_PREFILL);
     h_add(&h, SL_ROLE_DECODE);
     uint32_t id = sl_mock_count(h.w[0])->worker_id;
-    h.r->o.dead_after_ms = 300;
+    h.r->o.link.dead_after_ms = 300;
     for (int i = 0; i < 3; i++) {
-        usleep(3 * h.r->o.dead_after_ms * 1000);
+        usleep(3 * h.r->o.link.dead_after_ms * 1000);
         h_run(&h, 100);
     }
     ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 1);
@@ -328,11 +328,11 @@ START_TEST(restarts_under_load)
     p.name = "prefill/a";
     d.name = "decode/a";
     d.step_us = 500;
-    h.r->o.retries = 50;
+    h.r->o.request.retries = 50;
     /* A request waits this long for the role that has no worker at the moment, and the machine may be busy just
      * then. */
-    h.r->o.stage_timeout_ms = 10000;
-    h.r->o.request_timeout_ms = 150000;
+    h.r->o.request.stage_timeout_ms = 10000;
+    h.r->o.request.timeout_ms = 150000;
     add_with(p);
     add_with(d);
     client c[4] = {{0}};
@@ -440,7 +440,7 @@ START_TEST(cache_events_feed_the_index)
     sl_page_keys(sl_share_seed(h.mo.fingerprint, &everybody), ids, 200, keys);
     sl_member *w = sl_member_find(h.r, sl_mock_count(h.w[1])->worker_id);
     ck_assert_uint_eq(sl_directory_lookup(h.r->directory, keys, 3)[w->place].host, 3);
-    ck_assert_uint_eq(w->kv_sequence, 1);
+    ck_assert_uint_eq(w->kv.sequence, 1);
     sl_cluster_flush_cache(h.r);
     h_run(&h, 10);
     ck_assert_uint_eq(sl_directory_count(h.r->directory, w->place, SL_MEDIUM_HOST), 0);
@@ -461,14 +461,14 @@ START_TEST(same_prefix_goes_to_the_same_worker)
         h_spec(&s, 300, 4);
         s.prompts->ids[299] = 'A' + i; /* the tail differs */
         h_submit(&h, &c, &s);
-        uint32_t on = h_request(&c, 0)->decode;
+        uint32_t on = h_request(&c, 0)->attempt.decode;
         first = first ? first : on;
         ck_assert_uint_eq(on, first);
         H_UNTIL(&h, h_done(&c), 2000);
         sl_group_release(c.group);
         h_run(&h, 10);
     }
-    ck_assert_uint_ge(sl_counter_value(h.r->stats.by_prefix), 5);
+    ck_assert_uint_ge(sl_counter_value(h.r->stats.placement.by_prefix), 5);
 }
 END_TEST
 
@@ -504,9 +504,9 @@ START_TEST(strangers_do_no_harm)
         sl_tp_progress(tp);
         h_turn(&h);
     }
-    uint64_t malformed = sl_counter_value(h.r->stats.malformed);
+    uint64_t malformed = sl_counter_value(h.r->stats.workers.malformed);
     ck_assert_uint_ge(malformed, 199);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.unknown), 1);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.workers.unknown), 1);
     sl_msg_batch b = {0}; /* the first one is whole, the second one is cut off */
     ck_assert(sl_msg_batch_add(&b, &m) && sl_msg_batch_add(&b, &m));
     sl_tp_send(ep, SL_MSG_BATCH, NULL, 0, b.w.data, b.w.len - 1, NULL, NULL);
@@ -514,8 +514,8 @@ START_TEST(strangers_do_no_harm)
         sl_tp_progress(tp);
         h_turn(&h);
     }
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.malformed), malformed + 1);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.unknown), 2);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.workers.malformed), malformed + 1);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.workers.unknown), 2);
     client c = {0};
     h_ask(&h, &c, 70, 5);
     h_expect(&h, &c, 70, 5, 2000);

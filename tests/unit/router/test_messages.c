@@ -38,14 +38,14 @@ START_TEST(retracted_stream_goes_on)
     client c = {0};
     h_ask(&h, &c, 70, 25);
     h_expect(&h, &c, 70, 25, 3000);
-    ck_assert_uint_ge(h_request(&c, 0)->attempt, 2);
+    ck_assert_uint_ge(h_request(&c, 0)->attempt.n, 2);
     h_release(&h, &c, 1000);
 }
 END_TEST
 
 static uint64_t dropped(void)
 {
-    return sl_counter_value(h.r->stats.stale);
+    return sl_counter_value(h.r->stats.workers.stale);
 }
 
 START_TEST(repeated_messages_change_nothing)
@@ -69,7 +69,8 @@ START_TEST(stale_and_foreign_messages_are_dropped)
     h_ask(&h, &c, 70, 10);
     h_expect(&h, &c, 70, 10, 2000);
     h_run(&h, 5);
-    ck_assert_uint_eq(dropped() + sl_counter_value(h.r->stats.malformed), 20); /* attempt 0 is malformed */
+    ck_assert_uint_eq(dropped() + sl_counter_value(h.r->stats.workers.malformed),
+                      20); /* attempt 0 is malformed */
     h_release(&h, &c, 1000);
 }
 END_TEST

@@ -70,7 +70,7 @@ static uint32_t pages_at(int i)
 static void setup(void)
 {
     h_init(&h);
-    h.o.policy = "cache_aware";
+    h.o.placement.policy = "cache_aware";
     h_open_cluster(&h, 1, 1);
     ask('A'); /* while there is only one */
     ck_assert_int_eq(h_add(&h, SL_ROLE_DECODE), OTHER);
@@ -90,7 +90,7 @@ START_TEST(requests_go_to_the_owner_of_their_prefix)
     ck_assert_uint_eq(reserved(OWNER), 7);
     ck_assert_uint_eq(reserved(OTHER), 0);
     ck_assert_uint_eq(sl_mock_count(h.w[OWNER])->source.pages, 0);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.by_prefix), 6);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.placement.by_prefix), 6);
 }
 END_TEST
 
@@ -99,7 +99,7 @@ END_TEST
 START_TEST(under_load_a_prefix_is_copied_once)
 {
     sl_member *owner = member(OWNER);
-    owner->placed++;
+    owner->account.requests++;
     ask('B');
     ck_assert_uint_eq(reserved(OTHER), 1);
     const sl_msg_source *s = &sl_mock_count(h.w[OTHER])->source;
@@ -107,13 +107,13 @@ START_TEST(under_load_a_prefix_is_copied_once)
     ck_assert_str_eq(s->addr, owner->listen);
     ck_assert_uint_eq(s->epoch, owner->epoch);
     ck_assert_uint_eq(s->pages, PAGES);
-    ck_assert_uint_eq(owner->pulls, 0);
+    ck_assert_uint_eq(owner->account.pulls, 0);
     H_UNTIL(&h, pages_at(OTHER) == PAGES, 1000);
     ask('C');
     ck_assert_uint_eq(reserved(OTHER), 2);
     ck_assert_uint_eq(sl_mock_count(h.w[OTHER])->source.pages, 0);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.copies), 1);
-    owner->placed--;
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.placement.copies), 1);
+    owner->account.requests--;
     H_UNTIL(&h, h_clean(&h), 1000);
 }
 END_TEST
@@ -124,20 +124,20 @@ START_TEST(copies_from_one_worker_are_bounded)
     sl_member *owner = member(OWNER);
     client c[12];
     memset(c, 0, sizeof c);
-    owner->placed += 40;
+    owner->account.requests += 40;
     sl_mock_knob(h.w[OTHER])->hold = true;
     for (int i = 0; i < 12; i++)
         h_ask(&h, &c[i], PROMPT, 4);
     h_run(&h, 20);
     ck_assert_uint_eq(reserved(OTHER), 12); /* the others compute there */
-    ck_assert_uint_eq(owner->pulls, 8);
+    ck_assert_uint_eq(owner->account.pulls, 8);
     ck_assert_uint_eq(sl_mock_count(h.w[OTHER])->source.pages, 0);
     sl_group_release(c[0].group);
     h_run(&h, 10);
-    ck_assert_uint_eq(owner->pulls, 7);
+    ck_assert_uint_eq(owner->account.pulls, 7);
     sl_mock_knob(h.w[OTHER])->hold = false;
-    H_UNTIL(&h, owner->pulls == 0, 1000);
-    owner->placed -= 40;
+    H_UNTIL(&h, owner->account.pulls == 0, 1000);
+    owner->account.requests -= 40;
     for (int i = 1; i < 12; i++)
         h_release(&h, &c[i], 1000);
 }
@@ -146,13 +146,13 @@ END_TEST
 START_TEST(a_lost_owner_is_no_source)
 {
     sl_member *owner = member(OWNER);
-    owner->placed++;
+    owner->account.requests++;
     sl_mock_knob(h.w[OTHER])->hold = true;
     client c = {0};
     h_ask(&h, &c, PROMPT, 4);
     h_run(&h, 20);
-    ck_assert_uint_eq(owner->pulls, 1);
-    owner->placed--;
+    ck_assert_uint_eq(owner->account.pulls, 1);
+    owner->account.requests--;
     sl_member_lost(owner, SL_ERR_PEER, "test");
     sl_mock_kill(h.w[OWNER]);
     sl_mock_knob(h.w[OTHER])->hold = false;
@@ -191,8 +191,8 @@ START_TEST(the_measured_speed_of_a_disk_decides)
     sl_cluster_flush_cache(h.r);
     for (size_t k = 0; k < PAGES; k++)
         sl_directory_add(h.r->directory, member(OTHER)->place, SL_MEDIUM_DISK, keys[k]);
-    member(OTHER)->placed++; /* else both are equal when the disk does not count */
-    h.r->queue.stay_s = 0;   /* 1 ms for each request */
+    member(OTHER)->account.requests++; /* else both are equal when the disk does not count */
+    h.r->queue.stay_s = 0;             /* 1 ms for each request */
     sl_mock_knob(h.w[OTHER])->disk_rate = _i ? 1000 : 0;
     H_UNTIL(&h, member(OTHER)->load.disk_rate == (_i ? 1000u : 0u), 1000);
     size_t n;
@@ -202,7 +202,7 @@ START_TEST(the_measured_speed_of_a_disk_decides)
     ck_assert_uint_eq(info_of(list, n, member(OTHER))->load.disk_rate, _i ? 1000 : 0);
     free(list);
     ask('B');
-    member(OTHER)->placed--;
+    member(OTHER)->account.requests--;
     ck_assert_uint_eq(reserved(OWNER), _i ? 2 : 1);
     ck_assert_uint_eq(reserved(OTHER), _i ? 0 : 1);
 }
@@ -223,11 +223,11 @@ START_TEST(its_disk_or_another_memory)
     sl_mock_knob(h.w[OTHER])->disk_rate = cases[_i].disk;
     sl_mock_knob(h.w[OTHER])->peer_rate = cases[_i].peer;
     H_UNTIL(&h, member(OTHER)->load.peer_rate == cases[_i].peer, 1000);
-    member(OWNER)->placed++;
+    member(OWNER)->account.requests++;
     ask('B');
     ck_assert_uint_eq(reserved(OTHER), 1);
     ck_assert_uint_eq(sl_mock_count(h.w[OTHER])->source.pages, cases[_i].fetched);
-    member(OWNER)->placed--;
+    member(OWNER)->account.requests--;
 }
 END_TEST
 
@@ -250,15 +250,15 @@ START_TEST(a_prefill_worker_is_chosen_by_prompts_and_tokens)
     for (int i = 0; i < 2; i++) {
         sl_mock_knob(h.w[at[i]])->prefill_rate = cases[_i].rate[i];
         H_UNTIL(&h, member(at[i])->has_load && member(at[i])->load.prefill_rate == cases[_i].rate[i], 1000);
-        member(at[i])->placed += cases[_i].placed[i];
-        member(at[i])->placed_tokens += cases[_i].tokens[i];
+        member(at[i])->account.requests += cases[_i].placed[i];
+        member(at[i])->account.tokens += cases[_i].tokens[i];
     }
     uint64_t before = sl_mock_count(h.w[at[cases[_i].want]])->received[SL_MSG_PREFILL];
     ask('B');
     ck_assert_uint_eq(sl_mock_count(h.w[at[cases[_i].want]])->received[SL_MSG_PREFILL], before + 1);
     for (int i = 0; i < 2; i++) {
-        member(at[i])->placed -= cases[_i].placed[i];
-        member(at[i])->placed_tokens -= cases[_i].tokens[i];
+        member(at[i])->account.requests -= cases[_i].placed[i];
+        member(at[i])->account.tokens -= cases[_i].tokens[i];
     }
 }
 END_TEST
@@ -269,11 +269,11 @@ START_TEST(only_what_is_computed_counts_as_work)
     client c = {0};
     sl_mock_knob(h.w[0])->hold = true;
     h_ask(&h, &c, PROMPT, 4); /* the owner has 15 pages */
-    H_UNTIL(&h, member(0)->placed == 1, 1000);
-    ck_assert_uint_eq(member(0)->placed_tokens, PROMPT - PAGES * 64);
+    H_UNTIL(&h, member(0)->account.requests == 1, 1000);
+    ck_assert_uint_eq(member(0)->account.tokens, PROMPT - PAGES * 64);
     sl_mock_knob(h.w[0])->hold = false;
     h_release(&h, &c, 1000);
-    ck_assert_uint_eq(member(0)->placed_tokens, 0);
+    ck_assert_uint_eq(member(0)->account.tokens, 0);
 }
 END_TEST
 
@@ -295,8 +295,8 @@ START_TEST(prefixes_end_at_snapshots)
         sl_medium medium[PAGES];
         bool has[PAGES];
         seed = seed * 6364136223846793005u + 1442695040888963407u;
-        sl_request q = {.keys = keys, .n_keys = PAGES, .n_tokens = 64 + (seed >> 40) % (PROMPT - 63)};
-        q.n_keys = q.n_tokens / 64;
+        sl_request q = {.keys.v = keys, .keys.n = PAGES, .n_tokens = 64 + (seed >> 40) % (PROMPT - 63)};
+        q.keys.n = q.n_tokens / 64;
         uint32_t want = 0;
         for (uint32_t i = 0; i < PAGES; i++) {
             has[i] = seed >> (20 + i) & 1 && seed >> 60 & 1;

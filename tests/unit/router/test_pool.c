@@ -404,13 +404,13 @@ static void prepare_router(void)
 {
     loop_thread = pthread_self();
     h_init(&h);
-    h.o.host = "127.0.0.1";
-    h.o.http_port = h.o.grpc_port = 0;
-    h.o.max_context = h.mo.max_context = 1 << 24;
-    h.o.max_body_bytes = 64 << 20;
-    h.o.max_request_bytes = 2048ull << 20;
-    h.o.chat_template = "qwen3";
-    h.o.model_path = model_dir;
+    h.o.front.host = "127.0.0.1";
+    h.o.front.http_port = h.o.front.grpc_port = 0;
+    h.o.model.max_context = h.mo.max_context = 1 << 24;
+    h.o.front.max_body_bytes = 64 << 20;
+    h.o.front.max_request_bytes = 2048ull << 20;
+    h.o.model.chat_template = "qwen3";
+    h.o.model.path = model_dir;
     h.mo.total_pages = 1 << 20;
     h.mo.prefill_us = h.mo.reserve_us = h.mo.step_us = 0;
     h.mo.eos = -1;
@@ -520,7 +520,7 @@ static void open_held(uint32_t request_timeout_ms)
 {
     n_held = 0;
     prepare_router();
-    h.o.request_timeout_ms = request_timeout_ms;
+    h.o.request.timeout_ms = request_timeout_ms;
     h_open_cluster(&h, 1, 1);
     __atomic_store_n(&held, true, __ATOMIC_RELAXED);
 }

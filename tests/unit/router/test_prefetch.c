@@ -46,8 +46,8 @@ static void start(bool prefetch)
     memset(busy, 0, sizeof busy);
     memset(waits, 0, sizeof waits);
     h_init(&h);
-    h.o.policy = "cache_aware";
-    h.o.prefetch = prefetch;
+    h.o.placement.policy = "cache_aware";
+    h.o.placement.prefetch = prefetch;
     h.mo.max_batch = 1;
     h_open_cluster(&h, 2, 2);
     sl_mock_knob(h.w[2])->hold = sl_mock_knob(h.w[3])->hold = true;
@@ -72,7 +72,7 @@ static void wait_for(int i, size_t prompt)
 
 static uint32_t announced(int i)
 {
-    return sl_member_find(h.r, sl_mock_count(h.w[i])->worker_id)->prefetches;
+    return sl_member_find(h.r, sl_mock_count(h.w[i])->worker_id)->account.prefetches;
 }
 
 START_TEST(a_waiting_request_is_announced_where_its_pages_are)
@@ -93,7 +93,7 @@ START_TEST(a_waiting_request_is_announced_where_its_pages_are)
     sl_group_release(waits[1].group);
     h_run(&h, 10);
     ck_assert_uint_eq(received(2, SL_MSG_ABORT), 0);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.prefetch_withdrawn), 1);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.placement.prefetch_withdrawn), 1);
     finish();
 }
 END_TEST
@@ -111,7 +111,7 @@ START_TEST(placement_ends_it)
     ck_assert_int_eq(waits[0].s[0].status, SL_OK);
     ck_assert_uint_eq(received(3, SL_MSG_ABORT), (uint64_t)_i);
     ck_assert_uint_eq(announced(3), 0);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.prefetch_used), (uint64_t)!_i);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.placement.prefetch_used), (uint64_t)!_i);
     sl_group_release(waits[0].group);
     finish();
 }
@@ -158,7 +158,7 @@ static void start_loading(uint32_t pages, bool prefetch)
     n_busy = 0;
     memset(waits, 0, sizeof waits);
     h_init(&h);
-    h.o.prefetch = prefetch;
+    h.o.placement.prefetch = prefetch;
     h_open_cluster(&h, 1, 1);
     sl_mock_knob(h.w[1])->hold = true;
     sl_mock_knob(h.w[1])->loading = pages;

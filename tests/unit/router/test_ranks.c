@@ -12,7 +12,7 @@ static harness h;
 static void setup(void)
 {
     h_init(&h);
-    h.o.policy = "cache_aware";
+    h.o.placement.policy = "cache_aware";
     h.mo.max_context = 40000;
     h.mo.total_pages = 2000;
     h_open(&h);
@@ -105,7 +105,7 @@ START_TEST(a_drain_is_that_of_the_group)
     /* the one that left ends; the other stays as it is until its own session ends */
     sl_member_lost(member(b), SL_ERR_PEER, "test");
     ck_assert_int_eq(member(a)->state, SL_MEMBER_DRAINING);
-    ck_assert_uint_eq(h.r->stats.lost_workers[1], 0);
+    ck_assert_uint_eq(h.r->stats.workers.lost[1], 0);
 }
 END_TEST
 
@@ -118,17 +118,17 @@ START_TEST(the_others_are_not_to_blame)
     for (int i = 0; i < 2; i++)
         h_ask(&h, &c[i], (size_t)(70 + i), 40);
     H_UNTIL(&h, c[0].s[0].n > 2 && c[1].s[0].n > 2, 5000);
-    int at_b = h_request(&c[1], 0)->decode == member(b)->id;
-    ck_assert_uint_ne(h_request(&c[0], 0)->decode, h_request(&c[1], 0)->decode);
+    int at_b = h_request(&c[1], 0)->attempt.decode == member(b)->id;
+    ck_assert_uint_ne(h_request(&c[0], 0)->attempt.decode, h_request(&c[1], 0)->attempt.decode);
     sl_request *innocent = h_request(&c[!at_b], 0), *culprit = h_request(&c[at_b], 0);
     sl_mock_knob(h.w[a])->group_broken = true;
     H_UNTIL(&h, !member(a), 5000);
     ck_assert_int_eq(member(b)->state, SL_MEMBER_WAITING);
     sl_mock_kill(h.w[b]);
     sl_member_lost(member(b), SL_ERR_PEER, "test");
-    ck_assert_uint_eq(innocent->deaths, 0);
-    ck_assert_uint_eq(culprit->deaths, 1);
-    ck_assert_uint_eq(h.r->stats.lost_workers[1], 1);
+    ck_assert_uint_eq(innocent->deaths.n, 0);
+    ck_assert_uint_eq(culprit->deaths.n, 1);
+    ck_assert_uint_eq(h.r->stats.workers.lost[1], 1);
     h_add(&h, SL_ROLE_DECODE);
     for (int i = 0; i < 2; i++) {
         h_expect(&h, &c[i], (size_t)(70 + i), 40, 10000);
@@ -174,11 +174,11 @@ START_TEST(work_is_balanced_over_the_ranks)
     }
     ck_assert_uint_ge(reserved(other), 4);
     ck_assert_uint_le(reserved(busy), 3);
-    ck_assert_uint_ge(member(busy)->placed_context, 30535);
+    ck_assert_uint_ge(member(busy)->account.context, 30535);
     for (int i = 0; i <= SHORT; i++)
         sl_group_release(c[i].group);
     H_UNTIL(&h, h_clean(&h), 5000);
-    ck_assert_uint_eq(member(a)->placed_context + member(b)->placed_context, 0);
+    ck_assert_uint_eq(member(a)->account.context + member(b)->account.context, 0);
 }
 END_TEST
 

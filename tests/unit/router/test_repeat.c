@@ -48,12 +48,12 @@ static void other_worker_is_sound(client *c)
 
 static uint64_t equal(void)
 {
-    return sl_counter_value(h.r->stats.repeated_equal);
+    return sl_counter_value(h.r->stats.requests.repeated_equal);
 }
 
 static uint64_t different(void)
 {
-    return sl_counter_value(h.r->stats.repeated_different);
+    return sl_counter_value(h.r->stats.requests.repeated_different);
 }
 
 static void expect_data_loss(client *c)
@@ -129,9 +129,9 @@ START_TEST(what_must_be_repeated_survives_further_faults)
     sl_request *q = h_request(&c, 0);
     ck_assert_uint_eq(sl_request_produced(q), 5);
     ck_assert_uint_eq(sl_request_sent(q), 20);
-    H_UNTIL(&h, q->decode && sl_request_produced(q) >= 8, 2000);
+    H_UNTIL(&h, q->attempt.decode && sl_request_produced(q) >= 8, 2000);
     int at = 1;
-    while (sl_mock_count(h.w[at])->worker_id != q->decode)
+    while (sl_mock_count(h.w[at])->worker_id != q->attempt.decode)
         at++;
     if (_i == 1) {
         sl_mock_knob(h.w[at])->damage_at = 4; /* before what was safe */
@@ -139,7 +139,7 @@ START_TEST(what_must_be_repeated_survives_further_faults)
     } else {
         sl_mock_kill(h.w[at]);
     }
-    H_UNTIL(&h, !q->decode || q->attempt > 2, 2000);
+    H_UNTIL(&h, !q->attempt.decode || q->attempt.n > 2, 2000);
     ck_assert_uint_eq(sl_request_sent(q), 20);
     if (_i == 2)
         expect_data_loss(&c);

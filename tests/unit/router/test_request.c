@@ -56,7 +56,7 @@ static void reach(client *c, sl_request_state want)
 {
     sl_request_spec s;
     if (want == SL_REQUEST_QUEUED) { /* no worker at all */
-        h.o.max_context = 4096;
+        h.o.model.max_context = 4096;
         h_open(&h);
     } else {
         h.mo.step_us = 5000;
@@ -153,13 +153,13 @@ START_TEST(death_in_every_state)
     client c = {0};
     reach(&c, state);
     sl_request *g = h_request(&c, 0);
-    int victim = mock_of(prefill ? g->prefill : g->decode);
+    int victim = mock_of(prefill ? g->attempt.prefill : g->attempt.decode);
     sl_mock_kill(h.w[victim]);
     h_run(&h, 10);
     let_all_go();
     h_expect(&h, &c, 130, 30, 5000);
     bool harmless = prefill && state == SL_REQUEST_DECODING; /* its work was done */
-    ck_assert_uint_eq(g->attempt, harmless ? 1 : 2);
+    ck_assert_uint_eq(g->attempt.n, harmless ? 1 : 2);
     h_release(&h, &c, 2000);
 }
 END_TEST
@@ -171,7 +171,7 @@ START_TEST(same_worker_again_when_it_is_the_only_one)
     client c = {0};
     h_ask(&h, &c, 70, 5);
     h_expect(&h, &c, 70, 5, 2000);
-    ck_assert_uint_eq(h_request(&c, 0)->attempt, 2);
+    ck_assert_uint_eq(h_request(&c, 0)->attempt.n, 2);
     h_release(&h, &c, 1000);
 }
 END_TEST
@@ -184,7 +184,7 @@ START_TEST(other_worker_after_a_failure)
     for (int i = 0; i < 4; i++) {
         h_ask(&h, &c, 70, 5);
         h_expect(&h, &c, 70, 5, 2000);
-        ck_assert_uint_le(h_request(&c, 0)->attempt, 2);
+        ck_assert_uint_le(h_request(&c, 0)->attempt.n, 2);
         sl_group_release(c.group);
     }
     H_UNTIL(&h, h_clean(&h), 1000);
@@ -200,7 +200,7 @@ START_TEST(retries_are_bounded)
     H_UNTIL(&h, h_done(&c), 5000);
     ck_assert_int_eq(c.s[0].status, SL_ERR_PEER);
     ck_assert_int_eq(c.s[0].finish, SL_FINISH_ERROR);
-    ck_assert_uint_eq(h_request(&c, 0)->attempt, h.o.retries + 1);
+    ck_assert_uint_eq(h_request(&c, 0)->attempt.n, h.o.request.retries + 1);
     h_release(&h, &c, 1000);
 }
 END_TEST
@@ -213,7 +213,7 @@ START_TEST(final_failure_is_not_retried)
     h_ask(&h, &c, 70, 5);
     H_UNTIL(&h, h_done(&c), 2000);
     ck_assert_int_eq(c.s[0].status, SL_ERR_INTERNAL);
-    ck_assert_uint_eq(h_request(&c, 0)->attempt, 1);
+    ck_assert_uint_eq(h_request(&c, 0)->attempt.n, 1);
     h_release(&h, &c, 1000);
 }
 END_TEST
@@ -221,7 +221,7 @@ END_TEST
 START_TEST(deadline_ends_it)
 {
     h_open_cluster(&h, 1, 1);
-    h.r->o.stage_timeout_ms = h.r->o.request_timeout_ms = 60000; /* neither of the others ends it */
+    h.r->o.request.stage_timeout_ms = h.r->o.request.timeout_ms = 60000; /* neither of the others ends it */
     sl_mock_knob(h.w[1])->hold = true;
     client c = {0};
     sl_request_spec s;
@@ -242,7 +242,7 @@ END_TEST
 
 START_TEST(stage_without_progress_is_retried_elsewhere)
 {
-    h.o.stage_timeout_ms = 400;
+    h.o.request.stage_timeout_ms = 400;
     h_open_cluster(&h, 2, 2);
     sl_mock_knob(h.w[_i])->hold = true; /* one prefill or one decode worker hangs */
     client c[2] = {{0}};
@@ -262,8 +262,8 @@ END_TEST
 
 START_TEST(no_workers_is_unavailable_in_time)
 {
-    h.o.max_context = 4096;
-    h.o.stage_timeout_ms = 400;
+    h.o.model.max_context = 4096;
+    h.o.request.stage_timeout_ms = 400;
     h_open(&h);
     client c = {0};
     h_ask(&h, &c, 70, 10);
@@ -276,7 +276,7 @@ END_TEST
 /* Two places, n - 2 requests wait, and all run for longer than the test. The only decode worker is lost after wait_ms. */
 static void lose_the_last(client *c, int n, uint32_t stage_timeout_ms, unsigned wait_ms)
 {
-    h.o.stage_timeout_ms = stage_timeout_ms;
+    h.o.request.stage_timeout_ms = stage_timeout_ms;
     h.mo.max_batch = 1;
     h.mo.step_us = 50000;
     h_open_cluster(&h, 1, 1);
@@ -321,7 +321,7 @@ END_TEST
 /* Each decode worker that gets this request dies at its tenth token. */
 START_TEST(a_query_of_death_ends_and_its_neighbours_live)
 {
-    h.o.retries = 10;
+    h.o.request.retries = 10;
     h.mo.step_us = 1000;
     h_open_cluster(&h, 1, 1);
     client c = {0}, other = {0};
@@ -329,10 +329,11 @@ START_TEST(a_query_of_death_ends_and_its_neighbours_live)
     h_ask(&h, &other, 80, 200);
     for (int deaths = 0; deaths < 3; deaths++) {
         sl_request *q = h_request(&c, 0);
-        H_UNTIL(&h, q->state == SL_REQUEST_DECODING && sl_request_produced(q) >= 10 && q->decode, 5000);
+        H_UNTIL(&h, q->state == SL_REQUEST_DECODING && sl_request_produced(q) >= 10 && q->attempt.decode,
+                5000);
         if (deaths == 2) {
-            ck_assert(q->alone);
-            ck_assert_uint_eq(sl_member_find(h.r, q->decode)->placed, 1);
+            ck_assert(q->deaths.alone);
+            ck_assert_uint_eq(sl_member_find(h.r, q->attempt.decode)->account.requests, 1);
         }
         int at = h.n - 1;
         sl_mock_kill(h.w[at]);
@@ -358,12 +359,12 @@ START_TEST(silent_worker_is_dead)
     client c = {0};
     h_ask(&h, &c, 70, 40);
     H_UNTIL(&h, c.s[0].n > 3, 2000);
-    int victim = mock_of(h_request(&c, 0)->decode);
-    h.r->o.dead_after_ms = 1000;
+    int victim = mock_of(h_request(&c, 0)->attempt.decode);
+    h.r->o.link.dead_after_ms = 1000;
     sl_mock_knob(h.w[victim])->silent = true;
     h_expect(&h, &c, 70, 40, 5000);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.worker_failures[1]), 1);
-    ck_assert_uint_eq(sl_counter_value(h.r->stats.resumes), 1);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.workers.failures[1]), 1);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.requests.resumes), 1);
     sl_group_release(c.group);
 }
 END_TEST
@@ -372,12 +373,12 @@ END_TEST
 START_TEST(death_before_done_is_no_restart)
 {
     h_open_cluster(&h, 1, 1);
-    h.r->o.dead_after_ms = 1500;
+    h.r->o.link.dead_after_ms = 1500;
     sl_mock_knob(h.w[1])->die_at = 10;
     client c = {0};
     h_ask(&h, &c, 70, 10);
     h_expect(&h, &c, 70, 10, 2000);
-    ck_assert_uint_eq(h_request(&c, 0)->attempt, 1);
+    ck_assert_uint_eq(h_request(&c, 0)->attempt.n, 1);
     sl_group_release(c.group);
 }
 END_TEST
@@ -385,7 +386,7 @@ END_TEST
 START_TEST(deaths_under_load_lose_nothing)
 {
     h.mo.step_us = 300;
-    h.o.retries = 6;
+    h.o.request.retries = 6;
     h_open_cluster(&h, 2, 3);
     enum { N = 24 };
     client *c = calloc(N, sizeof *c);

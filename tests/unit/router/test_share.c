@@ -163,7 +163,7 @@ static sl_key ask(const char *tenant, const char *salt)
     if (*salt)
         ck_assert_int_eq(sl_request_spec_set_salt(&s, "cache_salt", salt, strlen(salt), &err), SL_OK);
     h_submit(&h, &c, &s);
-    sl_key seed = h_request(&c, 0)->seed;
+    sl_key seed = h_request(&c, 0)->keys.seed;
     H_UNTIL(&h, h_done(&c), 2000);
     ck_assert_int_eq(c.s[0].status, SL_OK);
     h_check_stream(&h, &c.s[0], 200, 4);
@@ -191,7 +191,7 @@ START_TEST(workers_are_told_the_seed)
     } modes[] = {{SL_SHARE_ALL, false, true, true},
                  {SL_SHARE_TENANT, false, false, true},
                  {SL_SHARE_NONE, false, false, false}};
-    h.o.share = modes[_i].how;
+    h.o.placement.share = modes[_i].how;
     h_open_cluster(&h, 1, 1);
     sl_key alice = ask("alice", ""), again = ask("alice", ""), bob = ask("bob", ""),
            salted = ask("alice", "x"), nobody = ask("", "");
@@ -208,14 +208,14 @@ END_TEST
 /* Retracted, or failed and tried again: the pages of the first attempt are found, also when nothing else shares. */
 START_TEST(attempts_keep_the_seed)
 {
-    h.o.share = SL_SHARE_NONE;
+    h.o.placement.share = SL_SHARE_NONE;
     h_open_cluster(&h, 1, 1);
     sl_mock_knob(h.w[1])->retract_at = 3;
     client c = {0};
     h_ask(&h, &c, 200, 8);
-    sl_key seed = h_request(&c, 0)->seed;
-    H_UNTIL(&h, h_request(&c, 0)->attempt == 2, 2000);
-    ck_assert(sl_key_eq(h_request(&c, 0)->seed, seed));
+    sl_key seed = h_request(&c, 0)->keys.seed;
+    H_UNTIL(&h, h_request(&c, 0)->attempt.n == 2, 2000);
+    ck_assert(sl_key_eq(h_request(&c, 0)->keys.seed, seed));
     h_expect(&h, &c, 200, 8, 2000);
     h_release(&h, &c, 1000);
     ck_assert_uint_eq(known(seed), 3);
@@ -224,7 +224,7 @@ END_TEST
 
 START_TEST(choices_of_a_call_share)
 {
-    h.o.share = SL_SHARE_NONE;
+    h.o.placement.share = SL_SHARE_NONE;
     h_open_cluster(&h, 1, 1);
     client c = {0};
     sl_request_spec s;
@@ -232,7 +232,7 @@ START_TEST(choices_of_a_call_share)
     s.n = 3;
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
-    ck_assert(sl_key_eq(h_request(&c, 0)->seed, h_request(&c, 2)->seed));
+    ck_assert(sl_key_eq(h_request(&c, 0)->keys.seed, h_request(&c, 2)->keys.seed));
     h_release(&h, &c, 1000);
 }
 END_TEST
@@ -260,13 +260,13 @@ START_TEST(events_need_admins_where_clients_are_kept_apart)
     h_open_cluster(&h, 1, 1);
     sl_err err = {""};
     for (int how = SL_SHARE_ALL; how <= SL_SHARE_NONE; how++) {
-        h.r->o.share = (sl_share)how;
-        h.r->o.keys_file = NULL;
+        h.r->o.placement.share = (sl_share)how;
+        h.r->o.front.keys_file = NULL;
         ck_assert_int_eq(sl_kv_may_subscribe(h.r, &err), how == SL_SHARE_ALL ? SL_OK : SL_ERR_UNSUPPORTED);
-        h.r->o.keys_file = "keys";
+        h.r->o.front.keys_file = "keys";
         ck_assert_int_eq(sl_kv_may_subscribe(h.r, &err), SL_OK);
     }
-    h.r->o.keys_file = NULL;
+    h.r->o.front.keys_file = NULL;
 }
 END_TEST
 
@@ -305,11 +305,11 @@ START_TEST(events_do_not_show_salted_tokens_to_everybody)
     h_release(&h, &longer, 1000);
     read_pages(&c, pages);
     ck_assert(pages[0] >= 3 && pages[1] == 0);
-    h.r->o.keys_file = "keys"; /* subscribers are admins */
+    h.r->o.front.keys_file = "keys"; /* subscribers are admins */
     ask("", "another salt");
     read_pages(&c, pages);
     ck_assert(pages[0] == 3 && pages[1] == 0);
-    h.r->o.keys_file = NULL;
+    h.r->o.front.keys_file = NULL;
 }
 END_TEST
 

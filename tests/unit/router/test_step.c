@@ -65,12 +65,12 @@ static void make(sl_request_state state)
     q.state = state;
     if (state == SL_REQUEST_QUEUED)
         return;
-    q.attempt = 1;
-    q.decode = DECODE_ID;
-    q.prefill = PREFILL_ID;
-    q.placed_tokens = PROMPT;
+    q.attempt.n = 1;
+    q.attempt.decode = DECODE_ID;
+    q.attempt.prefill = PREFILL_ID;
+    q.attempt.placed_tokens = PROMPT;
     if (state >= SL_REQUEST_PREFILLING)
-        q.writer = SL_WRITER_ACTIVE;
+        q.attempt.writer = SL_WRITER_ACTIVE;
     if (state == SL_REQUEST_DECODING)
         q.tokens[q.n_tokens++] = 'a';
 }
@@ -223,7 +223,7 @@ static void go_on_too_early(uint32_t seed)
     ck_assert_str_eq(effects(), "LQ");
     q.state = SL_REQUEST_PREFILLING;
     q.retries = 0;
-    q.decode = DECODE_ID, q.prefill = PREFILL_ID;
+    q.attempt.decode = DECODE_ID, q.attempt.prefill = PREFILL_ID;
 }
 
 /* Parts of any size, in order; parts are repeated, as a second attempt does; no token is said twice, and none is left out. */
@@ -292,7 +292,8 @@ START_TEST(effects_carry_the_attempt_that_is_left)
     ck_assert_int_eq(e->leave.writer, SL_WRITER_ACTIVE);
     ck_assert_uint_eq(e->leave.tell, SL_TELL_PREFILL | SL_TELL_DECODE);
     ck_assert_uint_eq(e->leave.placed_tokens, PROMPT);
-    ck_assert(!q.prefill && !q.decode && !q.placed_tokens && q.writer == SL_WRITER_NONE);
+    ck_assert(!q.attempt.prefill && !q.attempt.decode && !q.attempt.placed_tokens &&
+              q.attempt.writer == SL_WRITER_NONE);
 }
 END_TEST
 
@@ -323,7 +324,7 @@ START_TEST(a_stall_blames_the_one_that_had_to_act)
                  {SL_REQUEST_DECODING, SL_WRITER_DONE, true}};
     for (size_t i = 0; i < SL_COUNT(cases); i++) {
         make(cases[i].state);
-        q.writer = cases[i].writer;
+        q.attempt.writer = cases[i].writer;
         ck_assert(apply(make_event(SL_EVENT_STALLED)));
         ck_assert_uint_eq(q.avoid_decode, cases[i].decode ? DECODE_ID : 0);
         ck_assert_uint_eq(q.avoid_prefill, cases[i].decode ? 0 : PREFILL_ID);
@@ -393,8 +394,8 @@ START_TEST(backoff_has_a_cap)
         q.retries = i;
         sl_request_event ev = make_event(SL_EVENT_STALLED);
         ck_assert(apply(ev));
-        ck_assert_uint_le(q.not_before_ns, ev.now_ns + 500 * SL_MS);
-        ck_assert(i == 0 || q.not_before_ns >= ev.now_ns + 40 * SL_MS);
+        ck_assert_uint_le(q.times.not_before_ns, ev.now_ns + 500 * SL_MS);
+        ck_assert(i == 0 || q.times.not_before_ns >= ev.now_ns + 40 * SL_MS);
     }
 }
 END_TEST
@@ -403,10 +404,10 @@ END_TEST
 static void lose(uint32_t deaths, uint32_t deaths_at, bool alone, bool died)
 {
     make(SL_REQUEST_DECODING);
-    q.deaths = deaths;
-    q.deaths_at = deaths_at;
-    q.deaths_decode = true;
-    q.alone = alone;
+    q.deaths.n = deaths;
+    q.deaths.at = deaths_at;
+    q.deaths.decode = true;
+    q.deaths.alone = alone;
     sl_request_event ev = make_event(SL_EVENT_LOST);
     ev.lost.died = died;
     ck_assert(apply(ev));
@@ -416,22 +417,22 @@ START_TEST(second_death_makes_a_suspect_and_the_next_one_ends_it)
 {
     lose(0, 0, false, true);
     ck_assert_str_eq(effects(), "LQ");
-    ck_assert(!q.alone && q.deaths == 1 && q.deaths_at == 1);
+    ck_assert(!q.deaths.alone && q.deaths.n == 1 && q.deaths.at == 1);
     lose(1, 0, false, false); /* it left by its own decision */
-    ck_assert(!q.alone && q.deaths == 1);
+    ck_assert(!q.deaths.alone && q.deaths.n == 1);
     lose(1, 0, false, true);
     ck_assert_str_eq(effects(), "LQ");
-    ck_assert(q.alone);
+    ck_assert(q.deaths.alone);
     make(SL_REQUEST_PREFILLING);
-    q.deaths = 2;
-    q.deaths_decode = q.alone = true;
+    q.deaths.n = 2;
+    q.deaths.decode = q.deaths.alone = true;
     /* a worker of the other role: not what killed the others */
     sl_request_event ev = make_event(SL_EVENT_LOST);
     ev.lost.decode = false;
     ev.lost.died = true;
     ck_assert(apply(ev));
     ck_assert_str_eq(effects(), "LQ");
-    ck_assert(!q.alone && q.deaths == 1);
+    ck_assert(!q.deaths.alone && q.deaths.n == 1);
     lose(2, 0, true, true);
     ck_assert_str_eq(effects(), "LFX");
     ck_assert_int_eq(step.list[2].end.status, SL_ERR_INTERNAL);
@@ -442,21 +443,21 @@ START_TEST(tokens_past_the_death_clear_a_suspect)
 {
     make(SL_REQUEST_DECODING);
     q.sampling.max_tokens = 100;
-    q.deaths = 2;
-    q.deaths_at = 1;
-    q.alone = true;
+    q.deaths.n = 2;
+    q.deaths.at = 1;
+    q.deaths.alone = true;
     for (int i = 0; i < 8; i++) {
-        ck_assert(q.alone);
+        ck_assert(q.deaths.alone);
         ck_assert(apply(make_event(SL_EVENT_TOKENS)));
     }
-    ck_assert(!q.alone && !q.deaths);
+    ck_assert(!q.deaths.alone && !q.deaths.n);
 }
 END_TEST
 
 START_TEST(prefill_worker_lost_after_its_work_is_no_loss)
 {
     make(SL_REQUEST_DECODING);
-    q.writer = SL_WRITER_DONE;
+    q.attempt.writer = SL_WRITER_DONE;
     sl_request_event ev = make_event(SL_EVENT_LOST);
     ev.lost.decode = false;
     ck_assert(apply(ev));
@@ -494,7 +495,7 @@ START_TEST(wrong_messages_are_failures)
     tokens.first_index--; /* 'b' where 'a' was sent */
     ck_assert(apply(ev));
     ck_assert_str_eq(effects(), "LQ");
-    ck_assert_uint_eq(sl_counter_value(stats.malformed), 2);
+    ck_assert_uint_eq(sl_counter_value(stats.workers.malformed), 2);
 }
 END_TEST
 
@@ -503,7 +504,7 @@ static void prefill_with(uint32_t cached, uint32_t expected)
 {
     sl_msg_prefilled m = {.cached_tokens = cached};
     sl_request_event ev = {.kind = SL_EVENT_PREFILLED, .now_ns = 1000, .prefilled = &m};
-    q.placed_tokens = q.n_tokens - expected;
+    q.attempt.placed_tokens = q.n_tokens - expected;
     sl_request_step(&env, &q, &ev, &step);
 }
 
@@ -513,13 +514,13 @@ START_TEST(cached_tokens_are_those_of_the_first_prefill)
 {
     for (uint32_t expected = 0; expected <= 64; expected += 32) {
         make(SL_REQUEST_PREFILLING);
-        q.attempt = 3; /* two were refused pages */
+        q.attempt.n = 3; /* two were refused pages */
         prefill_with(64, expected);
         ck_assert_uint_eq(q.cached_tokens, 64);
         for (uint32_t first = 0; first <= 32; first += 32) {
             make(SL_REQUEST_PREFILLING);
             prefill_with(first, expected);
-            q.attempt = 2;
+            q.attempt.n = 2;
             prefill_with(64, expected);
             ck_assert_uint_eq(q.cached_tokens, first);
             done.cached_tokens = 64;

@@ -177,7 +177,7 @@ START_TEST(many_refusals)
         H_UNTIL(&h, q->state == SL_REQUEST_QUEUED || q->state == SL_REQUEST_RESERVING, 1000);
         if (q->state == SL_REQUEST_RESERVING)
             sl_request_apply(h.r, q, &refused);
-        q->backoff_ms = 0;
+        q->times.backoff_ms = 0;
         sl_member_find(h.r, sl_mock_count(h.w[2])->worker_id)->blocked_until_ns = 0;
         sl_member_find(h.r, sl_mock_count(h.w[3])->worker_id)->blocked_until_ns = 0;
         h_turn(&h);
@@ -199,10 +199,10 @@ START_TEST(reports_of_workers)
     submit(&c, "reports", 100, 1);
     sl_request *q = h_request(&c, 0);
     H_UNTIL(&h, q->state == SL_REQUEST_DECODING, 1000);
-    sl_member *w = sl_member_find(h.r, q->decode);
+    sl_member *w = sl_member_find(h.r, q->attempt.decode);
     sl_member *other = sl_member_find(h.r, sl_mock_count(h.w[0])->worker_id);
     sl_msg_joined m = {.rid = q->rid,
-                       .attempt = q->attempt,
+                       .attempt = q->attempt.n,
                        .load_us = 3,
                        .check_us = UINT64_MAX,
                        .wait_us = UINT64_MAX / 500};
@@ -228,7 +228,7 @@ START_TEST(tokens_before_the_prefill_worker_is_done)
     submit(&c, "early", 100, 1);
     sl_request *q = h_request(&c, 0);
     H_UNTIL(&h, q->state == SL_REQUEST_DECODING && q->n_tokens > 105, 1000);
-    const sl_msg_prefilled m = {.rid = q->rid, .attempt = q->attempt, .cached_tokens = 64, .compute_us = 1};
+    const sl_msg_prefilled m = {.rid = q->rid, .attempt = q->attempt.n, .cached_tokens = 64, .compute_us = 1};
     const sl_request_event ev = {.kind = SL_EVENT_PREFILLED, .now_ns = sl_now_ns(), .prefilled = &m};
     sl_traced_step(h.r, q, q->state, &ev);
     H_UNTIL(&h, h_done(&c), 1000);

@@ -30,10 +30,10 @@ cluster_opts cluster_defaults(void)
                           .max_waiting = 8,
                           .max_seqs = 16,
                           .max_context = 4096,
-                          .drain_ms = 1000,
-                          .quarantine_ms = 2000,
-                          .deadline_ms = 20000,
-                          .leave_ms = 300,
+                          .times.drain_ms = 1000,
+                          .times.quarantine_ms = 2000,
+                          .times.deadline_ms = 20000,
+                          .times.leave_ms = 300,
                           .verify = SL_CFG_VERIFY_ALWAYS,
                           .shipping = default_shipping(),
                           .eos = -1};
@@ -121,7 +121,7 @@ static sl_status create(cworker *w, sl_err *err)
                              .shipping = o->shipping,
                              .backend = "cpu",
                              .backend_opts = {.threads = 1},
-                             .drain_ms = o->drain_ms,
+                             .drain_ms = o->times.drain_ms,
                              .direct_hook = o->direct_hook,
                              .direct_hook_arg = w};
         return sl_prefill_create(&p, &w->prefill, err);
@@ -135,9 +135,9 @@ static sl_status create(cworker *w, sl_err *err)
                         .shipping = o->decode_ships_by_staging ? &sl_shipping_staging : o->shipping,
                         .pages = {.pull = o->pull,
                                   .lend = o->pull,
-                                  .pull_timeout_ms = o->pull_timeout_ms,
+                                  .pull_timeout_ms = o->times.pull_timeout_ms,
                                   .prefetch = {.policy = SL_CFG_PREFETCH_WAIT_COMPLETE, .budget = 0.5}},
-                        .quarantine_ms = o->quarantine_ms};
+                        .quarantine_ms = o->times.quarantine_ms};
     return sl_decode_create(&d, &w->decode, err);
 }
 
@@ -165,15 +165,15 @@ static void *worker_main(void *arg)
                        .max_step_tokens = p ? o->chunk_tokens : 64,
                        .max_seqs = o->max_seqs,
                        .overlaps = true,
-                       .layer_us = p ? o->prefill_layer_us : o->decode_layer_us};
+                       .layer_us = p ? o->times.prefill_layer_us : o->times.decode_layer_us};
         w->fake = fake_create(w->arena, &f);
         w->runner = fake_runner_of(w->fake);
     }
     w->run_status = create(w, &w->run_err);
     atomic_store(&w->broken, w->run_status != SL_OK);
     if (w->run_status == SL_OK)
-        w->run_status = p ? sl_prefill_run(w->prefill, &w->stop, o->leave_ms, &w->run_err)
-                          : sl_decode_run(w->decode, &w->stop, o->leave_ms, &w->run_err);
+        w->run_status = p ? sl_prefill_run(w->prefill, &w->stop, o->times.leave_ms, &w->run_err)
+                          : sl_decode_run(w->decode, &w->stop, o->times.leave_ms, &w->run_err);
     atomic_store(&w->ended, 1);
     return NULL;
 }

@@ -95,19 +95,25 @@ typedef struct creq {
     bool got_drained_p, got_drained_d;
 } creq;
 
+/* Times of the fake runners and of the workers. */
+typedef struct cluster_times {
+    uint32_t prefill_layer_us, decode_layer_us, drain_ms, quarantine_ms, deadline_ms, pull_timeout_ms;
+    uint32_t leave_ms;      /* drain_timeout_ms of the workers: one that was killed waits so long */
+    uint32_t dead_after_ms; /* value that the router sends in WELCOME; 0: 3000 */
+} cluster_times;
+
 typedef struct cluster_opts {
     int n_prefill, n_decode, prefill_pages, decode_pages, layers, indexers;
     sl_layout prefill_layout, decode_layout;
     const sl_layout *second_decode_layout; /* of decode/1; NULL: decode_layout */
     const char *transport;                 /* NULL: loopback. Faults and kills need loopback */
     bool pull;                             /* decode workers lend and pull pages */
-    uint32_t pull_timeout_ms;
     bool no_prefill_cache; /* prefill workers keep no pages, so what is cached comes from decode workers */
     sl_row_format rows, prefill_rows; /* prefill_rows: only when prefill_differs */
     bool prefill_differs;
     sl_index_format index;
     int vocab, chunk_tokens, max_requests, max_batch, max_waiting, max_seqs, max_context;
-    uint32_t prefill_layer_us, decode_layer_us, drain_ms, quarantine_ms, deadline_ms;
+    cluster_times times;
     bool no_verify;
     sl_cfg_verify verify; /* kvstore.verify; always by default */
     /* cluster_defaults: staging, or the one that SL_SHIP in the environment names. */
@@ -120,8 +126,6 @@ typedef struct cluster_opts {
      */
     bool (*make_runner)(cworker *w);
     void (*drop_runner)(cworker *w);
-    uint32_t leave_ms;      /* drain_timeout_ms of the workers: one that was killed waits so long */
-    uint32_t dead_after_ms; /* value that the router sends in WELCOME; 0: 3000 */
     cluster *second; /* a second router of the same workers, made by cluster_start; not started otherwise */
     /* on_msg of the second router at first */
     bool (*second_refuses)(cluster *c, cworker *w, const sl_msg *m);

@@ -90,7 +90,7 @@ static void place(cluster *c, creq *r)
                                  .n_prompt = (uint32_t)r->n_prompt,
                                  .tokens = r->tokens,
                                  .n_tokens = r->n_tokens,
-                                 .deadline_ms = c->o.deadline_ms,
+                                 .deadline_ms = c->o.times.deadline_ms,
                                  .sampling = {wr.data, wr.len},
                                  .seed = r->seed};
     const cworker *from = r->source >= 0 ? cluster_worker(c, SL_ROLE_DECODE, r->source) : NULL;
@@ -138,7 +138,7 @@ static void on_reserved(cluster *c, creq *r, const sl_msg_reserved *m)
                                  .matched_pages = m->matched_pages,
                                  .pages = m->pages,
                                  .n_pages = m->n_pages,
-                                 .deadline_ms = c->o.deadline_ms,
+                                 .deadline_ms = c->o.times.deadline_ms,
                                  .sampling = {wr.data, wr.len},
                                  .seed = r->seed};
     memcpy(o.prefill.decode_addr, d->listen, sizeof o.prefill.decode_addr);
@@ -253,7 +253,7 @@ static void on_hello(cluster *c, cworker *w, sl_tp_ep *ep, const sl_msg_hello *h
     memcpy(w->listen, h->listen, sizeof w->listen);
     ep->user = w;
     sl_msg m = {.type = SL_MSG_WELCOME};
-    m.welcome = (sl_msg_welcome){w->id, 1, 50, c->o.dead_after_ms ? c->o.dead_after_ms : 3000};
+    m.welcome = (sl_msg_welcome){w->id, 1, 50, c->o.times.dead_after_ms ? c->o.times.dead_after_ms : 3000};
     cluster_send(w, &m);
 }
 

@@ -51,8 +51,8 @@ START_TEST(many_at_once)
     cluster_opts o = cluster_defaults();
     o.n_prefill = 2;
     o.n_decode = 2;
-    o.prefill_layer_us = 200;
-    o.decode_layer_us = 100;
+    o.times.prefill_layer_us = 200;
+    o.times.decode_layer_us = 100;
     o.decode_pages = 200;
     cluster_start(&c, &o);
     for (int i = 0; i < 24; i++) {

@@ -313,7 +313,7 @@ START_TEST(late_write_meets_nobody)
     o.n_prefill = 2;
     o.decode_pages = 12;
     o.chunk_tokens = 64;
-    o.quarantine_ms = 150;
+    o.times.quarantine_ms = 150;
     o.direct_hook = hang_in_third;
     cluster_start(&c, &o);
     creq *a = cluster_ask(&c, 600, 10, 1);

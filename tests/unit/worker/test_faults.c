@@ -74,10 +74,10 @@ START_TEST(abort_with_writes_in_flight)
     cluster_opts o = cluster_defaults();
     o.decode_pages = 12;
     o.chunk_tokens = 64;
-    o.prefill_layer_us = 2000;
+    o.times.prefill_layer_us = 2000;
     o.prefill_faults.delay_ns = 40000000;
     o.shipping = &sl_shipping_staging;
-    o.drain_ms = 5000;
+    o.times.drain_ms = 5000;
     cluster_start(&c, &o);
     fake_hang_at(prefill0()->fake, 6);
     creq *a = cluster_ask(&c, 600, 10, 1);
@@ -99,8 +99,8 @@ START_TEST(abort_that_the_writer_does_not_hear)
     cluster_opts o = cluster_defaults();
     o.decode_pages = 12;
     o.chunk_tokens = 64;
-    o.prefill_layer_us = 3000;
-    o.quarantine_ms = 20000;
+    o.times.prefill_layer_us = 3000;
+    o.times.quarantine_ms = 20000;
     cluster_start(&c, &o);
     fake_hang_at(prefill0()->fake, 6);
     creq *a = cluster_ask(&c, 600, 10, 1);
@@ -125,8 +125,8 @@ START_TEST(writer_hangs)
     o.n_prefill = 2;
     o.decode_pages = 24;
     o.chunk_tokens = 64;
-    o.prefill_layer_us = 1000;
-    o.quarantine_ms = 200;
+    o.times.prefill_layer_us = 1000;
+    o.times.quarantine_ms = 200;
     cluster_start(&c, &o);
     fake_hang_at(prefill0()->fake, 4);
     creq *a = cluster_ask(&c, 600, 10, 1);
@@ -156,7 +156,7 @@ static void recovers_from(sl_loopback_faults f, uint32_t drain_ms, sl_status exp
     cluster_opts o = cluster_defaults();
     o.prefill_faults = f;
     o.shipping = &sl_shipping_staging; /* these are faults of puts */
-    o.drain_ms = drain_ms;
+    o.times.drain_ms = drain_ms;
     cluster_start(&c, &o);
     creq *a = cluster_ask(&c, 400, 30, 1);
     cluster_until(&c, first_has_failed, 20, "the first attempt to fail");
@@ -244,7 +244,7 @@ START_TEST(prefill_dies)
     cluster_opts o = cluster_defaults();
     o.n_prefill = 2;
     o.chunk_tokens = 64;
-    o.prefill_layer_us = 2000;
+    o.times.prefill_layer_us = 2000;
     cluster_start(&c, &o);
     fake_hang_at(prefill0()->fake, 1 + 5 * _i);
     creq *a = cluster_ask(&c, 700, 30, 1);
@@ -265,7 +265,7 @@ START_TEST(decode_dies)
 {
     cluster_opts o = cluster_defaults();
     o.n_decode = 2;
-    o.decode_layer_us = 1000;
+    o.times.decode_layer_us = 1000;
     cluster_start(&c, &o);
     cworker *held = _i == 0
                         ? prefill0()
@@ -291,7 +291,7 @@ END_TEST
 START_TEST(prefill_restarts)
 {
     cluster_opts o = cluster_defaults();
-    o.prefill_layer_us = 2000;
+    o.times.prefill_layer_us = 2000;
     cluster_start(&c, &o);
     for (int k = 0; k < 5; k++) {
         creq *a = cluster_ask(&c, 400, 20, 50 + (uint64_t)k);
@@ -309,8 +309,8 @@ END_TEST
 START_TEST(router_connection_breaks)
 {
     cluster_opts o = cluster_defaults();
-    o.prefill_layer_us = 3000;
-    o.decode_layer_us = 1000;
+    o.times.prefill_layer_us = 3000;
+    o.times.decode_layer_us = 1000;
     o.chunk_tokens = 64;
     cluster_start(&c, &o);
     for (int k = 0; k < 4; k++) {
@@ -335,7 +335,7 @@ static bool has_come_back(cluster *cl)
 START_TEST(router_is_silent)
 {
     cluster_opts o = cluster_defaults();
-    o.dead_after_ms = 600;
+    o.times.dead_after_ms = 600;
     cluster_start(&c, &o);
     c.silent = true;
     first_epoch = decode0()->epoch;
@@ -350,7 +350,7 @@ END_TEST
 static bool engine_is_old(cluster *cl)
 {
     return cluster_worker(cl, SL_ROLE_DECODE, 0)->load.engine_age_ms >
-           SL_ENGINE_PATIENCE * cl->o.dead_after_ms;
+           SL_ENGINE_PATIENCE * cl->o.times.dead_after_ms;
 }
 
 static bool engine_is_young(cluster *cl)
@@ -363,7 +363,7 @@ static bool engine_is_young(cluster *cl)
 START_TEST(engine_hangs)
 {
     cluster_opts o = cluster_defaults();
-    o.dead_after_ms = 600;
+    o.times.dead_after_ms = 600;
     cluster_start(&c, &o);
     cluster_ask(&c, 100, 10, 1);
     cluster_finish(&c, 20);
@@ -419,8 +419,8 @@ END_TEST
 START_TEST(reservation_expires)
 {
     cluster_opts o = cluster_defaults();
-    o.deadline_ms = 300;
-    o.quarantine_ms = 200;
+    o.times.deadline_ms = 300;
+    o.times.quarantine_ms = 200;
     cluster_start(&c, &o);
     c.on_msg = swallow_reserved;
     creq *a = cluster_ask(&c, 600, 10, 1);
@@ -431,7 +431,7 @@ START_TEST(reservation_expires)
     ck_assert_int_eq(a->status, SL_ERR_DEADLINE);
     c.on_msg = NULL;
     cluster_wait_pages(&c, 0);
-    c.o.deadline_ms = 20000;
+    c.o.times.deadline_ms = 20000;
     creq *b = cluster_ask(&c, 600, 10, 2); /* the first connection after a fence is refused once: retried */
     cluster_until(&c, cluster_idle, 20, "request ends");
     ck_assert_msg(b->state == REQ_DONE, "%s", b->reason);

@@ -187,7 +187,7 @@ static bool prompt_is_held(cluster *k)
 START_TEST(prompts_being_computed)
 {
     cluster_opts o = cluster_defaults();
-    o.prefill_layer_us = 2000;
+    o.times.prefill_layer_us = 2000;
     o.chunk_tokens = 64;
     cluster_start(&c, &o);
     int attempts = 0;
@@ -228,7 +228,7 @@ START_TEST(rows_of_running_requests)
     enum { N = 10 * SL_PAGE_TOKENS - 40, STEPS = 45, FROM = 32 }; /* the page has 4 to 10 rows */
     cluster_opts o = cluster_defaults();
     int lost = 0, repeated = 0;
-    o.decode_layer_us = _i % 2 ? 100 : 1000;
+    o.times.decode_layer_us = _i % 2 ? 100 : 1000;
     o.prefill_pages = o.decode_pages = 128;
     cluster_start(&c, &o);
     for (uint64_t seed = 1; seed <= 6; seed++) {

@@ -22,8 +22,8 @@ static cluster_opts options(void)
     cluster_opts o = cluster_defaults();
     o.n_decode = 2;
     o.pull = true;
-    o.quarantine_ms = 400; /* gets that do not complete end after this time */
-    o.pull_timeout_ms = 20000;
+    o.times.quarantine_ms = 400; /* gets that do not complete end after this time */
+    o.times.pull_timeout_ms = 20000;
     return o;
 }
 

@@ -61,7 +61,7 @@ START_TEST(both_are_served)
     cluster_opts o = cluster_defaults();
     o.n_prefill = o.n_decode = 2;
     o.decode_pages = 200;
-    o.prefill_layer_us = 200;
+    o.times.prefill_layer_us = 200;
     start(&o);
     for (int i = 0; i < 12; i++) {
         cluster_ask(&a, 1 + (i * 97) % 500, 10 + i * 5, 100 + (uint64_t)i);
@@ -114,8 +114,8 @@ START_TEST(one_dies_in_the_middle)
     cluster_opts o = cluster_defaults();
     o.n_prefill = o.n_decode = 2;
     o.decode_pages = 200;
-    o.prefill_layer_us = 500;
-    o.decode_layer_us = 500;
+    o.times.prefill_layer_us = 500;
+    o.times.decode_layer_us = 500;
     start(&o);
     for (int i = 0; i < 6; i++)
         cluster_ask(&b, 100 + i * 40, 60, 300 + (uint64_t)i);
@@ -184,8 +184,8 @@ END_TEST
 START_TEST(one_is_silent)
 {
     cluster_opts o = cluster_defaults();
-    o.dead_after_ms = 1500;
-    o.decode_layer_us = 1000;
+    o.times.dead_after_ms = 1500;
+    o.times.decode_layer_us = 1000;
     start(&o);
     cluster_ask(&a, 200, 400, 1);
     cluster_ask(&b, 200, 400, 2);
@@ -277,8 +277,8 @@ static void let_go(cluster *c)
 START_TEST(leaving_workers_serve_until_they_are_let_go)
 {
     cluster_opts o = cluster_defaults();
-    o.leave_ms = 60000;
-    o.prefill_layer_us = 2000;
+    o.times.leave_ms = 60000;
+    o.times.prefill_layer_us = 2000;
     if (_i)
         o.second = &b;
     cluster_start(&a, &o);
@@ -308,7 +308,7 @@ END_TEST
 START_TEST(leaving_workers_do_not_wait_for_a_lost_router)
 {
     cluster_opts o = cluster_defaults();
-    o.leave_ms = 600000;
+    o.times.leave_ms = 600000;
     cluster_start(&a, &o);
     a.keeps = true;
     cluster_until(&a, joined, 10, "workers join");

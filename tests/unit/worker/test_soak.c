@@ -18,8 +18,8 @@ START_TEST(soak)
     o.prefill_pages = 40;
     o.max_batch = 4;
     o.max_waiting = 3;
-    o.prefill_layer_us = 200;
-    o.decode_layer_us = 50;
+    o.times.prefill_layer_us = 200;
+    o.times.decode_layer_us = 50;
     o.prefill_faults.delay_ns = _i ? 3000000 : 0;
     cluster_start(&c, &o);
     uint64_t seed = 7 + (uint64_t)_i;

@@ -19,7 +19,7 @@ static harness h;
 static void setup(void)
 {
     h_init(&h);
-    h.o.max_request_bytes = 1 << 20;
+    h.o.front.max_request_bytes = 1 << 20;
     h_open(&h);
 }
 
@@ -177,7 +177,7 @@ START_TEST(the_budget_bounds_them)
     g.out = calloc(1, sizeof *g.out);
     ck_assert_int_eq(give(&g, 1 << 20, 64), SL_ERR_EXHAUSTED);
     ck_assert_uint_gt(g.out->prompt.n, 100);
-    ck_assert_uint_le(held(), h.o.max_request_bytes);
+    ck_assert_uint_le(held(), h.o.front.max_request_bytes);
     generate_free_outputs(&g);
     ck_assert_uint_eq(held(), 0);
 }

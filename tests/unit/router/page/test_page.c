@@ -90,8 +90,8 @@ START_TEST(history_of_a_router)
     ck_assert_int_eq(sl_router_stats_init(&s, "m"), SL_OK);
     uint64_t now = 1000000000;
     sl_history_tick(h, &s, now);
-    sl_counter_add(s.generated_tokens, 500);
-    sl_histogram_observe(s.ttft, 0.3);
+    sl_counter_add(s.requests.generated_tokens, 500);
+    sl_histogram_observe(s.requests.ttft, 0.3);
     sl_router_stats_request(&s, "chat", "failed");
     sl_history_tick(h, &s, now + 5000000000);
     json_t *o = sl_history_json(h, now);
@@ -107,8 +107,8 @@ START_TEST(history_of_a_router)
 
     h = sl_history_create();
     sl_history_tick(h, &s, now);
-    sl_counter_add(s.generated_tokens, 500);
-    sl_histogram_observe(s.ttft, 0.3);
+    sl_counter_add(s.requests.generated_tokens, 500);
+    sl_histogram_observe(s.requests.ttft, 0.3);
     sl_router_stats_request(&s, "chat", "failed");
     sl_history_tick(h, &s, now + 10000000000);
     o = sl_history_json(h, now);
