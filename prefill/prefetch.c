@@ -36,7 +36,7 @@ static void end_shipment(sl_prefill *p, sl_prefill_job *j)
     if (j->engine.state != JOB_PULLING && j->engine.state != JOB_READY)
         return;
     j->engine.state = JOB_FINISHED;
-    sl_worker_post(p->worker, &j->m_finish.mail);
+    sl_worker_post(p->worker, sl_job_mail_of(j, PM_FINISH));
 }
 
 static bool place_left(const sl_prefill *p)
@@ -78,7 +78,7 @@ static void on_new(sl_prefill *p, sl_prefill_job *j)
     p->prefetches = j;
     j->engine.state = JOB_PULLING;
     if (begin(p, j))
-        sl_worker_post(p->worker, &j->m_start.mail);
+        sl_worker_post(p->worker, sl_job_mail_of(j, PM_START));
     else
         end_shipment(p, j);
 }
@@ -93,7 +93,7 @@ void sl_prefill_prefetch_let_go(sl_prefill *p, sl_prefill_job *j)
     *(j->engine.prev ? &j->engine.prev->engine.next : &p->prefetches) = j->engine.next;
     if (j->engine.next)
         j->engine.next->engine.prev = j->engine.prev;
-    sl_worker_post(p->worker, &j->m_release.mail);
+    sl_worker_post(p->worker, sl_job_mail_of(j, PM_RELEASE));
 }
 
 void sl_prefill_prefetch_mail(sl_prefill *p, sl_prefill_job *j, int kind)

@@ -23,6 +23,8 @@
 #include "base/log.h"
 #include "kvstore/snapshot.h"
 #include "prefill/copier.h"
+#include "prefill/past.h"
+#include "prefill/metrics.h"
 #include "worker/constraint.h"
 #include "worker/direct.h"
 #include "worker/draft_state.h"
@@ -39,7 +41,14 @@ enum {
     PM_PULLED,
     PM_STOP,
     PM_END,
-    PM_STEP_BACK,
+    /* engine -> transport */
+    PM_START,
+    PM_FINISH,
+    PM_FAIL,
+    PM_RELEASE,
+    SL_JOB_MAILS, /* a job has one of each of these */
+    /* transport -> engine */
+    PM_STEP_BACK = SL_JOB_MAILS,
     PM_FLUSH_CACHE, /* sl_wmsg */
     PM_CHUNK,       /* sl_pull_chunk */
     /* checker -> engine */
@@ -47,15 +56,10 @@ enum {
     /* copier -> transport */
     PM_COPIED, /* sl_copier_mail */
     /* engine -> transport */
-    PM_START,
     PM_LAYER,
     PM_STEP_DONE,
-    PM_FINISH,
-    PM_FAIL,
-    PM_RELEASE,
 };
 
-enum { PAST_JOBS = 1024 };
 /* Tag of the checker's jobs whose owner is a chunk; those of jobs have 0. */
 enum { CHECK_CHUNK = 1 };
 
@@ -106,6 +110,21 @@ typedef struct sl_prefill_states {
     bool verified; /* the prompt was verified: others may use its snapshots */
 } sl_prefill_states;
 
+/* What a computed prompt gives to COMMIT. */
+typedef struct sl_prefill_result {
+    sl_msg_token first;
+    uint32_t cached_tokens;
+    sl_draft_state hidden; /* of the prompt's last token */
+    uint64_t queue_us, compute_us;
+} sl_prefill_result;
+
+/* Why a request ends without one. */
+typedef struct sl_prefill_failure {
+    sl_status status;
+    bool retryable;
+    char reason[300];
+} sl_prefill_failure;
+
 struct sl_prefill_job {
     /* constant */
     bool prefetch; /* its message was PREFETCH, and is changed to a PREFILL of these pages without a ticket */
@@ -113,25 +132,18 @@ struct sl_prefill_job {
     const sl_msg_prefill *msg;
     uint64_t rid, arrived_ns, deadline_ns;
     uint32_t attempt;
-    uint32_t router;       /* the session in which PREFILL came; rid is that router's */
-    sl_snapshot_places at; /* what is where in the lists of pages */
-    sl_job_mail m_new, m_pulled, m_stop, m_end, m_start, m_finish, m_fail, m_release;
+    uint32_t router;                /* the session in which PREFILL came; rid is that router's */
+    sl_snapshot_places at;          /* what is where in the lists of pages */
+    sl_job_mail mail[SL_JOB_MAILS]; /* by sl_job_mail_of() */
 
     /* set by the engine; read by the transport thread after START */
     int32_t *own_pages;            /* [at.n] */
     int32_t *dev_rows, *dev_index; /* device pages, set before the first LAYER; NULL: not known */
     int32_t own_matched, pull_end; /* pages [own_matched, pull_end) are to be pulled (none if equal) */
     sl_key *keys;                  /* of a prefetch: [pull_end] */
-    /* set before FINISH */
-    sl_msg_token first;
-    uint32_t cached_tokens;
-    sl_draft_state hidden; /* of the prompt's last token, for COMMIT */
-    uint64_t queue_us, compute_us;
-    sl_scores scores; /* opened by the engine, which closes it after END */
-    /* set before FAIL */
-    sl_status fail_status;
-    bool fail_retryable;
-    char fail_reason[300];
+    sl_prefill_result result;      /* set before FINISH */
+    sl_scores scores;              /* opened by the engine, which closes it after END */
+    sl_prefill_failure failure;    /* set before FAIL */
 
     /* engine thread only */
     struct {
@@ -159,6 +171,12 @@ struct sl_prefill_job {
     sl_shipment ship; /* transport thread only */
 };
 
+/* The mail of this kind about a job, PM_NEW to PM_RELEASE. */
+static inline sl_wmail *sl_job_mail_of(sl_prefill_job *j, int kind)
+{
+    return &j->mail[kind].mail;
+}
+
 typedef struct sl_prefill_step sl_prefill_step;
 
 typedef struct sl_layer_mail {
@@ -167,6 +185,8 @@ typedef struct sl_layer_mail {
     int32_t layer;
 } sl_layer_mail;
 
+enum { SL_STEP_PROMPTS = 1024 };
+
 /* What one engine step computes. It is posted to the transport thread layer by layer, and comes back for reuse. */
 struct sl_prefill_step {
     sl_prefill_step *next;
@@ -174,7 +194,7 @@ struct sl_prefill_step {
     struct {
         sl_prefill_job *job;
         int32_t first, end;
-    } item[1024];
+    } item[SL_STEP_PROMPTS];
     sl_wmail done;
     sl_layer_mail layer[];
 };
@@ -190,13 +210,10 @@ struct sl_prefill {
     sl_prefill_job *prefetches;
     int32_t n_jobs;
     uint64_t arrivals;
-    sl_prompt_queue queue; /* of the jobs that have a place */
-    sl_prefill_step *free_steps, *step;
-    sl_step_item *items;
-    sl_step_sample *samples; /* as many */
-    sl_scores_room scored;
-    uint64_t reused, pulled; /* tokens */
-    uint64_t damaged;        /* pages */
+    sl_prompt_queue queue;      /* of the jobs that have a place */
+    struct sl_step_room *steps; /* steps.h */
+    uint64_t reused, pulled;    /* tokens */
+    uint64_t damaged;           /* pages */
 
     /* transport thread */
     sl_prefill_job *ships;
@@ -208,22 +225,10 @@ struct sl_prefill {
     sl_copier *copier;            /* NULL: no rows are copied from the device. Constant */
     sl_copier_mail *free_batches; /* for reuse */
     int64_t direct_left; /* bytes that the transport thread may still copy in this iteration of its loop */
-    /* Attempts that have ended. A second PREFILL for one of them would write into pages of other requests. */
-    struct {
-        uint64_t rid;
-        uint32_t attempt, router;
-    } past[PAST_JOBS];
-    uint32_t next_past;
+    sl_past past;
     uint64_t last_lease; /* the number of the last LEASE_ASK */
 
-    struct {
-        sl_counter *tokens, *reused_local, *reused_remote, *reused_ahead, *moved_early, *moved_late,
-            *transfer_ok, *transfer_aborted, *transfer_failed, *transfer_bytes, *put_ok, *put_failed,
-            *put_bytes, *get_ok, *get_failed, *get_bytes, *stale, *checksum;
-        sl_counter *snapshots[SL_SNAPSHOT_EVENTS];
-        sl_gauge *running, *waiting;
-        sl_histogram *chunk, *exposed;
-    } c;
+    sl_prefill_metrics c;
 };
 
 /* chunk.c, engine thread: pages that have arrived */
@@ -280,15 +285,19 @@ void sl_schedule_mail(sl_prefill *p, sl_wmail *m);
 void sl_schedule_admit(sl_prefill *p);
 /* Handles a job that comes back from the checker. */
 void sl_schedule_checked(sl_prefill *p, sl_check *k);
-/* The rows of the first n_tokens tokens are complete: seals and publishes the pages that have become full. False: the request has
+/* The rows of the first n_tokens tokens are complete: keeps the checksums of the pages that have become full. False: the request has
  * failed. */
+bool sl_schedule_seal(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens);
+/* These pages may be used by others. */
+void sl_schedule_public(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens);
+/* Both. False: the request has failed. */
 bool sl_schedule_publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens);
+/* The prompt is computed, and its first token chosen: FINISH when its pages are verified. */
+void sl_schedule_computed(sl_prefill *p, sl_prefill_job *j);
 void sl_schedule_fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retryable, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 /* The last check of a job that has ended is back. */
 void sl_schedule_check_back(sl_prefill *p, sl_prefill_job *j);
-/* Computes one step; false if there was nothing to compute. A negative *st is fatal. */
-bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err);
 
 /* prefetch.c, engine thread */
 /* NEW, PULLED, STOP or END of a prefetch. */
@@ -315,7 +324,6 @@ void sl_prefill_prefetch_end(sl_prefill *p, const sl_prefill_job *j);
 void sl_prefill_prefetch_drain(sl_prefill *p);
 
 /* report.c, engine thread */
-void sl_prefill_metrics_find(sl_prefill *p, sl_metrics *m);
 void sl_prefill_load_publish(sl_prefill *p);
 
 #endif

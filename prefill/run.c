@@ -9,6 +9,7 @@
 #include "prefill/path.h"
 #include "prefill/peer.h"
 #include "prefill/prefill_impl.h"
+#include "prefill/steps.h"
 
 /* ---- transport thread ---- */
 
@@ -147,7 +148,7 @@ static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
 {
     sl_schedule_admit(arg);
     sl_status st;
-    *worked = sl_schedule_step(arg, &st, err);
+    *worked = sl_steps_compute(arg, &st, err);
     return st;
 }
 
@@ -176,12 +177,9 @@ static sl_status open_parts(sl_prefill *p, sl_err *err)
                                NULL, err));
     SL_TRY(sl_checker_start(&p->role.checker, err));
     SL_TRY(sl_schedule_open(p, err));
-    p->items = calloc((size_t)p->o.max_requests + 1024, sizeof *p->items);
-    p->samples = calloc((size_t)p->o.max_requests + 1024, sizeof *p->samples);
-    if (!p->items || !p->samples)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    SL_TRY(sl_steps_create(&p->steps, p->geo->n_layers, err));
     SL_TRY(sl_paths_prepare(p, err));
-    sl_prefill_metrics_find(p, p->o.role.worker.metrics);
+    sl_prefill_metrics_find(&p->c, p->o.role.worker.metrics);
     sl_prefill_load_publish(p);
     sl_worker_opts w = sl_worker_role_core_opts(&p->role, &p->o.role, false);
     w.device_memory = p->dev_memory;
@@ -255,16 +253,9 @@ void sl_prefill_destroy(sl_prefill *p)
     drop_jobs(p);
     sl_paths_close(p);
     sl_peer_free_all(p);
-    while (p->free_steps) {
-        sl_prefill_step *s = p->free_steps;
-        p->free_steps = s->next;
-        free(s);
-    }
+    sl_steps_destroy(p->steps);
     sl_worker_role_close(&p->role);
     sl_schedule_close(p);
-    free(p->items);
-    free(p->samples);
-    sl_scores_room_free(&p->scored);
     free(p);
 }
 

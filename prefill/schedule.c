@@ -1,5 +1,5 @@
 /*
- * The part of the engine thread: admission, chunks, first tokens.
+ * The part of the engine thread: admission, and the checks of own pages. Steps are in steps.c.
  *
  * Every step divides prefill.chunk_tokens among the requests that have tokens to compute, the shortest first
  * (worker/prompt_queue.h), or fewer tokens if they would take longer than prefill.max_step_ms at the pace that earlier
@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "prefill/prefill_impl.h"
-#include "worker/token.h"
+#include "prefill/steps.h"
 
 enum { PAGE = SL_PAGE_TOKENS };
 
@@ -43,9 +43,9 @@ void sl_schedule_close(sl_prefill *p)
     sl_prompt_queue_close(&p->queue);
 }
 
-static void post(sl_prefill *p, sl_job_mail *m)
+static void post(sl_prefill *p, sl_prefill_job *j, int kind)
 {
-    sl_worker_post(p->worker, &m->mail);
+    sl_worker_post(p->worker, sl_job_mail_of(j, kind));
 }
 
 /* Stops computing for the job. The job and its pages are kept until END. */
@@ -60,12 +60,12 @@ void sl_schedule_fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retry
 {
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(j->fail_reason, sizeof j->fail_reason, fmt, ap);
+    vsnprintf(j->failure.reason, sizeof j->failure.reason, fmt, ap);
     va_end(ap);
-    j->fail_status = st;
-    j->fail_retryable = retryable;
+    j->failure.status = st;
+    j->failure.retryable = retryable;
     stop(p, j);
-    post(p, &j->m_fail);
+    post(p, j, PM_FAIL);
 }
 
 static sl_status check_request(sl_prefill *p, sl_prefill_job *j, sl_err *err)
@@ -127,7 +127,7 @@ static void on_end(sl_prefill *p, sl_prefill_job *j)
     *(j->engine.prev ? &j->engine.prev->engine.next : &p->jobs) = j->engine.next;
     *(j->engine.next ? &j->engine.next->engine.prev : &p->jobs_tail) = j->engine.prev;
     p->n_jobs--;
-    post(p, &j->m_release);
+    post(p, j, PM_RELEASE);
 }
 
 /* ---- checks of own pages ---- */
@@ -153,14 +153,13 @@ static bool post_check(sl_prefill *p, sl_prefill_job *j, sl_check_what what, int
     return true;
 }
 
-static void publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
+void sl_schedule_public(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
 {
     sl_lease_publish(j->engine.lease, j->msg->tokens,
                      sl_runner_public(p->o.role.runner, (int32_t)j->msg->n_prompt, n_tokens));
 }
 
-/* Keeps the checksums of the pages that have become full. */
-static bool seal(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
+bool sl_schedule_seal(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
 {
     int32_t full = n_tokens / PAGE;
     if (sl_checker_seals(&p->role.checker) && full > j->engine.sealed) {
@@ -175,18 +174,34 @@ static bool seal(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
 
 bool sl_schedule_publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
 {
-    if (!seal(p, j, n_tokens))
+    if (!sl_schedule_seal(p, j, n_tokens))
         return false;
-    publish(p, j, n_tokens);
+    sl_schedule_public(p, j, n_tokens);
     return true;
 }
 
 /* The prompt is computed and its pages were verified after that: they may be used by others, and COMMIT may be sent. */
 static void release_rows(sl_prefill *p, sl_prefill_job *j)
 {
-    publish(p, j, j->engine.prompt.pos);
+    sl_schedule_public(p, j, j->engine.prompt.pos);
     j->engine.states.verified = true;
-    post(p, &j->m_finish);
+    post(p, j, PM_FINISH);
+}
+
+void sl_schedule_computed(sl_prefill *p, sl_prefill_job *j)
+{
+    j->engine.state = JOB_FINISHED;
+    j->engine.prompt.ready = false;
+    int32_t full = j->engine.prompt.pos / PAGE;
+    if (sl_checker_seals(&p->role.checker) && full > j->engine.prompt.start / PAGE) {
+        if (!post_check(p, j, SL_CHECK_VERIFY, 0, full)) {
+            sl_schedule_fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
+            return;
+        }
+        j->engine.unverified++;
+    }
+    if (!j->engine.unverified)
+        release_rows(p, j);
 }
 
 /* Removes the page, if j holds it, and everything that continues it from the cache. Returns the number of pages. */
@@ -268,8 +283,7 @@ void sl_schedule_mail(sl_prefill *p, sl_wmail *m)
         break;
     case PM_STEP_BACK: {
         sl_prefill_step *s = (sl_prefill_step *)((char *)m - offsetof(sl_prefill_step, done));
-        s->next = p->free_steps;
-        p->free_steps = s;
+        sl_steps_back(p->steps, s);
         break;
     }
     case PM_FLUSH_CACHE:
@@ -337,14 +351,14 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     j->engine.started_ns = sl_now_ns();
     j->engine.sealed = j->engine.have = own;
     j->engine.unverified = verify && sl_checker_seals(&p->role.checker);
-    j->queue_us = (j->engine.started_ns - j->arrived_ns) / 1000;
+    j->result.queue_us = (j->engine.started_ns - j->arrived_ns) / 1000;
     count_reused(p, own, fetched, fetched_end);
     sl_prompt_queue_begin(&p->queue, &j->engine.prompt);
     sl_log(SL_LOG_DEBUG, "prefill", "start",
            "rid=%016" PRIx64
            " attempt=%u tokens=%zu own_pages=%d pull_pages=%d decode_pages=%d queue_us=%" PRIu64,
-           j->rid, j->attempt, r->n_tokens, own, j->pull_end - own, theirs, j->queue_us);
-    post(p, &j->m_start);
+           j->rid, j->attempt, r->n_tokens, own, j->pull_end - own, theirs, j->result.queue_us);
+    post(p, j, PM_START);
     if (j->engine.unverified && !post_check(p, j, SL_CHECK_VERIFY, 0, verify))
         sl_schedule_fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
     return true;
@@ -410,165 +424,4 @@ void sl_schedule_admit(sl_prefill *p)
         if (j->engine.state == JOB_READY && (slots || j->engine.seq) && can_choose(p, j))
             slots &= open_job(p, j);
     }
-}
-
-/* ---- steps ---- */
-
-static sl_prefill_step *take_step(sl_prefill *p)
-{
-    sl_prefill_step *s = p->free_steps;
-    if (s) {
-        p->free_steps = s->next;
-        s->n = 0;
-        return s;
-    }
-    size_t n = (size_t)p->geo->n_layers;
-    s = calloc(1, sizeof *s + n * sizeof s->layer[0]);
-    if (!s)
-        return NULL;
-    for (size_t l = 0; l < n; l++)
-        s->layer[l] = (sl_layer_mail){.mail.kind = PM_LAYER, .step = s, .layer = (int32_t)l};
-    return s;
-}
-
-/* The prompts of the step, and their tokens. Returns the number of tokens. */
-static int32_t share_out(sl_prefill *p, sl_prefill_step *s)
-{
-    int32_t tokens = sl_prompt_queue_share(&p->queue, 0);
-    s->n = 0;
-    for (const sl_queued_prompt *t = p->queue.first; tokens && t; t = t->next) {
-        if (!t->take)
-            continue;
-        s->item[s->n].job = t->owner;
-        s->item[s->n].first = t->pos;
-        s->item[s->n++].end = t->pos + t->take;
-    }
-    return tokens;
-}
-
-static void on_layer_done(void *ctx, int32_t layer)
-{
-    sl_prefill *p = ctx;
-    sl_worker_post(p->worker, &p->step->layer[layer].mail);
-}
-
-static void finish(sl_prefill *p, sl_prefill_job *j, const sl_step_item *it)
-{
-    sl_err err = {0};
-    sl_status st = sl_worker_chosen(it->sample, &j->first, &err);
-    if (st == SL_OK && !sl_scores_whole(&j->scores))
-        st = sl_fail(&err, SL_ERR_INTERNAL, "not every token of the prompt was scored");
-    if (st != SL_OK) {
-        sl_schedule_fail(p, j, st, true, "sampling: %.200s", err.text);
-        return;
-    }
-    j->cached_tokens = (uint32_t)j->engine.prompt.start;
-    j->compute_us = (sl_now_ns() - j->engine.started_ns) / 1000;
-    sl_draft_state_take(&j->hidden, p->o.role.runner, j->engine.seq);
-    if (!j->dev_rows) /* else it is closed at END, when no copy reads its device pages any more */
-        sl_prefill_close_seq(p, j);
-    j->engine.state = JOB_FINISHED;
-    j->engine.prompt.ready = false;
-    int32_t full = j->engine.prompt.pos / PAGE;
-    if (sl_checker_seals(&p->role.checker) && full > j->engine.prompt.start / PAGE) {
-        if (!post_check(p, j, SL_CHECK_VERIFY, 0, full)) {
-            sl_schedule_fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
-            return;
-        }
-        j->engine.unverified++;
-    }
-    if (!j->engine.unverified)
-        release_rows(p, j);
-}
-
-static uint32_t measure(sl_prefill *p, const sl_prefill_step *s, uint64_t ns)
-{
-    sl_pace_part part[SL_COUNT(s->item)];
-    for (int32_t i = 0; i < s->n; i++)
-        part[i] = (sl_pace_part){s->item[i].first, s->item[i].end};
-    return sl_prompt_queue_measured(&p->queue, part, s->n, (double)ns);
-}
-
-static void advance(sl_prefill *p, sl_prefill_step *s)
-{
-    for (int32_t i = 0; i < s->n; i++) {
-        sl_prefill_job *j = s->item[i].job;
-        sl_err err = {0};
-        j->engine.prompt.pos = s->item[i].end;
-        sl_status st = sl_scores_take(&j->scores, s->item[i].first, p->items[i].score, &err);
-        if (st != SL_OK) {
-            sl_schedule_fail(p, j, st, true, "log-probabilities: %.200s", err.text);
-            continue;
-        }
-        if (!seal(p, j, j->engine.prompt.pos))
-            continue;
-        st = sl_prefill_states_save(p, j, &err);
-        if (st != SL_OK) {
-            sl_schedule_fail(p, j, st, true, "snapshot: %.200s", err.text);
-            continue;
-        }
-        if (!sl_checker_seals(&p->role.checker))
-            publish(p, j, j->engine.prompt.pos);
-        if (j->engine.prompt.pos == (int32_t)j->msg->n_tokens)
-            finish(p, j, &p->items[i]);
-    }
-}
-
-/* What is to be chosen when item i ends the prompt. */
-static sl_step_sample *sample_of(sl_prefill *p, sl_prefill_job *j, int32_t i)
-{
-    const sl_msg_prefill *r = j->msg;
-    p->samples[i] = (sl_step_sample){.sampling = &j->engine.sampling,
-                                     .history = {.prompt = r->tokens,
-                                                 .n_prompt = r->n_prompt,
-                                                 .output = r->tokens + r->n_prompt,
-                                                 .n_output = r->n_tokens - r->n_prompt}};
-    sl_constraint_apply(j->engine.constraint, &p->samples[i]);
-    return &p->samples[i];
-}
-
-bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err)
-{
-    sl_prefill_step *s = take_step(p);
-    *st = SL_OK;
-    if (!s)
-        return false;
-    int32_t tokens = share_out(p, s);
-    if (!tokens) {
-        s->next = p->free_steps;
-        p->free_steps = s;
-        return false;
-    }
-    p->scored.n = p->scored.tokens = 0;
-    for (int32_t i = 0; i < s->n; i++) {
-        sl_prefill_job *j = s->item[i].job;
-        const int32_t first = s->item[i].first, n = s->item[i].end - first;
-        p->items[i] = (sl_step_item){
-            .seq = j->engine.seq,
-            .tokens = j->msg->tokens + first,
-            .n_tokens = n,
-            .sample = s->item[i].end == (int32_t)j->msg->n_tokens ? sample_of(p, j, i) : NULL,
-            .score = sl_scores_ask(&j->scores, first, n, &p->scored, (int32_t)SL_COUNT(s->item),
-                                   p->o.role.runner->max_step_tokens)};
-    }
-    p->step = s;
-    s->done.kind = PM_STEP_DONE;
-    sl_step_hooks hooks = {.ctx = p, .layer_done = on_layer_done};
-    uint64_t t0 = sl_now_ns();
-    sl_status step = sl_runner_step(p->o.role.runner, p->items, s->n, &hooks, err);
-    uint64_t ns = sl_now_ns() - t0;
-    sl_histogram_observe(p->c.chunk, (double)ns / 1e9);
-    if (step == SL_OK) {
-        atomic_store(&p->role.load.prefill_rate, measure(p, s, ns));
-        sl_counter_add(p->c.tokens, (uint64_t)tokens);
-        atomic_fetch_add(&p->role.load.tokens_done, (uint64_t)tokens);
-        advance(p, s);
-    } else if (step <= SL_ERR_DEVICE ||
-               !sl_runner_broken(p->o.role.runner)) { /* else the sessions end, and the jobs */
-        for (int32_t i = 0; i < s->n; i++)
-            sl_schedule_fail(p, s->item[i].job, step, true, "step: %.250s", err->text);
-        *st = step <= SL_ERR_DEVICE ? step : SL_OK;
-    }
-    sl_worker_post(p->worker, &s->done);
-    return true;
 }

@@ -38,13 +38,10 @@ static void over(sl_prefill *p, sl_prefill_job *j)
     SL_CHECK(!j->ship.in_flight, "%u operations are in flight in state %s", j->ship.in_flight,
              sl_ship_state_name(j->ship.state));
     j->ship.state = SHIP_OVER;
-    sl_mailbox_post(p->role.inbox, &j->m_end.mail.link);
+    sl_mailbox_post(p->role.inbox, &sl_job_mail_of(j, PM_END)->link);
     if (j->prefetch)
         return;
-    p->past[p->next_past].rid = j->rid;
-    p->past[p->next_past].attempt = j->attempt;
-    p->past[p->next_past].router = j->router;
-    p->next_past = (p->next_past + 1) % PAST_JOBS;
+    sl_past_add(&p->past, j->router, j->rid, j->attempt);
 }
 
 /* ---- FLUSHING: everything is posted ---- */
@@ -61,9 +58,9 @@ static void send_commit(sl_prefill *p, sl_prefill_job *j)
     m.commit.first_page = j->msg->matched_pages;
     m.commit.crc = j->ship.crc;
     m.commit.n_crc = ((size_t)j->at.written - j->msg->matched_pages) * (size_t)p->geo->n_layers;
-    m.commit.first = j->first;
-    m.commit.cached_tokens = j->cached_tokens;
-    m.commit.hidden = (sl_blob){j->hidden.bytes, j->hidden.n};
+    m.commit.first = j->result.first;
+    m.commit.cached_tokens = j->result.cached_tokens;
+    m.commit.hidden = (sl_blob){j->result.hidden.bytes, j->result.hidden.n};
     sl_wep_send(j->ship.peer->remote.ep, &m);
 }
 
@@ -89,9 +86,9 @@ static void send_prefilled(sl_prefill *p, sl_prefill_job *j, uint64_t exposed_ns
     sl_msg m = {.type = SL_MSG_PREFILLED};
     m.prefilled = (sl_msg_prefilled){.rid = j->rid,
                                      .attempt = j->attempt,
-                                     .cached_tokens = j->cached_tokens,
-                                     .queue_us = j->queue_us,
-                                     .compute_us = j->compute_us,
+                                     .cached_tokens = j->result.cached_tokens,
+                                     .queue_us = j->result.queue_us,
+                                     .compute_us = j->result.compute_us,
                                      .ship_us = exposed_ns / 1000,
                                      .bytes = j->ship.bytes,
                                      .overlap_us = overlap_us(&j->ship)};
@@ -113,8 +110,8 @@ sl_ship_turn sl_ship_finish(sl_prefill *p, sl_prefill_job *j)
     sl_log(SL_LOG_DEBUG, "prefill", "commit",
            "rid=%016" PRIx64 " attempt=%u tokens=%zu cached=%u bytes=%" PRIu64 " queue_us=%" PRIu64
            " compute_us=%" PRIu64 " exposed_us=%" PRIu64,
-           j->rid, j->attempt, j->msg->n_tokens, j->cached_tokens, j->ship.bytes, j->queue_us, j->compute_us,
-           exposed_ns / 1000);
+           j->rid, j->attempt, j->msg->n_tokens, j->result.cached_tokens, j->ship.bytes, j->result.queue_us,
+           j->result.compute_us, exposed_ns / 1000);
     over(p, j);
     return SHIP_IDLE;
 }
@@ -126,7 +123,7 @@ void sl_ship_begin_draining(sl_prefill *p, sl_prefill_job *j)
     j->ship.state = SHIP_DRAINING;
     sl_cursor_clear(&j->ship.cursor);
     j->ship.drain_deadline_ns = sl_now_ns() + p->o.drain_ms * MS;
-    sl_mailbox_post(p->role.inbox, &j->m_stop.mail.link);
+    sl_mailbox_post(p->role.inbox, &sl_job_mail_of(j, PM_STOP)->link);
 }
 
 void sl_ship_tell_drained(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt)

@@ -43,7 +43,7 @@ sl_ship_turn sl_ship_ask_lease(sl_prefill *p, sl_prefill_job *j)
         return SHIP_IDLE;
     if (j->ship.at == j->pull_end) {
         j->ship.state = SHIP_HOLDING;
-        sl_mailbox_post(p->role.inbox, &j->m_pulled.mail.link);
+        sl_mailbox_post(p->role.inbox, &sl_job_mail_of(j, PM_PULLED)->link);
         return SHIP_IDLE;
     }
     sl_msg m = {.type = SL_MSG_LEASE_ASK};

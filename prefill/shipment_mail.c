@@ -43,25 +43,10 @@ static void reject(sl_prefill *p, const sl_wmsg *in, sl_status st, const char *w
     sl_worker_send_router(p->worker, in->router, &m);
 }
 
-static bool is_past(const sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt)
-{
-    for (uint32_t i = 0; i < PAST_JOBS; i++) {
-        if (p->past[i].router == router && p->past[i].rid == rid && p->past[i].attempt == attempt)
-            return true;
-    }
-    return false;
-}
-
 static void init_mails(sl_prefill_job *j)
 {
-    j->m_new = (sl_job_mail){.mail.kind = PM_NEW, .job = j};
-    j->m_pulled = (sl_job_mail){.mail.kind = PM_PULLED, .job = j};
-    j->m_stop = (sl_job_mail){.mail.kind = PM_STOP, .job = j};
-    j->m_end = (sl_job_mail){.mail.kind = PM_END, .job = j};
-    j->m_start = (sl_job_mail){.mail.kind = PM_START, .job = j};
-    j->m_finish = (sl_job_mail){.mail.kind = PM_FINISH, .job = j};
-    j->m_fail = (sl_job_mail){.mail.kind = PM_FAIL, .job = j};
-    j->m_release = (sl_job_mail){.mail.kind = PM_RELEASE, .job = j};
+    for (int kind = PM_NEW; kind < SL_JOB_MAILS; kind++)
+        j->mail[kind] = (sl_job_mail){.mail.kind = kind, .job = j};
 }
 
 /* Takes ownership of m if it succeeds. */
@@ -97,7 +82,7 @@ static void add(sl_prefill *p, sl_prefill_job *j)
     if (p->ships)
         p->ships->ship.prev = j;
     p->ships = j;
-    sl_mailbox_post(p->role.inbox, &j->m_new.mail.link);
+    sl_mailbox_post(p->role.inbox, &sl_job_mail_of(j, PM_NEW)->link);
 }
 
 /* Whatever prevents it is found again, and told, when the request itself comes. */
@@ -105,7 +90,8 @@ static void new_prefetch(sl_prefill *p, sl_wmsg *m)
 {
     const sl_msg_prefetch *r = &m->msg.prefetch;
     sl_err err = {0};
-    bool known = find(p, m->router, r->rid, r->attempt) || is_past(p, m->router, r->rid, r->attempt) ||
+    bool known = find(p, m->router, r->rid, r->attempt) ||
+                 sl_past_has(&p->past, m->router, r->rid, r->attempt) ||
                  find_kind(p, true, m->router, r->rid, r->attempt);
     sl_prefill_job *j = NULL;
     if (!known && sl_ship_prefetch_msg(p, m)) {
@@ -129,7 +115,7 @@ void sl_ship_new(sl_prefill *p, sl_wmsg *m)
     }
     const sl_msg_prefill *r = &m->msg.prefill;
     sl_err err = {0};
-    if (find(p, m->router, r->rid, r->attempt) || is_past(p, m->router, r->rid, r->attempt)) {
+    if (find(p, m->router, r->rid, r->attempt) || sl_past_has(&p->past, m->router, r->rid, r->attempt)) {
         sl_counter_add(p->c.stale, 1);
         sl_wmsg_free(m);
         return;
@@ -170,7 +156,7 @@ void sl_ship_free(sl_prefill *p, sl_prefill_job *j)
     free(j->dev_rows); /* dev_index is in the same block */
     sl_cursor_free(&j->ship.cursor);
     free(j->ship.crc);
-    sl_draft_state_free(&j->hidden);
+    sl_draft_state_free(&j->result.hidden);
     free(j);
 }
 
@@ -273,7 +259,7 @@ void sl_ship_mail(sl_prefill *p, sl_wmail *m)
         on_finish(p, j);
         break;
     case PM_FAIL:
-        sl_ship_fail(p, j, j->fail_status, j->fail_retryable, "%s", j->fail_reason);
+        sl_ship_fail(p, j, j->failure.status, j->failure.retryable, "%s", j->failure.reason);
         break;
     case PM_RELEASE:
         sl_ship_free(p, j);

@@ -118,7 +118,7 @@ static sl_ship_turn end_pull(sl_prefill *p, sl_prefill_job *j)
         return SHIP_IDLE;
     j->pull_ok = j->ship.sums != NULL;
     j->ship.state = SHIP_SENDING;
-    sl_mailbox_post(p->role.inbox, &j->m_pulled.mail.link);
+    sl_mailbox_post(p->role.inbox, &sl_job_mail_of(j, PM_PULLED)->link);
     return SHIP_MOVED;
 }
 

@@ -409,7 +409,7 @@ void rig_start(int32_t own)
     int32_t theirs = (int32_t)j->msg->matched_pages;
     j->own_matched = own;
     j->pull_end = theirs > own ? theirs : own;
-    sl_ship_mail(r.p, &j->m_start.mail);
+    sl_ship_mail(r.p, sl_job_mail_of(j, PM_START));
 }
 
 void rig_layer(int32_t layer, int32_t first, int32_t end)
@@ -423,7 +423,7 @@ void rig_layer(int32_t layer, int32_t first, int32_t end)
 
 void rig_finish(void)
 {
-    sl_ship_mail(r.p, &r.job->m_finish.mail);
+    sl_ship_mail(r.p, sl_job_mail_of(r.job, PM_FINISH));
 }
 
 static void answer_ask(int32_t pages, bool right)
@@ -515,7 +515,7 @@ void rig_settle(void)
         rig_tick();
         if (r.seen.told_end) {
             ck_assert_int_eq(r.job->ship.state, SHIP_OVER);
-            sl_ship_mail(r.p, &r.job->m_release.mail);
+            sl_ship_mail(r.p, sl_job_mail_of(r.job, PM_RELEASE));
             r.job = NULL;
             r.seen.freed++;
         } else if (r.path == RIG_COPIER) {

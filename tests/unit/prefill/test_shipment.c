@@ -169,9 +169,9 @@ static void happen(event ev, sl_ship_state s)
         sl_ship_router_down(r.p, RIG_ROUTER);
         break;
     case EV_ENGINE_FAILS:
-        r.job->fail_status = SL_ERR_DEVICE;
-        r.job->fail_retryable = true;
-        sl_ship_mail(r.p, &r.job->m_fail.mail);
+        r.job->failure.status = SL_ERR_DEVICE;
+        r.job->failure.retryable = true;
+        sl_ship_mail(r.p, sl_job_mail_of(r.job, PM_FAIL));
         break;
     case EV_OPERATION_FAILS:
         if (r.n_ops)

@@ -25,7 +25,7 @@ static void fetch(int n)
 
 static void finish(void)
 {
-    sl_ship_mail(r.p, &r.job->m_finish.mail);
+    sl_ship_mail(r.p, sl_job_mail_of(r.job, PM_FINISH));
 }
 
 static void reach(place want)
@@ -262,7 +262,7 @@ START_TEST(the_request_is_another_shipment)
     ck_assert_int_eq(r.seen.told_end, seen.told_end + 2);
     ck_assert_int_eq(r.seen.drained, 1);
     while (r.p->ships)
-        sl_ship_mail(r.p, &r.p->ships->m_release.mail);
+        sl_ship_mail(r.p, sl_job_mail_of(r.p->ships, PM_RELEASE));
     rig_close();
 }
 END_TEST
