@@ -16,7 +16,7 @@ enum { DESCRIPTORS_NEEDED = 128 };
 /* Reserved by threads (stacks, and 64 MiB for the allocator of each), shared memory of UCX, requests. */
 static const size_t SPACE_NEEDED = 768u << 20;
 
-void sl_limits_raise_descriptors(void)
+void sl_process_raise_descriptors(void)
 {
     struct rlimit lim;
     if (getrlimit(RLIMIT_NOFILE, &lim) || lim.rlim_cur >= lim.rlim_max)
@@ -25,7 +25,7 @@ void sl_limits_raise_descriptors(void)
     setrlimit(RLIMIT_NOFILE, &lim);
 }
 
-sl_status sl_limits_check_descriptors(sl_err *err)
+sl_status sl_process_check_descriptors(sl_err *err)
 {
     struct rlimit lim;
     if (getrlimit(RLIMIT_NOFILE, &lim) || lim.rlim_cur >= DESCRIPTORS_NEEDED)
@@ -48,7 +48,7 @@ static uint64_t used_space(void)
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-sl_status sl_limits_check_address_space(sl_err *err)
+sl_status sl_process_check_address_space(sl_err *err)
 {
     struct rlimit lim;
     if (getrlimit(RLIMIT_AS, &lim) || lim.rlim_cur == RLIM_INFINITY)

@@ -10,14 +10,14 @@
 /* Raises the soft limit of file descriptors to the hard one. Connections, UCX and shared memory need many descriptors;
  * the usual soft limit of 1,024 is meant for programs that call select(). If the system refuses, nothing changes.
  * Called once by the program, before other threads run. */
-void sl_limits_raise_descriptors(void);
+void sl_process_raise_descriptors(void);
 
 /* SL_ERR_EXHAUSTED when fewer descriptors are allowed than a process of a cluster needs; err names the limit, its
  * value, and what is needed. */
-sl_status sl_limits_check_descriptors(sl_err *err);
+sl_status sl_process_check_descriptors(sl_err *err);
 
 /* SL_ERR_EXHAUSTED when less address space is left than UCX, the threads and the requests of a process need, apart from
  * what it has allocated when this is called. */
-sl_status sl_limits_check_address_space(sl_err *err);
+sl_status sl_process_check_address_space(sl_err *err);
 
 #endif

@@ -182,9 +182,9 @@ typedef struct sl_msg_source {
 typedef struct sl_msg_reserve { /* router -> decode */
     uint64_t rid;
     uint32_t attempt;
-    uint32_t
-        prefill_worker; /* the only writer this ticket accepts; 0: the worker computes the prompt itself */
-    uint32_t n_prompt;  /* tokens[0..n_prompt) are the prompt; the others were produced before a restart */
+    /* the only writer this ticket accepts; 0: the worker computes the prompt itself */
+    uint32_t prefill_worker;
+    uint32_t n_prompt; /* tokens[0..n_prompt) are the prompt; the others were produced before a restart */
     int32_t *tokens;
     size_t n_tokens;
     uint32_t deadline_ms; /* from receipt; the ticket is released when it passes without COMMIT */
@@ -249,8 +249,8 @@ typedef struct sl_msg_prefilled {
     uint32_t attempt;
     uint32_t cached_tokens; /* tokens that were not computed: from its own cache, or pulled */
     uint64_t queue_us, compute_us, ship_us, bytes;
-    uint64_t
-        overlap_us; /* while the prompt was computed, rows were shipped for this time; ship_us comes after it */
+    /* while the prompt was computed, rows were shipped for this time; ship_us comes after it */
+    uint64_t overlap_us;
 } sl_msg_prefilled;
 
 /* worker -> router: this attempt has ended and is drained; retryable: another worker may succeed. */
@@ -300,8 +300,8 @@ typedef struct sl_msg_commit { /* prefill -> decode */
     size_t n_crc;
     sl_msg_token first; /* the token sampled at position n_tokens */
     uint32_t cached_tokens;
-    sl_blob
-        hidden; /* of a model with an MTP layer, the hidden state of token n_tokens - 1 in the activations' format; or nothing */
+    /* of a model with an MTP layer, the hidden state of token n_tokens - 1 in the activations' format; or nothing */
+    sl_blob hidden;
 } sl_msg_commit;
 
 /* TOKENS, decode -> router. SCORES, prefill -> decode -> router: tokens of the prompt, first_index is the place of the first one. */
@@ -400,8 +400,8 @@ typedef struct sl_msg_lease {
     uint32_t lent;   /* pages that other leases of this owner hold now: its load */
     uint32_t *pages; /* page numbers in the owner's arena */
     size_t n_pages;
-    sl_blob
-        labels; /* [n_pages] of equal size: seed, key before, tokens and kept checksums (kvstore/cascade.h) */
+    /* [n_pages] of equal size: seed, key before, tokens and kept checksums (kvstore/cascade.h) */
+    sl_blob labels;
 } sl_msg_lease;
 
 /* Reader -> owner: no get of this lease is in flight, and none will follow. */
@@ -563,12 +563,12 @@ sl_status sl_msg_decode(const void *bytes, size_t n, sl_msg *out, sl_err *err);
 /* Frees a decoded message's arrays; the struct itself is the caller's. */
 void sl_msg_free(sl_msg *msg);
 /* The thread of the worker that hangs, as a sentence for logs; NULL: none does. */
-const char *sl_load_hangs(const sl_msg_load *l, uint32_t dead_after_ms);
+const char *sl_msg_load_hangs(const sl_msg_load *l, uint32_t dead_after_ms);
 const char *sl_msg_type_name(sl_msg_type type);
 const char *sl_role_name(sl_role role);
 const char *sl_finish_name(sl_finish finish);
 const char *sl_medium_name(sl_medium medium);
-const char *sl_cache_action_name(sl_cache_action action);
-const char *sl_cache_state_name(sl_cache_state state);
+const char *sl_msg_cache_action_name(sl_cache_action action);
+const char *sl_msg_cache_state_name(sl_cache_state state);
 
 #endif

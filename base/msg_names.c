@@ -73,7 +73,7 @@ const char *sl_medium_name(sl_medium medium)
     return (unsigned)medium < SL_MEDIUM_COUNT ? names[medium] : "unknown";
 }
 
-const char *sl_cache_action_name(sl_cache_action action)
+const char *sl_msg_cache_action_name(sl_cache_action action)
 {
     static const char *const names[SL_CACHE_ACTIONS] = {[SL_CACHE_LIST] = "list",
                                                         [SL_CACHE_STATUS] = "status",
@@ -83,7 +83,7 @@ const char *sl_cache_action_name(sl_cache_action action)
     return (unsigned)action < SL_CACHE_ACTIONS ? names[action] : "unknown";
 }
 
-const char *sl_cache_state_name(sl_cache_state state)
+const char *sl_msg_cache_state_name(sl_cache_state state)
 {
     static const char *const names[SL_CACHE_STATES] = {[SL_CACHE_NONE] = "none",
                                                        [SL_CACHE_RUNNING] = "running",
@@ -92,7 +92,7 @@ const char *sl_cache_state_name(sl_cache_state state)
     return (unsigned)state < SL_CACHE_STATES ? names[state] : "unknown";
 }
 
-const char *sl_load_hangs(const sl_msg_load *l, uint32_t dead_after_ms)
+const char *sl_msg_load_hangs(const sl_msg_load *l, uint32_t dead_after_ms)
 {
     uint64_t most = (uint64_t)SL_ENGINE_PATIENCE * dead_after_ms;
     if (l->engine_age_ms > most)

@@ -23,7 +23,7 @@ static void *fill_main(void *arg)
     const filler *f = arg;
     for (int32_t p = f->first; p < f->end; p++) {
         if (f->fill)
-            sl_random_pages_fill(f->fill, f->h->arena, p);
+            sl_engine_random_pages_fill(f->fill, f->h->arena, p);
         else
             sl_row_sums_make(f->h->sums, p);
     }
@@ -55,9 +55,9 @@ static void each_page(const sl_bench_host *h, const sl_random_pages *fill, int t
 static sl_status fill_arena(const sl_bench_host *h, int threads, sl_err *err)
 {
     sl_random_pages fill;
-    SL_TRY(sl_random_pages_open(&fill, sl_arena_geometry(h->arena), err));
+    SL_TRY(sl_engine_random_pages_open(&fill, sl_arena_geometry(h->arena), err));
     each_page(h, &fill, threads);
-    sl_random_pages_close(&fill);
+    sl_engine_random_pages_close(&fill);
     return SL_OK;
 }
 

@@ -190,7 +190,7 @@ static int inspect(const char *dir, const sl_local_checkpoint *m, bool tensors, 
     if (tensors && !json && ck)
         print_tensors(ck);
     if (kernels && !json) {
-        st = sl_inspect_kernels(m, ck, &err);
+        st = sl_cli_inspect_kernels(m, ck, &err);
         rc = st == SL_OK ? rc : sl_args_fail("inspect", st, &err);
     }
     sl_checkpoint_close(ck);

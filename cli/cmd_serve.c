@@ -303,9 +303,9 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
     if (st == SL_OK && role == SL_ROLE_ROUTER && (group.group >= 0 || group.rank >= 0 || group.ranks > 0))
         st = sl_fail(&err, SL_ERR_INVALID, "--group, --rank and --ranks are for workers");
     if (st == SL_OK)
-        st = sl_limits_check_descriptors(&err);
+        st = sl_process_check_descriptors(&err);
     if (st == SL_OK)
-        st = sl_limits_check_address_space(&err);
+        st = sl_process_check_address_space(&err);
     if (st != SL_OK)
         return sl_args_fail(command, st, &err);
     st = sl_launch_init(&argc, &argv, &launch, &err);

@@ -202,8 +202,8 @@ static sl_status simulate(const flags *f, sl_sim_opts *o, FILE *csv, sl_err *err
     if (f->gpu_bytes) {
         plan.preset = f->preset;
         plan.gpu_bytes = f->gpu_bytes;
-        SL_TRY(sl_sim_plan_init(&plan, o->cfg, o->trace, o->length, err));
-        SL_TRY(sl_sim_plan_fits(&plan, o, err));
+        SL_TRY(sl_cli_sim_plan_init(&plan, o->cfg, o->trace, o->length, err));
+        SL_TRY(sl_cli_sim_plan_fits(&plan, o, err));
     } else if (f->search > 0) {
         printf("without --gpu-bytes the sizes are not compared with the plan of a model\n");
     }
@@ -211,7 +211,7 @@ static sl_status simulate(const flags *f, sl_sim_opts *o, FILE *csv, sl_err *err
         sl_simulate_csv_head(csv);
     if (f->search > 0) {
         sl_sim_search how = {.goodput = f->search, .max_runs = f->max_runs, .tried = tried, .ctx = csv};
-        how.fits = f->gpu_bytes ? sl_sim_plan_fits : NULL;
+        how.fits = f->gpu_bytes ? sl_cli_sim_plan_fits : NULL;
         how.fits_ctx = &plan;
         sl_sim_opts best;
         SL_TRY(sl_sim_search_run(o, &how, &best, &r, err));

@@ -193,7 +193,7 @@ static void print_attention(const sl_gpu *g, const sl_local_checkpoint *m)
     }
 }
 
-sl_status sl_inspect_kernels(const sl_local_checkpoint *m, sl_checkpoint *ck, sl_err *err)
+sl_status sl_cli_inspect_kernels(const sl_local_checkpoint *m, sl_checkpoint *ck, sl_err *err)
 {
     static const char *const types[] = {"f32", "bf16", "f16", "fp8", "", "", "int4", "fp4"};
     const sl_gpu g = sl_gpu_of(90, H200_SMS, H200_SHARED);

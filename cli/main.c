@@ -63,7 +63,7 @@ int main(int argc, char **argv)
     }
     if (document(argv[1]))
         return SL_EXIT_OK;
-    sl_limits_raise_descriptors();
+    sl_process_raise_descriptors();
     sl_config_bind(sl_cli_choices, sl_cli_parts());
     sl_config_bind_plugin(sl_plugin_load);
     const char *name = strcmp(argv[1], "--version") == 0 ? "version" : argv[1];

@@ -50,8 +50,8 @@ static sl_status check_device(sl_sim_plan *p, const sl_config *cfg, const sl_pla
               : SL_OK;
 }
 
-sl_status sl_sim_plan_init(sl_sim_plan *p, const sl_config *cfg, const sl_sim_trace *trace, double length,
-                           sl_err *err)
+sl_status sl_cli_sim_plan_init(sl_sim_plan *p, const sl_config *cfg, const sl_sim_trace *trace, double length,
+                               sl_err *err)
 {
     sl_setup_selection selected;
     sl_weight_bytes w;
@@ -86,7 +86,7 @@ sl_status sl_sim_plan_init(sl_sim_plan *p, const sl_config *cfg, const sl_sim_tr
     return check_device(p, cfg, &plan, err);
 }
 
-sl_status sl_sim_plan_fits(void *ctx, const sl_sim_opts *o, sl_err *err)
+sl_status sl_cli_sim_plan_fits(void *ctx, const sl_sim_opts *o, sl_err *err)
 {
     sl_sim_plan *p = ctx;
     sl_plan plan;

@@ -20,9 +20,9 @@ typedef struct sl_sim_plan {
 } sl_sim_plan;
 
 /* Reads the model and checks that the device has room for decode.max_batch requests. Errors name the key. p must not move. */
-sl_status sl_sim_plan_init(sl_sim_plan *p, const sl_config *cfg, const sl_sim_trace *trace, double length,
-                           sl_err *err);
+sl_status sl_cli_sim_plan_init(sl_sim_plan *p, const sl_config *cfg, const sl_sim_trace *trace, double length,
+                               sl_err *err);
 /* Whether a decode worker of these sizes has room for the longest request on the device and in host memory. ctx: an sl_sim_plan. */
-sl_status sl_sim_plan_fits(void *ctx, const sl_sim_opts *o, sl_err *err);
+sl_status sl_cli_sim_plan_fits(void *ctx, const sl_sim_opts *o, sl_err *err);
 
 #endif

@@ -244,7 +244,7 @@ static sl_status enqueue_draft(sl_engine *e, sl_flight *f, const sl_draft_item *
         sl_sampling how = plain(it->sampling);
         f->chosen.rows[t] = sl_sampling_row(&how, (uint64_t)(s->len + j + 1), 0);
         f->chosen.rows[t].row = t;
-        SL_TRY(sl_seq_upload(s, &f->tables, err));
+        SL_TRY(sl_engine_seq_upload(s, &f->tables, err));
     }
     SL_TRY(sl_be_copy(e->be, e->in_dev.ids, f->in.ids, (size_t)sl_step_words(e, f) * 4, err));
     d->now.prev = e->in_dev.prev;
@@ -268,8 +268,9 @@ static void take_drafts(sl_engine *e, sl_flight *f, sl_draft_item *items, int32_
         const sl_history none = {0};
         sl_sampling how = plain(it->sampling);
         if (!e->choices.device)
-            sl_sample_or_fault(e->choices.host, e->logits_host + (size_t)t * (size_t)e->cfg->vocab_size, &how,
-                               &none, (uint64_t)(it->seq->len + j + 1), NULL, &out[t]);
+            sl_sampler_sample_or_fault(e->choices.host,
+                                       e->logits_host + (size_t)t * (size_t)e->cfg->vocab_size, &how, &none,
+                                       (uint64_t)(it->seq->len + j + 1), NULL, &out[t]);
         it->out[j] = out[t].fault ? 0 : out[t].id;
     }
 }

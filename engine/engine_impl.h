@@ -129,7 +129,7 @@ void sl_seqs_fini(sl_engine *e);
 /* The four tables in one kind of memory, freed by host_pages; on the host with -1 everywhere. */
 sl_status sl_tables_make(sl_engine *e, sl_mem_kind kind, sl_tables *out, sl_err *err);
 /* Brings the device's tables up to date for one sequence, by way of `stage`, if that has tables. */
-sl_status sl_seq_upload(sl_seq *s, sl_tables *stage, sl_err *err);
+sl_status sl_engine_seq_upload(sl_seq *s, sl_tables *stage, sl_err *err);
 
 /* Tokens that are chosen for an item. */
 static inline int32_t sl_item_samples(const sl_step_item *it)

@@ -55,7 +55,7 @@ static int64_t units_of_page(const sl_geometry *g)
     return sl_cache_page_units(&g->shape.planes[SL_CACHE_ROWS]);
 }
 
-sl_status sl_random_pages_open(sl_random_pages *f, const sl_geometry *g, sl_err *err)
+sl_status sl_engine_random_pages_open(sl_random_pages *f, const sl_geometry *g, sl_err *err)
 {
     const sl_cache_plane *p = &g->shape.planes[SL_CACHE_ROWS];
     const sl_row_format_desc *d = sl_row_format_find(p->format);
@@ -73,11 +73,11 @@ sl_status sl_random_pages_open(sl_random_pages *f, const sl_geometry *g, sl_err 
     free(v);
     if (full)
         return SL_OK;
-    sl_random_pages_close(f);
+    sl_engine_random_pages_close(f);
     return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
 }
 
-void sl_random_pages_close(sl_random_pages *f)
+void sl_engine_random_pages_close(sl_random_pages *f)
 {
     free(f->units);
     f->units = NULL;
@@ -171,7 +171,7 @@ static void fill_meta(const sl_cache_plane *p, const sl_host_plane *h, int32_t p
     }
 }
 
-void sl_random_pages_fill(const sl_random_pages *f, sl_arena *arena, int32_t page)
+void sl_engine_random_pages_fill(const sl_random_pages *f, sl_arena *arena, int32_t page)
 {
     const sl_geometry *g = f->g;
     for (int32_t l = 0; l < g->n_layers; l++) {

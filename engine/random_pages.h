@@ -17,9 +17,9 @@ typedef struct sl_random_pages {
 } sl_random_pages;
 
 /* SL_ERR_NO_MEMORY. */
-sl_status sl_random_pages_open(sl_random_pages *f, const sl_geometry *g, sl_err *err);
-void sl_random_pages_close(sl_random_pages *f);
+sl_status sl_engine_random_pages_open(sl_random_pages *f, const sl_geometry *g, sl_err *err);
+void sl_engine_random_pages_close(sl_random_pages *f);
 /* Fills all planes of all layers of one page; the bits depend on the page's number alone. */
-void sl_random_pages_fill(const sl_random_pages *f, sl_arena *arena, int32_t page);
+void sl_engine_random_pages_fill(const sl_random_pages *f, sl_arena *arena, int32_t page);
 
 #endif

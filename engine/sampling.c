@@ -338,8 +338,8 @@ void sl_choices_finish(sl_engine *e, sl_flight *f)
             o->seq->list.bytes = 0;
         } else if (o->on_host) {
             const float *row = e->logits_host + (size_t)o->row * (size_t)e->cfg->vocab_size;
-            sl_sample_or_fault(e->choices.host, row, w->sampling, &w->history, position,
-                               o->mask_at >= 0 ? &o->mask : NULL, &w->out);
+            sl_sampler_sample_or_fault(e->choices.host, row, w->sampling, &w->history, position,
+                                       o->mask_at >= 0 ? &o->mask : NULL, &w->out);
             e->stats.sampled_on_host++;
         } else {
             w->out = f->chosen.out[k++];

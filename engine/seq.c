@@ -70,7 +70,7 @@ static sl_status upload(sl_engine *e, int32_t *dev, const int32_t *host, int32_t
     return sl_be_copy(e->be, dev + from, (stage ? stage : host) + from, (size_t)n * 4, err);
 }
 
-sl_status sl_seq_upload(sl_seq *s, sl_tables *stage, sl_err *err)
+sl_status sl_engine_seq_upload(sl_seq *s, sl_tables *stage, sl_err *err)
 {
     sl_engine *e = s->e;
     int32_t n = s->dirty_to - s->dirty_from;

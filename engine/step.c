@@ -168,7 +168,7 @@ static sl_status upload_step(sl_engine *e, sl_flight *f, sl_err *err)
     SL_TRY(sl_be_copy(e->be, e->in_dev.ids, f->in.ids, (size_t)sl_step_words(e, f) * 4, err));
     SL_TRY(copy_ids(e, f, err));
     for (int32_t i = 0; i < f->n_items; i++)
-        SL_TRY(sl_seq_upload(f->items[i].seq, &f->tables, err));
+        SL_TRY(sl_engine_seq_upload(f->items[i].seq, &f->tables, err));
     return SL_OK;
 }
 

@@ -145,8 +145,9 @@ sl_sample_row sl_sampling_row(const sl_sampling *s, uint64_t position, size_t n_
                            .track = sl_sampling_penalises(s)};
 }
 
-void sl_sample_or_fault(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
-                        uint64_t position, const sl_token_mask *mask, sl_sampled *out)
+void sl_sampler_sample_or_fault(sl_sampler *sp, const float *logits, const sl_sampling *s,
+                                const sl_history *h, uint64_t position, const sl_token_mask *mask,
+                                sl_sampled *out)
 {
     sl_sample_row row = sl_sampling_row(s, position, h->n_output);
     if (mask)
@@ -166,7 +167,7 @@ sl_status sl_sample(sl_sampler *sp, const float *logits, const sl_sampling *s, c
                     uint64_t position, sl_sampled *out, sl_err *err)
 {
     sl_sampled got;
-    sl_sample_or_fault(sp, logits, s, h, position, NULL, &got);
+    sl_sampler_sample_or_fault(sp, logits, s, h, position, NULL, &got);
     SL_TRY(sl_sample_fault_status(got.fault, (int32_t)position, err));
     *out = got;
     return SL_OK;
@@ -179,7 +180,7 @@ void sl_philox4x32(uint64_t key, uint64_t ctr_lo, uint64_t ctr_hi, uint32_t out[
     sl_sample_philox(key, ctr_lo, ctr_hi, out);
 }
 
-double sl_sample_uniform(uint64_t seed, uint64_t position)
+double sl_sampler_uniform(uint64_t seed, uint64_t position)
 {
     return (double)(sl_sample_random(seed, position) >> 11) * 0x1p-53;
 }

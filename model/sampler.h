@@ -42,9 +42,9 @@ typedef struct sl_sampling {
     float repetition_penalty; /* [SL_REPETITION_MIN, 10]; 1 = off; over prompt and output tokens */
     uint64_t seed;            /* the router draws one when the client gives none */
     int32_t n_logprobs; /* -1 none, 0 only the chosen token's, n: the n best as well (<= SL_LOGPROBS_MAX) */
-    int32_t
-        prompt_logprobs; /* 0 none; 1 + n: of each token of the prompt but the first, and the n best there */
-    int32_t min_tokens;  /* eos and stop ids are impossible before this many output tokens */
+    /* 0 none; 1 + n: of each token of the prompt but the first, and the n best there */
+    int32_t prompt_logprobs;
+    int32_t min_tokens; /* eos and stop ids are impossible before this many output tokens */
     /* output tokens, >= 1; SL_SAMPLING_MAX_TOKENS: no limit. The caller ends the stream */
     int32_t max_tokens;
     bool ignore_eos;     /* eos ids are ordinary tokens */
@@ -55,8 +55,8 @@ typedef struct sl_sampling {
     sl_grammar_kind constraint; /* SL_GRAMMAR_NONE: none */
     char *grammar;              /* owned: the text of the constraint, n_grammar bytes and a NUL; NULL: none */
     uint32_t n_grammar;
-    int32_t
-        constraint_after; /* 0: the constraint holds from the first token; 1 + id: after the first token id */
+    /* 0: the constraint holds from the first token; 1 + id: after the first token id */
+    int32_t constraint_after;
 } sl_sampling;
 
 #define SL_SAMPLING_MAX_TOKENS INT32_MAX
@@ -108,8 +108,9 @@ sl_status sl_sample(sl_sampler *sp, const float *logits, const sl_sampling *s, c
                     uint64_t position, sl_sampled *out, sl_err *err);
 
 /* The same under a constraint (mask NULL: none), with an error as a fault in *out (kernels/sample.h). */
-void sl_sample_or_fault(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
-                        uint64_t position, const sl_token_mask *mask, sl_sampled *out);
+void sl_sampler_sample_or_fault(sl_sampler *sp, const float *logits, const sl_sampling *s,
+                                const sl_history *h, uint64_t position, const sl_token_mask *mask,
+                                sl_sampled *out);
 
 /*
  * The parts of sl_sample(), for those who choose on a device. The row has no list; it counts the chosen token if the
@@ -127,6 +128,6 @@ bool sl_sampling_is_stop(const sl_sampling *s, const sl_sampler *sp, int32_t id)
 /* Philox4x32-10: four random words from a 64-bit key and a 128-bit counter. Public for tests and for other draws. */
 void sl_philox4x32(uint64_t key, uint64_t ctr_lo, uint64_t ctr_hi, uint32_t out[4]);
 /* The uniform number in [0,1) (53 bits) of a token. */
-double sl_sample_uniform(uint64_t seed, uint64_t position);
+double sl_sampler_uniform(uint64_t seed, uint64_t position);
 
 #endif

@@ -339,9 +339,9 @@ sl_status sl_weights_load(sl_backend *be, sl_checkpoint *ck, const sl_family *f,
     sl_loader l = {.be = be, .ck = ck, .c = c, .o = o, .w = &w, .err = err};
     sl_status rc = bind_all(&l, f);
     if (rc == SL_OK)
-        rc = sl_place_all(&l);
+        rc = sl_weights_place_all(&l);
     if (rc == SL_OK)
-        rc = sl_place_tables(&l);
+        rc = sl_weights_place_tables(&l);
     end_load(&l);
     if (rc != SL_OK) {
         sl_weights_free(&w);

@@ -49,7 +49,7 @@ typedef struct sl_loader {
 sl_status sl_bind_table(sl_loader *l, const sl_table_spec *s, int32_t layer);
 /* Puts the rows of all tables where the backend reads them: they stay in the files where it can, else they are copied into host
  * memory of the backend. */
-sl_status sl_place_tables(sl_loader *l);
+sl_status sl_weights_place_tables(sl_loader *l);
 void sl_end_tables(sl_loader *l);
 void sl_free_tables(sl_weights *w);
 
@@ -78,9 +78,9 @@ bool sl_is_elsewhere(const sl_loader *l, int32_t e);
 /* Will place `bytes` of values of `align` bytes at *dst. */
 sl_status sl_place(sl_loader *l, const void *src, size_t bytes, size_t align, const void **dst);
 /* Will place a weight whose data and multipliers are in the file; *out becomes its description. */
-sl_status sl_place_weight(sl_loader *l, const sl_weight *stored, sl_weight *out);
+sl_status sl_weights_place_one(sl_loader *l, const sl_weight *stored, sl_weight *out);
 /* Bytes of a placement on the device. */
 size_t sl_placed_bytes(const sl_placement *p);
-sl_status sl_place_all(sl_loader *l);
+sl_status sl_weights_place_all(sl_loader *l);
 
 #endif

@@ -254,7 +254,7 @@ static sl_status place(sl_loader *l, sl_weight *w, sl_weight *out)
         w->acts_as_given = half ? l->c->quant.half_acts != 1 : l->c->quant.f8_acts == -1;
     const bool made = is_made(l, w->scale);
     const size_t before = l->n;
-    SL_TRY(sl_place_weight(l, w, out));
+    SL_TRY(sl_weights_place_one(l, w, out));
     if (made && !l->to_bf16 && l->n == before + 2) { /* the multipliers are not in a file: they are copied */
         sl_placement *p = &l->places[l->n - 1];
         p->items = p->bytes / sizeof(float);
@@ -395,7 +395,7 @@ sl_status sl_bind_vector(sl_loader *l, const char *name, int64_t n, sl_weight *o
     sl_ck_tensor *t;
     SL_TRY(want(l, name, &n, 1, false, &t, &w.dtype));
     w.data = t->t->data;
-    return sl_place_weight(l, &w, out);
+    return sl_weights_place_one(l, &w, out);
 }
 
 sl_status sl_bind_floats(sl_loader *l, const char *name, const int64_t *dims, int32_t rank, float plus,
@@ -405,7 +405,7 @@ sl_status sl_bind_floats(sl_loader *l, const char *name, const int64_t *dims, in
     sl_ck_tensor *t;
     SL_TRY(want(l, name, dims, rank, false, &t, &w.dtype));
     w.data = t->t->data;
-    SL_TRY(sl_place_weight(l, &w, out));
+    SL_TRY(sl_weights_place_one(l, &w, out));
     if (w.dtype != SL_F32 || plus != 0) {
         sl_placement *p = &l->places[l->n - 1];
         p->items = (size_t)w.out * (size_t)w.in;

@@ -52,7 +52,7 @@ static sl_status place_as_bf16(sl_loader *l, const sl_weight *stored, sl_weight 
     return SL_OK;
 }
 
-sl_status sl_place_weight(sl_loader *l, const sl_weight *stored, sl_weight *out)
+sl_status sl_weights_place_one(sl_loader *l, const sl_weight *stored, sl_weight *out)
 {
     const size_t size = sl_dtype_size(stored->dtype), more = multiplier_bytes(stored);
     *out = *stored;
@@ -158,7 +158,7 @@ static sl_status copy_plain(sl_loader *l, const sl_placement *p, uint8_t *dst, u
     return rc;
 }
 
-sl_status sl_place_all(sl_loader *l)
+sl_status sl_weights_place_all(sl_loader *l)
 {
     size_t total = 0;
     uint64_t done = 0, last_ns = sl_now_ns();

@@ -139,7 +139,7 @@ static sl_status place_table(sl_loader *l, const sl_bound_table *b)
     return sl_be_sync(l->be, l->err);
 }
 
-sl_status sl_place_tables(sl_loader *l)
+sl_status sl_weights_place_tables(sl_loader *l)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < l->n_tables; i++) {

@@ -184,7 +184,7 @@ sl_ship_turn sl_ship_turn_of(sl_prefill *p, sl_prefill_job *j, sl_status st);
 void sl_ship_ask_sums(sl_prefill_job *j);
 sl_ship_turn sl_ship_pull(sl_prefill *p, sl_prefill_job *j);
 /* A chunk without checksums; NULL: out of memory. */
-sl_pull_chunk *sl_pull_chunk_new(const sl_prefill *p, sl_prefill_job *j, int32_t first, int32_t end);
+sl_pull_chunk *sl_shipment_pull_chunk_new(const sl_prefill *p, sl_prefill_job *j, int32_t first, int32_t end);
 void sl_ship_pull_free(sl_prefill_job *j);
 
 /* shipment_lease.c: makes a PREFILL of its pages from the PREFETCH (false: malformed, or out of memory); turns of prefetches in

@@ -77,7 +77,7 @@ static sl_pull_chunk *adopt(const sl_prefill *p, sl_prefill_job *j, const sl_msg
     int32_t first = j->ship.at, n = (int32_t)m->n_pages;
     if (m->n_pages > (size_t)(j->pull_end - first) || m->labels.len != m->n_pages * bytes)
         return NULL;
-    sl_pull_chunk *c = sl_pull_chunk_new(p, j, first, first + n);
+    sl_pull_chunk *c = sl_shipment_pull_chunk_new(p, j, first, first + n);
     uint8_t *scratch = malloc(bytes);
     bool fits = c && scratch;
     for (int32_t i = 0; fits && i < n; i++) {

@@ -11,7 +11,7 @@
 
 enum { DEFAULT_CHUNK = 32 << 20 };
 
-sl_pull_chunk *sl_pull_chunk_new(const sl_prefill *p, sl_prefill_job *j, int32_t first, int32_t end)
+sl_pull_chunk *sl_shipment_pull_chunk_new(const sl_prefill *p, sl_prefill_job *j, int32_t first, int32_t end)
 {
     size_t n_crc = (size_t)(end - first) * (size_t)p->geo->n_layers;
     sl_pull_chunk *c = calloc(1, sizeof *c + n_crc * sizeof c->crc[0]);
@@ -99,10 +99,10 @@ static bool begin_chunk(sl_prefill *p, sl_prefill_job *j)
     uint64_t pages = bytes / (uint64_t)p->geo->page_bytes, left = (uint64_t)(j->pull_end - j->ship.at);
     int32_t first = j->ship.at, n = (int32_t)(pages < 1 ? 1 : pages < left ? pages : left);
     if (first == j->pull_end) {
-        j->ship.chunk = sl_pull_chunk_new(p, j, j->at.prefix, j->at.n);
+        j->ship.chunk = sl_shipment_pull_chunk_new(p, j, j->at.prefix, j->at.n);
         n = 1;
     } else {
-        j->ship.chunk = sl_pull_chunk_new(p, j, first, first + n);
+        j->ship.chunk = sl_shipment_pull_chunk_new(p, j, first, first + n);
     }
     j->ship.at = first + n;
     if (j->ship.chunk)

@@ -248,12 +248,12 @@ sl_status sl_cluster_trace(const sl_router *r, const char *id, char **out);
 typedef struct sl_cache_call sl_cache_call;
 
 typedef struct sl_cache_answer {
-    sl_status
-        status; /* SL_OK; what the worker answered; SL_ERR_PEER: it was lost; SL_ERR_DEADLINE: it was silent */
+    /* SL_OK; what the worker answered; SL_ERR_PEER: it was lost; SL_ERR_DEADLINE: it was silent */
+    sl_status status;
     const char *reason;              /* of another status than SL_OK */
     const sl_msg_cache_pages *pages; /* of LIST, with SL_OK */
-    const sl_msg_cache_job
-        *job; /* of every other action, also with another status when the worker has answered */
+    /* of every other action, also with another status when the worker has answered */
+    const sl_msg_cache_job *job;
 } sl_cache_answer;
 
 /* Called once, in the loop, never inside of sl_cache_ask(); what a points to is valid during the call. The call is gone. */

@@ -261,13 +261,13 @@ static void stop_lane(sl_pool_lane *l, uint64_t now_ns, sl_status why)
     }
 }
 
-void sl_pool_tick(sl_router *r, uint64_t now_ns)
+void sl_router_pool_tick(sl_router *r, uint64_t now_ns)
 {
     for (sl_pool_lane *l = sl_router_pool(r)->lanes; l; l = l->next)
         stop_lane(l, now_ns, SL_ERR_DEADLINE);
 }
 
-void sl_pool_stop(sl_router *r, sl_status why)
+void sl_router_pool_stop(sl_router *r, sl_status why)
 {
     for (sl_pool_lane *l = sl_router_pool(r)->lanes; l; l = l->next)
         stop_lane(l, 0, why);

@@ -73,10 +73,10 @@ struct sl_front_job {
     uv_work_t work;
     sl_router *r;
     sl_guard guard; /* of the budget of bytes; the owner gives back what is held */
-    bool
-        unknown; /* set before the start: how long it takes does not follow from its bytes, so it counts as long */
-    size_t
-        extra; /* set by run: what it did, in bytes of ordinary work, besides the bytes with which it was started */
+    /* set before the start: how long it takes does not follow from its bytes, so it counts as long */
+    bool unknown;
+    /* set by run: what it did, in bytes of ordinary work, besides the bytes with which it was started */
+    size_t extra;
     sl_status why; /* of a job that was stopped, or never ran: CANCELLED, DEADLINE, or PEER for a drain */
     /* private */
     const sl_pool_job *kind;
@@ -121,8 +121,8 @@ typedef struct sl_pool {
 sl_pool *sl_router_pool(sl_router *r);
 
 /* Stops jobs whose deadline has passed. */
-void sl_pool_tick(sl_router *r, uint64_t now_ns);
+void sl_router_pool_tick(sl_router *r, uint64_t now_ns);
 /* Stops all jobs. */
-void sl_pool_stop(sl_router *r, sl_status why);
+void sl_router_pool_stop(sl_router *r, sl_status why);
 
 #endif

@@ -252,7 +252,7 @@ static void begin_drain(sl_router *r)
     r->life.drain_deadline_ns = sl_now_ns() + r->o.drain_timeout_ms * SL_MS;
     sl_log(SL_LOG_INFO, "router", "drain_begin", "active=%u timeout_ms=%u", r->requests.active,
            r->o.drain_timeout_ms);
-    sl_pool_stop(r, SL_ERR_PEER); /* what is not admitted yet would be refused */
+    sl_router_pool_stop(r, SL_ERR_PEER); /* what is not admitted yet would be refused */
     for (size_t i = 0; i < SL_FRONTS; i++) {
         if (r->fronts[i])
             r->fronts[i]->c->drain(r->fronts[i]);
@@ -323,7 +323,7 @@ static void on_tick(uv_timer_t *h)
     const char *before = sl_router_work(r, "tick: requests and workers");
     sl_router_core_tick(r, now);
     sl_router_work(r, "tick: pool");
-    sl_pool_tick(r, now);
+    sl_router_pool_tick(r, now);
     tick_fronts(r, now);
     sl_router_work(r, "tick: metrics");
     sl_router_stats_tick(r);
@@ -529,7 +529,7 @@ void sl_router_destroy(sl_router *r)
     if (!r)
         return;
     r->life.draining = true;
-    sl_pool_stop(r, SL_ERR_PEER);
+    sl_router_pool_stop(r, SL_ERR_PEER);
     destroy_fronts(r); /* they release their groups */
     sl_groups_free_all(r);
     if (r->link.have_poll)

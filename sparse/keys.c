@@ -7,7 +7,7 @@ static sl_key_source source(const sl_cache_dims *d, const sl_row_view *rows)
         .rows = *rows, .heads = d->kv_heads, .dim = d->head_dim, .format = d->rows->format};
 }
 
-sl_key_source sl_keys_of_run(const sl_cache_dims *d, const sl_algo_call *call, const sl_algo_run *run)
+sl_key_source sl_algo_keys_of_run(const sl_cache_dims *d, const sl_algo_call *call, const sl_algo_run *run)
 {
     const sl_seq_tables *t = call->attn->seqs;
     sl_key_source s = source(d, &call->rows);
@@ -21,7 +21,7 @@ sl_key_source sl_keys_of_run(const sl_cache_dims *d, const sl_algo_call *call, c
     return s;
 }
 
-sl_key_source sl_keys_of_prompt(const sl_cache_dims *d, const sl_algo_prompt *p, const int32_t *pages)
+sl_key_source sl_algo_keys_of_prompt(const sl_cache_dims *d, const sl_algo_prompt *p, const int32_t *pages)
 {
     sl_key_source s = source(d, &p->rows);
     s.host = p->host_rows;

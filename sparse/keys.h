@@ -10,8 +10,8 @@
 #include "sparse/algorithm.h"
 
 /* In update: the tokens of the run and those before it. */
-sl_key_source sl_keys_of_run(const sl_cache_dims *d, const sl_algo_call *call, const sl_algo_run *run);
+sl_key_source sl_algo_keys_of_run(const sl_cache_dims *d, const sl_algo_call *call, const sl_algo_run *run);
 /* In prompt: the cached tokens. pages: a copy of p->host_pages in memory that the device reads. */
-sl_key_source sl_keys_of_prompt(const sl_cache_dims *d, const sl_algo_prompt *p, const int32_t *pages);
+sl_key_source sl_algo_keys_of_prompt(const sl_cache_dims *d, const sl_algo_prompt *p, const int32_t *pages);
 
 #endif

@@ -6,12 +6,12 @@
 
 static const char *const names[] = {"keep85", "layered", "random", "keep70", "keep95", "keep98", NULL};
 
-const char *const *sl_profile_names(void)
+const char *const *sl_coord_profile_names(void)
 {
     return names;
 }
 
-int sl_profile_find(const char *name)
+int sl_coord_profile_find(const char *name)
 {
     for (int i = 0; names[i]; i++)
         if (strcmp(names[i], name) == 0)
@@ -19,7 +19,7 @@ int sl_profile_find(const char *name)
     return -1;
 }
 
-uint32_t sl_profile_keep(sl_profile p, int32_t layer, int32_t layers)
+uint32_t sl_coord_profile_keep(sl_profile p, int32_t layer, int32_t layers)
 {
     static const uint32_t same[] = {[SL_PROFILE_KEEP85] = 55706,
                                     [SL_PROFILE_RANDOM] = 0,

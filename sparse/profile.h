@@ -18,10 +18,10 @@ typedef enum {
 } sl_profile;
 
 /* By value of sl_profile; NULL-terminated. */
-const char *const *sl_profile_names(void);
+const char *const *sl_coord_profile_names(void);
 /* -1: there is none of this name. */
-int sl_profile_find(const char *name);
+int sl_coord_profile_find(const char *name);
 /* The part of a layer's list that stays, in units of 1/65536, as sl_coord_draw.keep. */
-uint32_t sl_profile_keep(sl_profile p, int32_t layer, int32_t layers);
+uint32_t sl_coord_profile_keep(sl_profile p, int32_t layer, int32_t layers);
 
 #endif

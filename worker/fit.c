@@ -28,8 +28,8 @@ static void say_what_fits(uint64_t weights, sl_dtype stored, uint64_t free_bytes
             gib(weights) + 1);
 }
 
-sl_status sl_fit_weights(const char *what, uint64_t weight_bytes, sl_dtype stored, uint64_t free_bytes,
-                         uint64_t total_bytes, const char *device, sl_err *err)
+sl_status sl_setup_fit_weights(const char *what, uint64_t weight_bytes, sl_dtype stored, uint64_t free_bytes,
+                               uint64_t total_bytes, const char *device, sl_err *err)
 {
     char fits[160];
     if (weight_bytes < free_bytes)
@@ -68,8 +68,8 @@ static int32_t longest(const sl_plan *p, sl_residency mode, int32_t seqs, int32_
     return low * SL_PAGE_TOKENS;
 }
 
-sl_status sl_fit_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, int32_t max_context,
-                       const char *role_key, sl_engine_opts *out, sl_err *err)
+sl_status sl_setup_fit_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, int32_t max_context,
+                             const char *role_key, sl_engine_opts *out, sl_err *err)
 {
     char help[200];
     sl_err why = {0};

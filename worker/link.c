@@ -79,7 +79,7 @@ static bool thread_hangs(const sl_wlink *l)
     sl_msg_load load;
     memset(&load, 0, sizeof load);
     w->calls.load(w->calls.arg, &load);
-    return sl_load_hangs(&load, l->dead_after_ms) != NULL;
+    return sl_msg_load_hangs(&load, l->dead_after_ms) != NULL;
 }
 
 static void connect_now(sl_wlink *l)

@@ -104,7 +104,7 @@ static sl_status make_parts(sl_setup *s, sl_err *err)
     SL_TRY(make_engine(s, err));
     if (s->p->group)
         sl_wgroup_attach(s->p->group, s->p->backend, &s->p->runner);
-    SL_TRY(sl_limits_check_address_space(err)); /* UCX starts afterwards */
+    SL_TRY(sl_process_check_address_space(err)); /* UCX starts afterwards */
     set_facts(s);
     sl_log(SL_LOG_INFO, s->comp, "started",
            "fingerprint_s=%.2f weights_s=%.2f pinning_s=%.2f engine_s=%.2f total_s=%.2f",

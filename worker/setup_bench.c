@@ -36,15 +36,15 @@ sl_status sl_setup_draw(sl_setup *s, const sl_plan *plan, sl_err *err)
     int32_t layers = s->mc.n_layers;
     int32_t span = s->cfg->bench.cached_tokens - s->cfg->bench.cached_tokens % SL_PAGE_TOKENS;
     SL_TRY(sl_drawn_parse(s->cfg->bench.selection, &d, err));
-    int profile = sl_profile_find(d.profile);
+    int profile = sl_coord_profile_find(d.profile);
     p->engine_opts.zero_states = span > 0; /* those after prompts that count as computed */
     if (strcmp(d.profile, "off") == 0)
         return SL_OK;
     if (profile < 0)
-        return sl_fail_unknown(err, "bench.selection", d.profile, sl_profile_names());
+        return sl_fail_unknown(err, "bench.selection", d.profile, sl_coord_profile_names());
     SL_TRY(check_draw(s, plan, span, err));
     for (int32_t l = 0; l < layers; l++)
-        keep[l] = sl_profile_keep((sl_profile)profile, l, layers);
+        keep[l] = sl_coord_profile_keep((sl_profile)profile, l, layers);
     SL_TRY(sl_be_alloc(p->backend, SL_MEM_DEVICE, sizeof *keep * (size_t)layers, (void **)&p->drawn, err));
     SL_TRY(sl_be_copy(p->backend, p->drawn, keep, sizeof *keep * (size_t)layers, err));
     SL_TRY(sl_be_sync(p->backend, err));

@@ -230,7 +230,8 @@ static sl_status fit_pools(sl_setup *s, bool hot, sl_plan *plan, int32_t context
             "while a worker of role both computes it",
             (double)plan->cache_bytes / 1048576, context, (double)bytes / 1048576);
     plan->cache_bytes -= plan->pool_unit > 0 ? 0 : bytes;
-    SL_TRY(sl_fit_pools(plan, hot ? SL_HIERARCHICAL : SL_RESIDENT, seqs, context, requests_key(s), o, err));
+    SL_TRY(sl_setup_fit_pools(plan, hot ? SL_HIERARCHICAL : SL_RESIDENT, seqs, context, requests_key(s), o,
+                              err));
     o->max_seqs = sl_setup_seqs(s);
     o->row_pages += pages;
     o->index_pages += pages;

@@ -38,7 +38,8 @@ static sl_status check_weights(const sl_setup *s, sl_dtype stored, sl_err *err)
     if (s->mo.dummy || s->mo.ranks > 1)
         SL_TRY(sl_model_placed_bytes(s->cfg->model.path, &s->mo, &bytes, err));
     SL_TRY(sl_be_memory(s->p->backend, &free_bytes, &total, err));
-    return sl_fit_weights(what, bytes, stored, free_bytes, total, sl_backend_describe(s->p->backend), err);
+    return sl_setup_fit_weights(what, bytes, stored, free_bytes, total, sl_backend_describe(s->p->backend),
+                                err);
 }
 
 int32_t sl_setup_item_tokens(const sl_config *cfg, sl_role role)

@@ -27,7 +27,7 @@ static bool parse_lists(sl_bench_decode_opts *o, const list_flags *l)
     static const char cmd[] = "bench decode";
     return parse_accept(o, l->accept) &&
            sl_bench_list_flag(cmd, "contexts", l->contexts, NULL, 1, &o->contexts) &&
-           sl_bench_list_flag(cmd, "profiles", l->profiles, sl_profile_names(), 1, &o->profiles) &&
+           sl_bench_list_flag(cmd, "profiles", l->profiles, sl_coord_profile_names(), 1, &o->profiles) &&
            (!l->modes || sl_bench_list_flag(cmd, "modes", l->modes, sl_bench_mode_names, 1, &o->modes)) &&
            (!l->rows || sl_bench_list_flag(cmd, "rows", l->rows, sl_row_format_names(), 1, &o->rows)) &&
            (!l->algorithms ||

@@ -67,11 +67,11 @@ void sl_bench_decode_print_csv(FILE *out, const sl_bench_decode_result *r)
         out,
         "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f,%s,%.3f,%.3f,%d,%d,%.2f,%.4f,%.3f,%.3f\n",
         sl_row_format_name(r->rows), r->context, sl_bench_mode_names[r->mode],
-        resident ? "any" : sl_profile_names()[r->profile], r->batch, r->gpu_batch, r->host_sets, r->hot_rows,
-        r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s, r->misses, r->hits,
-        r->tail_hits, r->swap_ms, r->exposed_ms, gib(r->kv_bytes), gib(r->kv_used), gib(r->device_bytes),
-        r->algorithm, r->select_ms, r->attend_ms, r->pairs_least, r->pairs_most, r->pairs_mean,
-        r->exchange_ratio, r->tokens_step, r->draft_ms);
+        resident ? "any" : sl_coord_profile_names()[r->profile], r->batch, r->gpu_batch, r->host_sets,
+        r->hot_rows, r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s, r->misses,
+        r->hits, r->tail_hits, r->swap_ms, r->exposed_ms, gib(r->kv_bytes), gib(r->kv_used),
+        gib(r->device_bytes), r->algorithm, r->select_ms, r->attend_ms, r->pairs_least, r->pairs_most,
+        r->pairs_mean, r->exchange_ratio, r->tokens_step, r->draft_ms);
 }
 
 void sl_bench_decode_print_row(FILE *out, const sl_bench_decode_result *r)
@@ -81,7 +81,7 @@ void sl_bench_decode_print_row(FILE *out, const sl_bench_decode_result *r)
             "%-8s %7d  %-12s %-8s batch %3d of %3d%s  step %8.3f ms  %8.1f tokens/s  misses %6.1f  swap "
             "%6.2f ms, exposed %6.2f  %s\n",
             sl_row_format_name(r->rows), r->context, sl_bench_mode_names[r->mode],
-            resident ? "any" : sl_profile_names()[r->profile], r->batch, r->gpu_batch,
+            resident ? "any" : sl_coord_profile_names()[r->profile], r->batch, r->gpu_batch,
             r->host_sets < r->batch ? " (shared host pages)" : "", r->step_ms, r->tokens_s, r->misses,
             r->swap_ms, r->exposed_ms, r->algorithm);
     if (r->tokens_step > 0)

@@ -243,7 +243,7 @@ static sl_status set_profile(const run *x, sl_profile p, sl_err *err)
 {
     uint32_t keep[SL_MAX_LAYERS];
     for (int32_t l = 0; l < x->b->local.checkpoint.cfg.n_layers; l++)
-        keep[l] = sl_profile_keep(p, l, x->b->local.checkpoint.cfg.n_layers);
+        keep[l] = sl_coord_profile_keep(p, l, x->b->local.checkpoint.cfg.n_layers);
     SL_TRY(sl_be_copy(x->b->local.be, x->b->keep, keep,
                       sizeof *keep * (size_t)x->b->local.checkpoint.cfg.n_layers, err));
     return sl_be_sync(x->b->local.be, err);

@@ -64,8 +64,8 @@ void sl_bench_decode_print_summary(FILE *out, const result *r, int32_t n)
                                       : NULL;
         fprintf(out, "  %-8s %7d %-16s %-14s %-8s %5d %10.3f %10.1f", sl_row_format_name(x->rows), x->context,
                 x->algorithm, sl_bench_mode_names[x->mode],
-                sl_bench_on_device(x->mode) ? "any" : sl_profile_names()[x->profile], x->batch, x->step_ms,
-                x->tokens_s);
+                sl_bench_on_device(x->mode) ? "any" : sl_coord_profile_names()[x->profile], x->batch,
+                x->step_ms, x->tokens_s);
         print_ratio(out, base, x->batch, base ? base->batch : 1);
         print_ratio(out, base, x->tokens_s, base ? base->tokens_s : 1);
         print_ratio(out, free_rows, x->step_ms, free_rows ? free_rows->step_ms : 1);

@@ -89,7 +89,7 @@ static void end(sl_audit *a, sl_cache_state how)
     free_memory(a);
     sl_log(SL_LOG_INFO, "decode", "cache_job_ended",
            "action=%s state=%s pages=%" PRIu64 " damaged=%" PRIu64 " unreadable=%" PRIu64,
-           sl_cache_action_name(a->j.action), sl_cache_state_name(how), a->j.done, a->j.damaged,
+           sl_msg_cache_action_name(a->j.action), sl_msg_cache_state_name(how), a->j.done, a->j.damaged,
            a->j.unreadable);
 }
 
@@ -312,13 +312,13 @@ static uint64_t pages_at(const sl_pages_env *e, int place)
 
 static bool can_verify(const sl_pages_env *e, int place)
 {
-    return place ? sl_places_can_list(e, place) : sl_checker_seals(e->checker);
+    return place ? sl_pages_places_can_list(e, place) : sl_checker_seals(e->checker);
 }
 
 /* Goes to the next place from `place` on; false: there is none. */
 static bool enter(sl_audit *a, int place)
 {
-    int last = a->j.only == SL_PLACES_ALL ? sl_places_n(a->e) - 1 : a->j.only;
+    int last = a->j.only == SL_PLACES_ALL ? sl_pages_places_n(a->e) - 1 : a->j.only;
     while (place <= last && !can_verify(a->e, place))
         place++;
     if (place > last)
@@ -359,7 +359,7 @@ sl_status sl_audit_begin(sl_audit *a, sl_cache_action action, int place, uint64_
     const sl_pages_env *e = a->e;
     if (a->j.state == SL_CACHE_RUNNING && a->j.begun)
         return sl_fail(err, SL_ERR_REFUSED, "a %s is running: wait for its end, or cancel it",
-                       sl_cache_action_name(a->j.action));
+                       sl_msg_cache_action_name(a->j.action));
     if (*e->draining)
         return sl_fail(err, SL_ERR_REFUSED, "the worker is draining");
     if (action == SL_CACHE_VERIFY && place == 0 && !can_verify(e, 0))
@@ -404,7 +404,7 @@ void sl_audit_describe(const sl_audit *a, sl_msg_cache_job *out, sl_key keys[SL_
         return;
     out->action = (uint8_t)j->action;
     out->state = (uint8_t)j->state;
-    strncpy(out->tier, sl_places_name(a->e, j->place), sizeof out->tier - 1);
+    strncpy(out->tier, sl_pages_places_name(a->e, j->place), sizeof out->tier - 1);
     out->done = j->done;
     out->total = j->total;
     out->damaged = j->damaged;

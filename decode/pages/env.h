@@ -34,10 +34,10 @@ void sl_pages_stale(sl_pages_env *e, const char *what, uint64_t id);
 /* ---- places: 0 is host memory, 1 + t is tier t ---- */
 
 enum { SL_PLACES_ALL = -1 };
-int sl_places_n(const sl_pages_env *e);
-const char *sl_places_name(const sl_pages_env *e, int place);
-bool sl_places_can_list(const sl_pages_env *e, int place);
+int sl_pages_places_n(const sl_pages_env *e);
+const char *sl_pages_places_name(const sl_pages_env *e, int place);
+bool sl_pages_places_can_list(const sl_pages_env *e, int place);
 /* Whether the tier belongs to this worker alone and can list its pages. */
-bool sl_places_local(const sl_pages_env *e, int tier);
+bool sl_pages_places_local(const sl_pages_env *e, int tier);
 
 #endif

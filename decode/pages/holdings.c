@@ -79,7 +79,7 @@ static void tell_changes(sl_holdings *h)
 
 void sl_holdings_stored(sl_holdings *h, int tier, const sl_key *keys, int32_t n)
 {
-    if (!sl_sessions_any(h->sessions) || !sl_places_local(h->e, tier))
+    if (!sl_sessions_any(h->sessions) || !sl_pages_places_local(h->e, tier))
         return;
     if (h->removed.len || h->stored.len >= BATCH_PAGES * 32)
         tell_changes(h); /* a receiver applies the removals of a message first */
@@ -88,7 +88,7 @@ void sl_holdings_stored(sl_holdings *h, int tier, const sl_key *keys, int32_t n)
 
 void sl_holdings_gone(sl_holdings *h, int tier, const sl_key *keys, int32_t n)
 {
-    if (!sl_places_local(h->e, tier))
+    if (!sl_pages_places_local(h->e, tier))
         return;
     sl_publish_gone(h->publish, keys, n);
     if (!sl_sessions_any(h->sessions))
@@ -113,7 +113,7 @@ void sl_holdings_begin(sl_holdings *h, uint32_t session)
     const sl_wr none = {0};
     bool local = false;
     for (int t = 0; h->e->cascade && t < sl_cascade_n_tiers(h->e->cascade); t++)
-        local |= sl_places_local(h->e, t);
+        local |= sl_pages_places_local(h->e, t);
     if (!local)
         return;
     tell_changes(h); /* what the sessions have not been told yet is part of the list */
@@ -130,7 +130,7 @@ static bool tell_part(sl_holdings *h, listing *to)
     sl_wr stored;
     int32_t n = 0;
     for (; to->tier < sl_cascade_n_tiers(h->e->cascade) && !n; to->tier += n == 0) {
-        if (sl_places_local(h->e, to->tier))
+        if (sl_pages_places_local(h->e, to->tier))
             n = sl_tier_list(sl_cascade_tier_at(h->e->cascade, to->tier), &to->cursor, keys, BATCH_PAGES);
         to->cursor = n ? to->cursor : 0;
     }

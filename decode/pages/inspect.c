@@ -17,10 +17,10 @@ static sl_status place_of(const sl_pages_env *e, const char *tier, int *out, sl_
     *out = SL_PLACES_ALL;
     if (!tier[0])
         return SL_OK;
-    for (int p = 0; p < sl_places_n(e); p++) {
-        if (strcmp(sl_places_name(e, p), tier) != 0)
+    for (int p = 0; p < sl_pages_places_n(e); p++) {
+        if (strcmp(sl_pages_places_name(e, p), tier) != 0)
             continue;
-        if (!sl_places_can_list(e, p))
+        if (!sl_pages_places_can_list(e, p))
             return sl_fail(err, SL_ERR_UNSUPPORTED,
                            "tier: %s cannot list its pages, because other processes share them", tier);
         *out = p;
@@ -103,15 +103,15 @@ static void list(const sl_pages_env *e, const sl_audit *audit, uint32_t router, 
     uint64_t place = q->cursor  ? q->cursor >> PLACE_SHIFT
                      : only > 0 ? (uint64_t)only
                                 : 0,
-             places = (uint64_t)sl_places_n(e);
+             places = (uint64_t)sl_pages_places_n(e);
     sl_msg m = {.type = SL_MSG_CACHE_PAGES};
     memset(&m.cache_pages, 0, sizeof m.cache_pages);
     m.cache_pages.ask = q->ask;
     sl_wr_init(&w);
-    while (place < places && !sl_places_can_list(e, (int)place))
+    while (place < places && !sl_pages_places_can_list(e, (int)place))
         place++;
     if (place < places) {
-        snprintf(m.cache_pages.tier, sizeof m.cache_pages.tier, "%s", sl_places_name(e, (int)place));
+        snprintf(m.cache_pages.tier, sizeof m.cache_pages.tier, "%s", sl_pages_places_name(e, (int)place));
         next = place ? list_tier(e, q, (int)place - 1, at, &w) : list_host(e, q, at, &w);
         if (next)
             m.cache_pages.cursor = place << PLACE_SHIFT | next;

@@ -74,7 +74,7 @@ static bool tells_disk(const sl_publish *u)
 
 void sl_publish_held(sl_publish *u, int tier, const sl_store_page *page)
 {
-    if (tells_disk(u) && is_open(u, page) && sl_places_local(u->e, tier) &&
+    if (tells_disk(u) && is_open(u, page) && sl_pages_places_local(u->e, tier) &&
         sl_told_add(&u->told, page->key.lo))
         stored(u, SL_MEDIUM_DISK, page);
 }

@@ -38,14 +38,14 @@ sl_status sl_prompts_open(sl_run *r, sl_err *err)
     if (!o->chunk_tokens)
         return SL_OK;
     if (o->declared)
-        SL_TRY(sl_random_pages_open(&r->random, r->geo, err));
+        SL_TRY(sl_engine_random_pages_open(&r->random, r->geo, err));
     return sl_prompt_queue_open(&r->prompts, &q, err);
 }
 
 void sl_prompts_close(sl_run *r)
 {
     sl_prompt_queue_close(&r->prompts);
-    sl_random_pages_close(&r->random);
+    sl_engine_random_pages_close(&r->random);
 }
 
 /* ---- benchmarks: prompts that count as computed ---- */
@@ -56,7 +56,7 @@ static int32_t declare(sl_run *r, const sl_ticket *t)
     int32_t pages = t->sampling.prompt_logprobs ? 0 : smaller(r->o.prompts.declared, t->n_tokens - 1) / PAGE;
     sl_run_ticket *x = sl_run_of(t);
     for (int32_t i = t->matched; i < pages && !x->filled; i++)
-        sl_random_pages_fill(&r->random, r->arena, sl_lease_pages(x->lease)[i]);
+        sl_engine_random_pages_fill(&r->random, r->arena, sl_lease_pages(x->lease)[i]);
     x->filled = true;
     return pages > t->matched ? pages * PAGE : t->rows;
 }

@@ -54,7 +54,7 @@ static sl_status check_prompt(const sl_router *r, const sl_request_spec *s, cons
     return check_length(r, s, p->n, err);
 }
 
-sl_status sl_admission_check(const sl_router *r, const sl_request_spec *s, sl_err *err)
+sl_status sl_router_admission_check(const sl_router *r, const sl_request_spec *s, sl_err *err)
 {
     if (r->life.draining)
         return sl_fail(err, SL_ERR_PEER, "the server is shutting down");

@@ -390,7 +390,7 @@ bool sl_effects_pending(const sl_router *r);
 
 /* ---- group.c, admission.c ---- */
 
-sl_status sl_admission_check(const sl_router *r, const sl_request_spec *s, sl_err *err);
+sl_status sl_router_admission_check(const sl_router *r, const sl_request_spec *s, sl_err *err);
 sl_request *sl_request_find(sl_router *r, uint64_t rid);
 /* The prompt of q is in the cache, or will never be: its siblings may be placed. */
 void sl_group_lead(sl_request *q, uint64_t now);
@@ -473,9 +473,9 @@ uint64_t sl_estimate_compute(const sl_estimate *e, const sl_request *q, uint32_t
 void sl_estimate_stayed(sl_router *r, uint64_t ns);
 void sl_estimate_computes(sl_router *r, uint64_t tokens);
 /* place.c: q fetches nothing from another worker any more. */
-void sl_place_fetched(sl_router *r, sl_request *q);
+void sl_placement_fetched(sl_router *r, sl_request *q);
 /* The first `pages` pages of a prompt are in the host memory of owner. */
-void sl_place_source(const sl_member *owner, uint32_t pages, sl_msg_source *out);
+void sl_placement_source(const sl_member *owner, uint32_t pages, sl_msg_source *out);
 
 /* ---- prefetch.c ---- */
 

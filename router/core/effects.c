@@ -52,7 +52,7 @@ static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
     m.reserve.tenant = q->group->tenant;
     const sl_member *source = sl_member_find(r, q->attempt.source);
     if (source)
-        sl_place_source(source, q->attempt.source_pages, &m.reserve.source);
+        sl_placement_source(source, q->attempt.source_pages, &m.reserve.source);
     sl_router_link_send(d, &m);
     sl_log(SL_LOG_DEBUG, "router", "request_placed",
            "rid=%016lx attempt=%u id=%s prefill=%s decode=%s tokens=%zu", q->rid, e->attempt, q->group->id,
@@ -70,7 +70,7 @@ static void book_prefill(sl_router *r, sl_request *q, const sl_effect *e)
     (void)e;
     q->aside.refused_at = 0;
     q->prefetch.prefill = 0; /* PREFILL ends it */
-    sl_place_fetched(r, q);
+    sl_placement_fetched(r, q);
     if (!q->deaths.alone)
         sl_aside_release(r, q, false);
 }
@@ -134,7 +134,7 @@ static void book_block(sl_router *r, sl_request *q, const sl_effect *e)
 static void book_leave(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
-    sl_place_fetched(r, q);
+    sl_placement_fetched(r, q);
     if (q->prefetch.prefill)
         sl_prefetch_leave(r, q, e->attempt);
     if (!e->leave.why && e->leave.tell && q->attempt.placed_ns)

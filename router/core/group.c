@@ -143,8 +143,8 @@ static sl_status make_group(sl_router *r, const sl_request_spec *s, sl_group **o
     memcpy(g->id, s->id, sizeof g->id);
     g->fingerprint = r->cluster.fingerprint;
     g->tenant = s->tenant ? sl_tenant_id(s->client) : 0;
-    if (!sl_share_find(&r->shares, r->o.placement.share, s->tenant ? s->client : "", s->cache_salt,
-                       s->n_cache_salt, g->fingerprint, &g->domain, &g->seed)) {
+    if (!sl_router_share_find(&r->shares, r->o.placement.share, s->tenant ? s->client : "", s->cache_salt,
+                              s->n_cache_salt, g->fingerprint, &g->domain, &g->seed)) {
         group_free(g);
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     }
@@ -211,7 +211,7 @@ sl_status sl_group_submit(sl_router *r, sl_request_spec *s, sl_output_sink *sink
                           sl_err *err)
 {
     sl_group *g = NULL;
-    SL_TRY(sl_admission_check(r, s, err));
+    SL_TRY(sl_router_admission_check(r, s, err));
     sl_lane *lane = sl_queue_lane(r, s->client, 1);
     if (!lane)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");

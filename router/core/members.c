@@ -146,8 +146,8 @@ static void on_load(sl_member *w, const sl_msg_load *l)
     w->r->queue.dirty |= freed;
     if (l->group_broken)
         sl_member_lost(w, SL_ERR_PEER, "its group is broken: another rank was lost");
-    else if (sl_load_hangs(l, w->r->o.link.dead_after_ms))
-        sl_member_lost(w, SL_ERR_TIMEOUT, sl_load_hangs(l, w->r->o.link.dead_after_ms));
+    else if (sl_msg_load_hangs(l, w->r->o.link.dead_after_ms))
+        sl_member_lost(w, SL_ERR_TIMEOUT, sl_msg_load_hangs(l, w->r->o.link.dead_after_ms));
 }
 
 void sl_member_message(sl_member *w, const sl_msg *m)

@@ -91,13 +91,13 @@ static void set_source(sl_router *r, const sl_estimate *e, sl_request *q, const 
     sl_counter_add(r->stats.placement.copies, 1);
 }
 
-void sl_place_source(const sl_member *owner, uint32_t pages, sl_msg_source *out)
+void sl_placement_source(const sl_member *owner, uint32_t pages, sl_msg_source *out)
 {
     *out = (sl_msg_source){.worker = owner->id, .epoch = owner->epoch, .pages = pages};
     memcpy(out->addr, owner->listen, sizeof out->addr);
 }
 
-void sl_place_fetched(sl_router *r, sl_request *q)
+void sl_placement_fetched(sl_router *r, sl_request *q)
 {
     sl_member *w = sl_member_find(r, q->attempt.source);
     q->attempt.source = q->attempt.source_pages = 0;

@@ -31,7 +31,7 @@ static void send_prefetch(const sl_estimate *e, const sl_request *q, sl_member *
     uint32_t pages = 0;
     const sl_member *owner = c->peer_tokens ? sl_estimate_owner(e, w, &pages) : NULL;
     if (owner)
-        sl_place_source(owner, pages, &m.prefetch.source);
+        sl_placement_source(owner, pages, &m.prefetch.source);
     sl_router_link_send(w, &m);
 }
 
@@ -110,7 +110,7 @@ void sl_prefetch_loading(sl_member *w, const sl_msg_loading *m)
     f.prefetch.n_tokens = q->n_tokens;
     f.prefetch.seed = q->keys.seed;
     f.prefetch.tenant = q->group->tenant;
-    sl_place_source(w, m->pages, &f.prefetch.source);
+    sl_placement_source(w, m->pages, &f.prefetch.source);
     sl_router_link_send(p, &f);
 }
 

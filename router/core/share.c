@@ -13,8 +13,8 @@ static bool compute(sl_share how, const char *tenant, const char *salt, size_t n
     return seed->lo | seed->hi;
 }
 
-bool sl_share_find(sl_share_cache *cache, sl_share how, const char *tenant, const char *salt, size_t n_salt,
-                   sl_key fingerprint, sl_share_domain *domain, sl_key *seed)
+bool sl_router_share_find(sl_share_cache *cache, sl_share how, const char *tenant, const char *salt,
+                          size_t n_salt, sl_key fingerprint, sl_share_domain *domain, sl_key *seed)
 {
     const char *name = how == SL_SHARE_TENANT ? tenant : "";
     size_t n = strlen(name);

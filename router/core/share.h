@@ -30,7 +30,7 @@ typedef struct sl_share_cache {
 /* Domain and seed of a request, as kvstore/domain.h computes them; an entry is used only if mode, the whole name of
  * the tenant and the fingerprint are equal. False: no memory for a hash, or no random
  * numbers; then the outputs have no meaning. */
-bool sl_share_find(sl_share_cache *cache, sl_share how, const char *tenant, const char *salt, size_t n_salt,
-                   sl_key fingerprint, sl_share_domain *domain, sl_key *seed);
+bool sl_router_share_find(sl_share_cache *cache, sl_share how, const char *tenant, const char *salt,
+                          size_t n_salt, sl_key fingerprint, sl_share_domain *domain, sl_key *seed);
 
 #endif

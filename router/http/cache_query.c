@@ -165,8 +165,8 @@ json_t *sl_cache_job_json(const char *worker, const sl_msg_cache_job *j)
     bool any = j->state != SL_CACHE_NONE;
     json_t *o =
         json_pack("{s:s, s:s?, s:s, s:s, s:o}", "worker", worker, "action",
-                  any ? sl_cache_action_name((sl_cache_action)j->action) : NULL, "state",
-                  sl_cache_state_name((sl_cache_state)j->state), "tier", j->tier, "damaged_keys", keys);
+                  any ? sl_msg_cache_action_name((sl_cache_action)j->action) : NULL, "state",
+                  sl_msg_cache_state_name((sl_cache_state)j->state), "tier", j->tier, "damaged_keys", keys);
     for (size_t i = 0; o && i < SL_COUNT(numbers); i++)
         json_object_set_new(
             o, numbers[i].key,

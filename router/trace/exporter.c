@@ -69,7 +69,7 @@ static size_t take(sl_exporter *e, sl_trace **batch)
     return n;
 }
 
-void sl_exporter_post(sl_exporter *e, sl_trace *t)
+void sl_trace_exporter_post(sl_exporter *e, sl_trace *t)
 {
     size_t bytes = sl_trace_bytes(t);
     pthread_mutex_lock(&e->lock);
@@ -170,8 +170,8 @@ static void destroy(sl_exporter *e)
     free(e);
 }
 
-sl_status sl_exporter_create(const char *url, const char *model, sl_metrics *metrics, sl_exporter **out,
-                             sl_err *err)
+sl_status sl_trace_exporter_create(const char *url, const char *model, sl_metrics *metrics, sl_exporter **out,
+                                   sl_err *err)
 {
     sl_exporter *e = calloc(1, sizeof *e);
     pthread_condattr_t attr;
@@ -199,7 +199,7 @@ sl_status sl_exporter_create(const char *url, const char *model, sl_metrics *met
     return SL_OK;
 }
 
-void sl_exporter_close(sl_exporter *e)
+void sl_trace_exporter_close(sl_exporter *e)
 {
     if (!e)
         return;

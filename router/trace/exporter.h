@@ -18,12 +18,12 @@ enum { SL_EXPORTER_WAITING = 2048, SL_EXPORTER_BYTES = 16 << 20 };
 
 typedef struct sl_exporter sl_exporter;
 
-sl_status sl_exporter_create(const char *url, const char *model, sl_metrics *metrics, sl_exporter **out,
-                             sl_err *err);
+sl_status sl_trace_exporter_create(const char *url, const char *model, sl_metrics *metrics, sl_exporter **out,
+                                   sl_err *err);
 /* Takes a reference, or counts the spans as dropped. Waits for nothing. */
-void sl_exporter_post(sl_exporter *e, sl_trace *t);
+void sl_trace_exporter_post(sl_exporter *e, sl_trace *t);
 /* Sends what waits, for at most two seconds. A thread that is still in the resolver of names then is abandoned with its memory: it
  * ends with the process. NULL is allowed. */
-void sl_exporter_close(sl_exporter *e);
+void sl_trace_exporter_close(sl_exporter *e);
 
 #endif

@@ -49,7 +49,7 @@ sl_status sl_traces_create(const sl_traces_options *o, sl_traces **out, sl_err *
     sl_status st = SL_OK;
     if (o->to && *o->to) {
         st = read_target(o->to, url, sizeof url, &s->sample, err);
-        st = st ? st : sl_exporter_create(url, o->model, o->metrics, &s->exporter, err);
+        st = st ? st : sl_trace_exporter_create(url, o->model, o->metrics, &s->exporter, err);
     }
     if (st)
         free(s);
@@ -78,7 +78,7 @@ static void forget_oldest(sl_traces *s)
 void sl_traces_add(sl_traces *s, sl_trace *t)
 {
     if (s->exporter && t->context.sampled)
-        sl_exporter_post(s->exporter, t);
+        sl_trace_exporter_post(s->exporter, t);
     s->bytes += sl_trace_bytes(t);
     if (s->next - s->first == SL_TRACES_KEPT)
         forget_oldest(s);
@@ -114,6 +114,6 @@ void sl_traces_close(sl_traces *s)
         return;
     while (s->first < s->next)
         forget_oldest(s);
-    sl_exporter_close(s->exporter);
+    sl_trace_exporter_close(s->exporter);
     free(s);
 }

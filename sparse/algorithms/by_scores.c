@@ -76,7 +76,7 @@ sl_status sl_by_scores_retrieve(const sl_by_scores *s, const sl_best *best, sl_a
     return SL_OK;
 }
 
-sl_status sl_mass_check(double list_mass, int reduction, sl_err *err)
+sl_status sl_algo_mass_check(double list_mass, int reduction, sl_err *err)
 {
     if (list_mass <= 0 || reduction == SL_GROUP_SOFTMAX)
         return SL_OK;

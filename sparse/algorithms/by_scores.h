@@ -48,7 +48,7 @@ sl_status sl_by_scores_retrieve(const sl_by_scores *s, const sl_best *best, sl_a
                                 sl_err *err);
 
 /* SL_ERR_INVALID: list_mass needs scores that are weights. */
-sl_status sl_mass_check(double list_mass, int reduction, sl_err *err);
+sl_status sl_algo_mass_check(double list_mass, int reduction, sl_err *err);
 /* Tokens of the longest list of a selection of `budget` tokens, where queries before dense_below read everything. */
 int32_t sl_budget_width(const sl_algo_dims *d, int64_t budget, int32_t dense_below);
 /* A type that holds every key of the rows exactly. bf16 does for bf16 and e4m3 rows: the scales of the latter are powers

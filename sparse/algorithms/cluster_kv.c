@@ -148,7 +148,7 @@ static sl_status cluster_prepare(void *options, const sl_algo_model *m, uint64_t
             err, SL_ERR_UNSUPPORTED,
             "budgets_path %s: a list that reads everything (\"all\") has no clusters; cluster_kv takes numbers only",
             o->budgets_path);
-    return sl_mass_check(o->list_mass, o->gqa_reduction, err);
+    return sl_algo_mass_check(o->list_mass, o->gqa_reduction, err);
 }
 
 static int32_t cluster_width(const sl_algo_dims *d, int32_t dense_below)
@@ -292,7 +292,7 @@ static sl_status make_groups(cluster_kv *s, const sl_key_source *keys, int32_t l
 static sl_status cluster_prompt(sl_algo *a, const sl_algo_prompt *p, sl_err *err)
 {
     cluster_kv *s = (cluster_kv *)a;
-    const sl_key_source keys = sl_keys_of_prompt(&s->dims.cache, p, s->pages);
+    const sl_key_source keys = sl_algo_keys_of_prompt(&s->dims.cache, p, s->pages);
     SL_TRY(sl_be_copy(s->be, s->prompts + p->seq, &p->tokens, sizeof p->tokens, err));
     SL_TRY(sl_be_copy(s->be, s->pages, p->host_pages, 4 * (size_t)sl_pages_for(p->n_cached), err));
     return make_groups(s, &keys, p->layer, p->seq, p->tokens, 0, p->n_cached, err);
@@ -303,7 +303,7 @@ static sl_status cluster_update(sl_algo *a, const sl_algo_call *call, sl_err *er
     cluster_kv *s = (cluster_kv *)a;
     for (int32_t i = 0; i < call->n_runs; i++) {
         const sl_algo_run *run = &call->runs[i];
-        const sl_key_source keys = sl_keys_of_run(&s->dims.cache, call, run);
+        const sl_key_source keys = sl_algo_keys_of_run(&s->dims.cache, call, run);
         SL_TRY(make_groups(s, &keys, call->attn->layer, run->seq, run->prompt, run->pos, run->pos + run->n,
                            err));
     }

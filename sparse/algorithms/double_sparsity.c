@@ -105,7 +105,7 @@ static sl_status sparsity_prepare(void *options, const sl_algo_model *m, uint64_
                                      .vocab_size = m->vocab_size,
                                      .print = m->print,
                                      .print_ctx = m->print_ctx};
-    SL_TRY(sl_mass_check(o->list_mass, o->gqa_reduction, err));
+    SL_TRY(sl_algo_mass_check(o->list_mass, o->gqa_reduction, err));
     if (m->kv_heads < 1) /* refused with the reason when the cache is shaped */
         return SL_OK;
     if (!o->channel_config_path[0])

@@ -313,7 +313,7 @@ static sl_status begin_book(pq_cache *s, const sl_key_source *keys, int32_t laye
 static sl_status pq_prompt(sl_algo *a, const sl_algo_prompt *p, sl_err *err)
 {
     pq_cache *s = (pq_cache *)a;
-    const sl_key_source keys = sl_keys_of_prompt(&s->dims.cache, p, s->pages);
+    const sl_key_source keys = sl_algo_keys_of_prompt(&s->dims.cache, p, s->pages);
     const int32_t at = trained(s, p->tokens);
     SL_TRY(sl_be_copy(s->be, s->trained + p->seq, &at, sizeof at, err));
     SL_TRY(sl_be_copy(s->be, s->pages, p->host_pages, 4 * (size_t)sl_pages_for(p->n_cached), err));
@@ -345,7 +345,7 @@ static sl_status pq_update(sl_algo *a, const sl_algo_call *call, sl_err *err)
     pq_cache *s = (pq_cache *)a;
     for (int32_t i = 0; i < call->n_runs; i++) {
         const sl_algo_run *run = &call->runs[i];
-        const sl_key_source keys = sl_keys_of_run(&s->dims.cache, call, run);
+        const sl_key_source keys = sl_algo_keys_of_run(&s->dims.cache, call, run);
         SL_TRY(
             begin_book(s, &keys, call->attn->layer, run->seq, run->prompt, run->pos, run->pos + run->n, err));
     }

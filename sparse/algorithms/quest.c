@@ -101,7 +101,7 @@ static sl_status quest_prepare(void *options, const sl_algo_model *m, uint64_t *
     if (SL_PAGE_TOKENS % o->block_tokens)
         return sl_fail(err, SL_ERR_INVALID, "block_tokens %d does not divide a page of %d tokens",
                        o->block_tokens, SL_PAGE_TOKENS);
-    return sl_mass_check(o->list_mass, o->gqa_reduction, err);
+    return sl_algo_mass_check(o->list_mass, o->gqa_reduction, err);
 }
 
 static sl_selector quest_selector(const sl_cache_dims *d)

@@ -311,9 +311,11 @@ START_TEST(names)
     ck_assert_str_eq(sl_medium_name(SL_MEDIUM_SHARED), "shared");
     ck_assert_str_eq(sl_medium_name(SL_MEDIUM_COUNT), "unknown");
     for (int a = 0; a <= SL_CACHE_ACTIONS; a++)
-        ck_assert_int_eq(!strcmp(sl_cache_action_name((sl_cache_action)a), "unknown"), a == SL_CACHE_ACTIONS);
+        ck_assert_int_eq(!strcmp(sl_msg_cache_action_name((sl_cache_action)a), "unknown"),
+                         a == SL_CACHE_ACTIONS);
     for (int a = 0; a <= SL_CACHE_STATES; a++)
-        ck_assert_int_eq(!strcmp(sl_cache_state_name((sl_cache_state)a), "unknown"), a == SL_CACHE_STATES);
+        ck_assert_int_eq(!strcmp(sl_msg_cache_state_name((sl_cache_state)a), "unknown"),
+                         a == SL_CACHE_STATES);
 }
 END_TEST
 

@@ -80,22 +80,22 @@ START_TEST(a_page_is_filled_and_nothing_else)
     o.bytes = PAGES * (uint64_t)g.page_bytes;
     ck_assert_msg(sl_arena_create(&g, &o, &arena, &err) == SL_OK, "%s", err.text);
     ck_assert_int_eq(sl_arena_pages(arena), PAGES);
-    ck_assert_int_eq(sl_random_pages_open(&f, &g, &err), SL_OK);
+    ck_assert_int_eq(sl_engine_random_pages_open(&f, &g, &err), SL_OK);
     uint8_t *base = sl_arena_base(arena), *mine = calloc(1, o.bytes), *first = malloc(o.bytes);
     mark_page(&g, mine, 1);
     memset(base, MARK, o.bytes);
-    sl_random_pages_fill(&f, arena, 1);
+    sl_engine_random_pages_fill(&f, arena, 1);
     uint64_t at = 0;
     while (at < o.bytes && (mine[at] || base[at] == MARK))
         at++;
     ck_assert_msg(at == o.bytes, "byte %lu of %lu is not of the page", at, o.bytes);
     memcpy(first, base, o.bytes);
     memset(base, (uint8_t)~MARK, o.bytes);
-    sl_random_pages_fill(&f, arena, 1);
+    sl_engine_random_pages_fill(&f, arena, 1);
     for (at = 0; at < o.bytes && (!mine[at] || base[at] == first[at]); at++)
         ;
     ck_assert_msg(at == o.bytes, "byte %lu of %lu of the page was not filled", at, o.bytes);
-    sl_random_pages_close(&f);
+    sl_engine_random_pages_close(&f);
     sl_arena_destroy(arena);
     free(mine);
     free(first);

@@ -97,8 +97,8 @@ static void take(const sl_step_item *it, int i)
     MUST(it->want_logits == (it->logits != NULL));
     MUST(want[i].out.fault == 0);
     if (it->logits) {
-        sl_sample_or_fault(host, it->logits, &how[i], &h, (uint64_t)text[i].n, want[i].mask ? &mask[i] : NULL,
-                           &out);
+        sl_sampler_sample_or_fault(host, it->logits, &how[i], &h, (uint64_t)text[i].n,
+                                   want[i].mask ? &mask[i] : NULL, &out);
         if (memcmp(&out, &want[i].out, sizeof out) != 0)
             ck_abort_msg("sequence %d: token %d at %d, the host chooses %d", i, want[i].out.id, text[i].n,
                          out.id);

@@ -76,7 +76,7 @@ START_TEST(uniform_is_uniform)
     enum { N = 100000, BINS = 100 };
     int bins[BINS] = {0};
     for (uint64_t i = 0; i < N; i++) {
-        double u = sl_sample_uniform(42, i);
+        double u = sl_sampler_uniform(42, i);
         ck_assert(u >= 0 && u < 1);
         bins[(int)(u * BINS)]++;
     }
@@ -85,8 +85,8 @@ START_TEST(uniform_is_uniform)
         chi += (bins[b] - N / BINS) * (double)(bins[b] - N / BINS) / (N / BINS);
     /* 99 degrees of freedom: mean 99; more than 160 has a probability below 1 in 10000 */
     ck_assert_double_lt(chi, 160);
-    ck_assert(sl_sample_uniform(42, 7) != sl_sample_uniform(43, 7));
-    ck_assert(sl_sample_uniform(42, 1ull << 33) != sl_sample_uniform(42, 0));
+    ck_assert(sl_sampler_uniform(42, 7) != sl_sampler_uniform(43, 7));
+    ck_assert(sl_sampler_uniform(42, 1ull << 33) != sl_sampler_uniform(42, 0));
 }
 END_TEST
 
@@ -222,7 +222,7 @@ START_TEST(truncations_match_reference)
         size_t keep = reference(x, N, &s, r);
         double before = 0, p = 0;
         int32_t id = sample(sp, x, &s, (uint64_t)round).id;
-        double u = sl_sample_uniform(s.seed, (uint64_t)round);
+        double u = sl_sampler_uniform(s.seed, (uint64_t)round);
         bool found = false;
         for (size_t i = 0; i < keep; i++) {
             bool is = r[i].id == id, ahead = r[i].id < id;

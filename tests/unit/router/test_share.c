@@ -88,7 +88,7 @@ static sl_key find(sl_share_cache *c, sl_share how, const char *tenant, const ch
 {
     sl_share_domain d;
     sl_key seed;
-    ck_assert(sl_share_find(c, how, tenant, salt, strlen(salt), fingerprint, &d, &seed));
+    ck_assert(sl_router_share_find(c, how, tenant, salt, strlen(salt), fingerprint, &d, &seed));
     ck_assert(sl_key_eq(seed, sl_share_seed(fingerprint, &d)));
     return seed;
 }

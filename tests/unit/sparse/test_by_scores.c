@@ -12,8 +12,8 @@ START_TEST(a_share_needs_weights)
     for (int i = 0; sl_group_reduce_names()[i]; i++) {
         sl_err err = {0};
         const bool weights = strcmp(sl_group_reduce_names()[i], "softmax") == 0;
-        ck_assert_int_eq(sl_mass_check(0, i, &err), SL_OK);
-        ck_assert_int_eq(sl_mass_check(0.9, i, &err), weights ? SL_OK : SL_ERR_INVALID);
+        ck_assert_int_eq(sl_algo_mass_check(0, i, &err), SL_OK);
+        ck_assert_int_eq(sl_algo_mass_check(0.9, i, &err), weights ? SL_OK : SL_ERR_INVALID);
         ck_assert(weights || strstr(err.text, "list_mass 0.9"));
     }
 }

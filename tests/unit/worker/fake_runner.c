@@ -263,8 +263,8 @@ static void choose_one(fake_runner *f, fake_seq *s, sl_step_sample *w, int32_t l
     sl_token_mask mask = w->mask ? w->mask(w->mask_ctx) : (sl_token_mask){0};
     float *row = f->logits + (size_t)(f->o.max_seqs + 63) * (size_t)f->o.vocab; /* that no item has */
     make_logits(row, f->o.vocab, read_all(f->arena, s, len));
-    sl_sample_or_fault(f->sampler, row, w->sampling, &w->history, (uint64_t)len, w->mask ? &mask : NULL,
-                       &w->out);
+    sl_sampler_sample_or_fault(f->sampler, row, w->sampling, &w->history, (uint64_t)len,
+                               w->mask ? &mask : NULL, &w->out);
 }
 
 static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err)

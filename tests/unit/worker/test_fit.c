@@ -15,33 +15,33 @@ START_TEST(weights)
 {
     sl_err err = {0};
     ck_assert_int_eq(
-        sl_fit_weights("the checkpoint's weights", 10 * GIB, SL_BF16, 11 * GIB, 16 * GIB, "GPU", &err),
+        sl_setup_fit_weights("the checkpoint's weights", 10 * GIB, SL_BF16, 11 * GIB, 16 * GIB, "GPU", &err),
         SL_OK);
     ck_assert_int_eq(
-        sl_fit_weights("the checkpoint's weights", 30 * GIB, SL_BF16, 20 * GIB, 24 * GIB, "GPU", &err),
+        sl_setup_fit_weights("the checkpoint's weights", 30 * GIB, SL_BF16, 20 * GIB, 24 * GIB, "GPU", &err),
         SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "30.00 GiB") && strstr(err.text, "GPU has 20.00 of 24.00 GiB free") &&
                       strstr(err.text, "10.00 GiB are missing") &&
                       strstr(err.text, "in fp8 it would take 15.00"),
                   "%s", err.text);
     ck_assert_int_eq(
-        sl_fit_weights("the checkpoint's weights", 30 * GIB, SL_F32, 20 * GIB, 24 * GIB, "GPU", &err),
+        sl_setup_fit_weights("the checkpoint's weights", 30 * GIB, SL_F32, 20 * GIB, 24 * GIB, "GPU", &err),
         SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "in bf16 it would take 15.00"), "%s", err.text);
     ck_assert_int_eq(
-        sl_fit_weights("the checkpoint's weights", 70 * GIB, SL_F32, 20 * GIB, 24 * GIB, "GPU", &err),
+        sl_setup_fit_weights("the checkpoint's weights", 70 * GIB, SL_F32, 20 * GIB, 24 * GIB, "GPU", &err),
         SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "in fp8 it would take 17.50"), "%s", err.text);
-    ck_assert_int_eq(
-        sl_fit_weights("the checkpoint's weights", 90 * GIB, SL_F8_E4M3, 20 * GIB, 24 * GIB, "GPU", &err),
-        SL_ERR_DEVICE_MEMORY);
+    ck_assert_int_eq(sl_setup_fit_weights("the checkpoint's weights", 90 * GIB, SL_F8_E4M3, 20 * GIB,
+                                          24 * GIB, "GPU", &err),
+                     SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "more than 91 GiB"), "%s", err.text);
-    ck_assert_int_eq(
-        sl_fit_weights("the checkpoint's weights", 10 * GIB, SL_F8_E4M3, 5 * GIB, 24 * GIB, "GPU", &err),
-        SL_ERR_DEVICE_MEMORY);
+    ck_assert_int_eq(sl_setup_fit_weights("the checkpoint's weights", 10 * GIB, SL_F8_E4M3, 5 * GIB, 24 * GIB,
+                                          "GPU", &err),
+                     SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "nothing else"), "%s", err.text);
     ck_assert_int_eq(
-        sl_fit_weights("the weights of rank 1 of 8", 10 * GIB, SL_BF16, 5 * GIB, 24 * GIB, "GPU", &err),
+        sl_setup_fit_weights("the weights of rank 1 of 8", 10 * GIB, SL_BF16, 5 * GIB, 24 * GIB, "GPU", &err),
         SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "the weights of rank 1 of 8 take 10.00 GiB"), "%s", err.text);
     ck_assert_uint_gt(sl_checkpoint_file_bytes("models/tiny-v32"), 1 << 20);
@@ -115,7 +115,7 @@ static void try_it(uint64_t cache, sl_residency mode, int32_t seqs, int32_t cont
     sl_plan p = plan(cache);
     sl_engine_opts o = {0};
     sl_err err = {0};
-    sl_status st = sl_fit_pools(&p, mode, seqs, context, "decode.max_batch", &o, &err);
+    sl_status st = sl_setup_fit_pools(&p, mode, seqs, context, "decode.max_batch", &o, &err);
     ck_assert_int_eq(st, sl_plan_pools(&p, mode, seqs, context, &o, NULL));
     if (st == SL_OK)
         return;

@@ -309,13 +309,13 @@ START_TEST(a_silent_collector)
     size_t bytes = 0, each = 0;
     ck_assert_int_eq(sl_metrics_create(SL_METRICS_ROUTER, &m), SL_OK);
     snprintf(url, sizeof url, "http://127.0.0.1:%d", port);
-    ck_assert_int_eq(sl_exporter_create(url, "m", m, &e, &err), SL_OK);
+    ck_assert_int_eq(sl_trace_exporter_create(url, "m", m, &e, &err), SL_OK);
     struct pollfd waiting = {.fd = fd, .events = POLLIN};
     for (unsigned i = 0; i < n; i++) {
         sl_trace *t = longer(i + 1, _i ? 40 : 0);
         bytes = sl_trace_bytes(t);
         each = t->n;
-        sl_exporter_post(e, t);
+        sl_trace_exporter_post(e, t);
         sl_trace_unref(t);
         if (!i) /* until the thread has taken it and connects: it takes no other while no answer comes */
             ck_assert_int_eq(poll(&waiting, 1, 60000), 1);
@@ -323,7 +323,7 @@ START_TEST(a_silent_collector)
     const unsigned fit = _i ? (unsigned)(most_bytes / bytes) : most;
     ck_assert_msg((most_bytes / bytes < most) == _i, "%zu bytes", bytes);
     ck_assert_uint_eq(spans(m, "dropped"), (n - 1 - fit) * each);
-    sl_exporter_close(e);
+    sl_trace_exporter_close(e);
     ck_assert_uint_eq(spans(m, "exported"), 0);
     ck_assert_uint_eq(spans(m, "dropped") + spans(m, "failed"), n * each);
     sl_metrics_destroy(m);
@@ -382,11 +382,11 @@ START_TEST(answers_of_collectors)
         ck_assert_int_eq(pthread_create(&thread, NULL, serve, &a), 0);
         snprintf(url, sizeof url, "http://127.0.0.1:%d", port);
         ck_assert_int_eq(sl_metrics_create(SL_METRICS_ROUTER, &m), SL_OK);
-        ck_assert_int_eq(sl_exporter_create(url, "m", m, &e, &err), SL_OK);
+        ck_assert_int_eq(sl_trace_exporter_create(url, "m", m, &e, &err), SL_OK);
         sl_trace *t = make("x", 1, 1);
-        sl_exporter_post(e, t);
+        sl_trace_exporter_post(e, t);
         pthread_join(thread, NULL);
-        sl_exporter_close(e);
+        sl_trace_exporter_close(e);
         ck_assert_uint_eq(spans(m, "exported"), cases[i].taken);
         ck_assert_uint_eq(spans(m, "failed"), !cases[i].taken);
         ck_assert_uint_eq(t->refs, 1);
@@ -414,16 +414,16 @@ START_TEST(five_tries)
     ck_assert_int_eq(pthread_create(&thread, NULL, serve, &a), 0);
     snprintf(url, sizeof url, "http://127.0.0.1:%d", port);
     ck_assert_int_eq(sl_metrics_create(SL_METRICS_ROUTER, &m), SL_OK);
-    ck_assert_int_eq(sl_exporter_create(url, "m", m, &e, &err), SL_OK);
+    ck_assert_int_eq(sl_trace_exporter_create(url, "m", m, &e, &err), SL_OK);
     sl_trace *t = make("x", 1, 1);
-    sl_exporter_post(e, t);
+    sl_trace_exporter_post(e, t);
     while (!spans(m, "failed") && !spans(m, "exported"))
         usleep(10000);
     ck_assert_uint_eq(spans(m, "failed"), 1);
     shutdown(a.fd, SHUT_RD); /* it waits for the sixth: accept() fails */
     pthread_join(thread, NULL);
     ck_assert_uint_eq(a.got, 5);
-    sl_exporter_close(e);
+    sl_trace_exporter_close(e);
     sl_trace_unref(t);
     sl_metrics_destroy(m);
     close(a.fd);
@@ -441,13 +441,13 @@ START_TEST(nobody_listens)
     close(fd);
     ck_assert_int_eq(sl_metrics_create(SL_METRICS_ROUTER, &m), SL_OK);
     snprintf(url, sizeof url, "http://127.0.0.1:%d", port);
-    ck_assert_int_eq(sl_exporter_create(url, "m", m, &e, &err), SL_OK);
+    ck_assert_int_eq(sl_trace_exporter_create(url, "m", m, &e, &err), SL_OK);
     for (unsigned i = 0; i < 300; i++) {
         sl_trace *t = make("x", i + 1, 1);
-        sl_exporter_post(e, t);
+        sl_trace_exporter_post(e, t);
         sl_trace_unref(t);
     }
-    sl_exporter_close(e);
+    sl_trace_exporter_close(e);
     ck_assert_uint_eq(spans(m, "failed"), 300);
     sl_metrics_destroy(m);
 }
