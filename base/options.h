@@ -88,9 +88,9 @@ typedef struct sl_option {
 typedef struct sl_options {
     const char *section; /* of the keys, without the last dot: "sparse_attention", "kvstore.redis" */
     const char *name;    /* of the implementation */
-    const char
-        *seam;      /* the key whose value is this name when the implementation is used; NULL: `on` says it */
-    const char *on; /* an option of type text: if it is empty, the implementation is not used */
+    /* the key whose value is this name when the implementation is used; NULL: `on` says it */
+    const char *seam;
+    const char *on;       /* an option of type text: if it is empty, the implementation is not used */
     bool needs_reuse;     /* it has no use when no request may reuse pages of another */
     bool needs_share_all; /* pages that are kept apart must not reach it */
     const sl_option *rows;

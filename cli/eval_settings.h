@@ -25,8 +25,8 @@ typedef struct sl_cli_eval_choice {
     const int32_t *budgets; /* [n_budgets] */
     int32_t n_entries, n_budgets;
     bool no_bounds; /* without the rows of the ceiling and the floor */
-    bool
-        possible; /* leave out what cannot serve the model, with a line on stderr; otherwise it is an error */
+    /* leave out what cannot serve the model, with a line on stderr; otherwise it is an error */
+    bool possible;
 } sl_cli_eval_choice;
 
 /*

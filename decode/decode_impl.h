@@ -1,7 +1,7 @@
 /*
  * A decode worker as an aggregate of its owners. Requests and pages belong to the engine thread, connections to the
  * transport thread; check jobs go to the checker thread (worker/checker.h) by mail and come back. Each owner has its
- * header; no room touches what belongs to another one but by the functions of that header.
+ * header; no room touches what belongs to another one, except through the functions of that header.
  */
 #ifndef SL_DECODE_DECODE_IMPL_H
 #define SL_DECODE_DECODE_IMPL_H

@@ -23,8 +23,8 @@ typedef struct sl_eval_item {
 
 typedef struct sl_eval_file_opts {
     const char *scorer; /* of own lines that name none; NULL: each names its own */
-    const char
-        *prompts; /* LongBench's dataset2prompt.json; NULL: context, an empty line and input are the prompt */
+    /* LongBench's dataset2prompt.json; NULL: context, an empty line and input are the prompt */
+    const char *prompts;
 } sl_eval_file_opts;
 
 #endif

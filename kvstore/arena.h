@@ -45,8 +45,8 @@ typedef struct sl_geometry {
     sl_key fingerprint; /* of model and numeric convention: other pages never match */
     sl_layout layout;
     int32_t n_layers;
-    sl_cache_shape
-        shape; /* the planes of all classes; plane 0 are the rows of tokens, even if no layer has them */
+    /* the planes of all classes; plane 0 are the rows of tokens, even if no layer has them */
+    sl_cache_shape shape;
     int32_t n_classes; /* in the order of the first layer of each */
     sl_geometry_class classes[SL_LAYER_CLASSES];
     uint8_t layer_class[SL_GEOMETRY_MAX_LAYERS];

@@ -5,7 +5,7 @@
  *
  * Writing. Each page of the tree is offered to each tier at most once, as the tier's policy says:
  *
- *   write_back               when it is among the pages that will be evicted next, and all pages are when the owner stops
+ *   write_back               when it is among the pages that will be evicted next; when the owner stops, all pages are offered
  *                            (sl_cascade_finish). Little is written, but pages that are only in memory are lost with the
  *                            process
  *   write_through            as soon as it is published. A page that is evicted has been written already
@@ -132,8 +132,8 @@ typedef struct sl_cascade_waiter {
 /* What a request that waits is told. */
 typedef struct sl_cascade_news {
     sl_cascade_waiter *w;
-    bool
-        ended; /* what it waited for has ended; sl_cascade_wait() may be called again with it, or it may be freed */
+    /* what it waited for has ended; sl_cascade_wait() may be called again with it, or it may be freed */
+    bool ended;
     /* Not ended: the load reads the first `pages` pages of the prompt, and more than one chunk is still to come; what has arrived
      * can be used meanwhile. Less may arrive, and pages after the first may be of another prompt with the same beginning. Told
      * at most once for each load. */
@@ -167,8 +167,8 @@ typedef struct sl_cascade_stats {
     uint64_t bytes_loaded, bytes_stored;    /* of these hits and stored pages */
     uint64_t loads,
         load_ns; /* loads that had pages to read from it, and their durations from the lookup on */
-    double
-        read_rate; /* bytes per second of the last reads: their bytes by the time with a read in flight; 0: none yet */
+    /* bytes per second of the last reads: their bytes by the time with a read in flight; 0: none yet */
+    double read_rate;
     uint64_t writes, write_ns; /* batches that were written, and their durations */
     int32_t loading, writing;  /* pages, now */
     int32_t waiting;           /* requests, now: those whose load has a request at this tier */

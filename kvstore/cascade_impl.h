@@ -105,8 +105,8 @@ typedef struct sl_cascade_slot {
     sl_cascade_job *writes;
     int32_t n_writes, n_late;
     int32_t n_reads; /* gets in flight */
-    uint64_t
-        reads_due_ns; /* while there are gets: the time up to which they are counted; then: the last one's end */
+    /* while there are gets: the time up to which they are counted; then: the last one's end */
+    uint64_t reads_due_ns;
     double rate_bytes, rate_ns; /* of the last reads, older ones count less */
     uint64_t scan_ns;  /* the next look at the oldest pages, unless there are others, or fewer are free */
     int32_t scan_free; /* pages, at the last look */

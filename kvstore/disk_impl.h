@@ -120,8 +120,8 @@ typedef struct sl_disk_tier {
     void *aged_ctx;
     bool stopping;
     bool waiting; /* the thread is in the kernel, and touches no request before it has the lock again */
-    bool
-        abandoned; /* the owner has ended every request, because the kernel does not; the thread touches nothing more */
+    /* the owner has ended every request, because the kernel does not; the thread touches nothing more */
+    bool abandoned;
     int32_t in_flight, writes_in_flight;
     bool opening; /* a segment header is in flight */
     uint64_t sequence, batch;

@@ -68,8 +68,8 @@ typedef struct sl_quota_entry {
     uint64_t tenant;
     int64_t used;         /* units; the cache's to change */
     int64_t share, limit; /* units */
-    int32_t
-        refs; /* of leases and units; an entry without a rule is given to another tenant when there are none */
+    /* of leases and units; an entry without a rule is given to another tenant when there are none */
+    int32_t refs;
 } sl_quota_entry;
 
 typedef struct sl_quota {

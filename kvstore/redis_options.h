@@ -8,8 +8,8 @@ enum { SL_REDIS_RULES = 16 };
 
 typedef struct sl_redis_options {
     sl_tier_common common;
-    char
-        address[1024]; /* "HOST:PORT", "[IPV6]:PORT" or "unix:PATH"; of a Redis Cluster, any of its servers */
+    /* "HOST:PORT", "[IPV6]:PORT" or "unix:PATH"; of a Redis Cluster, any of its servers */
+    char address[1024];
     /* The servers that a server of a cluster may name besides the one at `address`. */
     struct {
         int n;

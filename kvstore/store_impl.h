@@ -87,8 +87,8 @@ struct sl_lease {
     sl_key seed;
     sl_lease *prev, *next;
     int32_t *pages; /* [n_pages], room for cap */
-    int32_t *
-        path; /* [n_path] tree node of each published page: that page, or the one of which it is a duplicate */
+    /* [n_path] tree node of each published page: that page, or the one of which it is a duplicate */
+    int32_t *path;
     int32_t n_pages, n_path, n_matched, cap;
     int tenant; /* entry in the quota */
 };

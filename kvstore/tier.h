@@ -80,10 +80,10 @@ typedef struct sl_tier_values {
 
 typedef struct sl_tier_opts {
     size_t page_bytes; /* of every page */
-    uint64_t
-        capacity_bytes; /* at most this much is kept, including what the tier needs for itself. Mandatory */
-    sl_key fingerprint; /* sl_tier_fingerprint(): pages of another one are never offered */
-    sl_key format;      /* identity of the page geometry, likewise */
+    /* at most this much is kept, including what the tier needs for itself. Mandatory */
+    uint64_t capacity_bytes;
+    sl_key fingerprint;     /* sl_tier_fingerprint(): pages of another one are never offered */
+    sl_key format;          /* identity of the page geometry, likewise */
     const char *directory;  /* persistent tiers: where the pages are. Borrowed for the call */
     uint64_t segment_bytes; /* disk: unit of eviction; 0 chooses by capacity */
     int32_t queue_depth;    /* operations in flight on the device; 0 chooses by page size */
@@ -94,8 +94,8 @@ typedef struct sl_tier_opts {
      * the fields of this struct. */
     const void *options;
     const char *instance; /* with options: the name of this worker among those of one host ("decode-0") */
-    const char
-        *prefix; /* shared tiers: begins every name there: letters, digits, '_', '-' and '.', at most 24 */
+    /* shared tiers: begins every name there: letters, digits, '_', '-' and '.', at most 24 */
+    const char *prefix;
     /* NULL, or called inside of sl_tier_poll() on the owner thread, never during open and close: these pages are not in
      * the tier any more. keys are valid during the call; it must not call the tier. A tier that shares its pages with
      * other processes reports what it knows, which may be nothing. When memory is exhausted reports are lost. */
@@ -172,10 +172,10 @@ typedef struct sl_tier_stats {
     uint64_t io_errors;
     uint64_t bytes_read,
         bytes_written; /* to and from the device. bytes_written is the wear of this process */
-    uint64_t
-        bytes_written_ever; /* the wear since the store was created, in whole records; persistent tiers only */
-    uint64_t recovered;     /* pages that were found at open */
-    bool set_aside; /* persistent tiers: what was stored could not be used, and a new store was begun */
+    /* the wear since the store was created, in whole records; persistent tiers only */
+    uint64_t bytes_written_ever;
+    uint64_t recovered; /* pages that were found at open */
+    bool set_aside;     /* persistent tiers: what was stored could not be used, and a new store was begun */
 } sl_tier_stats;
 
 struct sl_tier_ops {
@@ -185,8 +185,8 @@ struct sl_tier_ops {
     bool ordered;              /* requests complete in the order in which they were made */
     bool shared;               /* other processes use the same pages, and the store decides what it evicts */
     bool needs_source;         /* exists finds pages only where the request names a source */
-    bool
-        has_owners; /* pages belong to others: remove says that a page arrived damaged, and its owner decides */
+    /* pages belong to others: remove says that a page arrived damaged, and its owner decides */
+    bool has_owners;
     sl_status (*open)(const sl_tier_opts *opts, sl_tier **out, sl_err *err);
     void (*close)(sl_tier *t);
     int (*fd)(const sl_tier *t);

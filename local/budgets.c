@@ -14,8 +14,8 @@ const char *const sl_budgets_methods[] = {"head", "layer", "both", "duo", NULL};
 
 struct sl_curves {
     int32_t n_layers, kv_heads, dim, tokens;
-    double *
-        gain; /* [layers][kv_heads][tokens]: attention of the token of rank r, summed over queries; falling */
+    /* [layers][kv_heads][tokens]: attention of the token of rank r, summed over queries; falling */
+    double *gain;
     double *outside; /* [layers][kv_heads]: attention on neither the first nor the newest tokens */
     float *keys;     /* [tokens][dim] of one KV head */
     double *weight;  /* [tokens] */

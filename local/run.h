@@ -38,8 +38,8 @@ typedef struct sl_local_run_opts {
     bool hierarchical; /* the prompt's rows leave the device after prefill */
     bool want_logits, ignore_eos;
     bool poison, count_tiles; /* see sl_engine_opts */
-    int32_t
-        draft_tokens; /* tokens that the MTP layer drafts for a step, 0 to SL_LOCAL_DRAFTS_MAX; the output is the same */
+    /* tokens that the MTP layer drafts for a step, 0 to SL_LOCAL_DRAFTS_MAX; the output is the same */
+    int32_t draft_tokens;
     int32_t max_new;                                           /* number of tokens to produce */
     int32_t chunk;                                             /* number of prompt tokens per step */
     int32_t hot_rows;                                          /* 0: sl_plan_default_hot_rows() */

@@ -93,8 +93,8 @@ typedef struct sl_chat_request {
 typedef struct sl_chat_prompt {
     char *text; /* malloc'ed, NUL-terminated, len bytes */
     size_t len;
-    sl_tok_range
-        *client; /* the n_client ranges that come from the request and not from the format, in order */
+    /* the n_client ranges that come from the request and not from the format, in order */
+    sl_tok_range *client;
     size_t n_client;
 } sl_chat_prompt;
 

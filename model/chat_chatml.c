@@ -19,8 +19,8 @@
 #include "model/chat_parse_impl.h"
 
 typedef struct variant {
-    const char
-        *system; /* the text of the system turn when the request has none; NULL: then there is no such turn */
+    /* the text of the system turn when the request has none; NULL: then there is no such turn */
+    const char *system;
     bool tools, thinks;
     bool opens; /* the prompt opens the reasoning */
 } variant;

@@ -131,8 +131,8 @@ typedef struct sl_family {
     const char *model_type, *architecture; /* as config.json has them */
     /* The same of checkpoints that hold only the text part of a model with pictures; NULL: there are none. */
     const char *text_type, *text_architecture;
-    const char *
-        hidden_act; /* the name that configs of the family have for its activation, besides "silu"; NULL: none */
+    /* the name that configs of the family have for its activation, besides "silu"; NULL: none */
+    const char *hidden_act;
 
     /* Called before the keys that all families share are read, which configs of the family may spell in their own way
      * (sl_cfg_fill). NULL: they do not. */

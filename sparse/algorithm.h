@@ -157,8 +157,8 @@ typedef struct sl_algo_call {
     /* Of prompt_lists: [2] in host memory, to which it adds the tiles of 64 tokens of its tokens and KV heads, and those that
      * are left out; it may wait for the device. NULL: they are not counted. */
     uint64_t *tiles;
-    sl_algo_scores
-        *scores; /* where retrieve may say by which scores it selected, or NULL: nothing reads them */
+    /* where retrieve may say by which scores it selected, or NULL: nothing reads them */
+    sl_algo_scores *scores;
 } sl_algo_call;
 
 /* The tables of tokens first .. first+count-1 alone; the arrays stay where they are. */
@@ -191,9 +191,9 @@ typedef struct sl_algo_desc {
     sl_algo_action action;
     bool prefix_reuse, chunked_prefill, disaggregation; /* what it may be combined with */
     bool needs_indexer; /* the model must have an indexer; only its layers select */
-    bool index_blocks;  /* with needs_indexer: of the model's index keys it needs those that select blocks */
-    bool
-        pooled_keys; /* of an indexer: its keys are those of units of tokens; otherwise every token has one */
+    bool index_blocks;  /* with needs_indexer: the model's index keys must be those that select blocks */
+    /* of an indexer: its keys are those of units of tokens; otherwise every token has one */
+    bool pooled_keys;
     bool needs_kv_heads; /* the model must have grouped-query attention */
     bool host_only;      /* it runs where device memory is host memory, and is refused elsewhere */
     bool reads_all;      /* a list holds everything before the query */

@@ -76,12 +76,12 @@ typedef struct sl_coord_draw {
 typedef struct sl_coord_seen {
     const sl_attn_call *call;
     const sl_coord_layer *layer;
-    const int32_t
-        *ids; /* [count][lists][k], logical, ascending, -1 padded: blocks of 1 << block_log2 tokens */
+    /* [count][lists][k], logical, ascending, -1 padded: blocks of 1 << block_log2 tokens */
+    const int32_t *ids;
     int32_t first, count, lists, k, block_log2;
-    const sl_algo_scores
-        *scores; /* by which ids were selected, `at` NULL: not by such scores; NULL: the same */
-    bool dense;  /* the layer attends to everything, whatever the algorithm is */
+    /* by which ids were selected, `at` NULL: not by such scores; NULL: the same */
+    const sl_algo_scores *scores;
+    bool dense; /* the layer attends to everything, whatever the algorithm is */
 } sl_coord_seen;
 
 /* Measurements of what a selection misses: `seen` is called after every attention, on the coordinator's thread. Only for

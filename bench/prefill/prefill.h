@@ -68,8 +68,8 @@ typedef struct sl_bench_prefill {
     sl_local local;
     sl_local_opts open; /* the options that local is opened with, except the row format */
     sl_bench_host host;
-    sl_comm *
-        group; /* the ranks that take part, also those that compute without an exchange; NULL: this one alone */
+    /* the ranks that take part, also those that compute without an exchange; NULL: this one alone */
+    sl_comm *group;
     int32_t have[SL_BENCH_PARTS];  /* number of layers of each kind that run here; ENDS: 1 */
     int32_t whole[SL_BENCH_PARTS]; /* the same for the whole model */
     void (*report)(void *ctx, const sl_bench_prefill_result *r);

@@ -58,8 +58,8 @@ typedef struct serve_flags {
     double seconds;
     bool cached, shared, whole;
     sl_bench_list streams, modes; /* modes: numbers of serve_mode_names */
-    sl_bench_list
-        drafts; /* numbers of serve_draft_names; n 0: as the configuration says, and no columns for them */
+    /* numbers of serve_draft_names; n 0: as the configuration says, and no columns for them */
+    sl_bench_list drafts;
     sl_bench_ask own; /* the sampling of mode "own" */
 } serve_flags;
 

@@ -42,8 +42,8 @@
  *   free    one of these has come back; after the last one -> GONE
  *   sooner  its writer's connection is closed soon, or at once
  *   !       the router or the writer is told
- *   An event in a state without an entry is dropped: sl_ticket_step() returns false. So results of a step that was computed while
- *   its ticket ended need no care of the caller, except that STEPPED must come back for every STEP.
+ *   An event in a state without an entry is dropped: sl_ticket_step() returns false. So the caller need not look whether a ticket
+ *   ended while a step computed it; but STEPPED must come back for every STEP.
  *
  * Clean rounds. A page that is damaged while a request runs makes every row wrong that is computed from it, and these rows
  * get right checksums. So pages that are computed here are published only after a clean round: a verification of all full
@@ -55,9 +55,9 @@
  *
  * Quarantine. The pages of a ticket whose writer may still write are never free: only DRAINED of the writer, its COMMIT
  * (it flushes before it sends COMMIT) or a fence (its connection is closed by force) end the quarantine. When the router has
- * ended the attempt because the writer failed (ABORT with SL_ERR_PEER), a relayed DRAINED is its own assumption; it does not
- * count while the writer has a connection here, and the connection is closed instead. A deadline alone frees nothing: at
- * due_ns the effect FENCE asks for the fence, and asks again while there is no answer.
+ * ended the attempt because the writer failed (ABORT with SL_ERR_PEER), the DRAINED that it sends is an assumption. Such a
+ * DRAINED does not count while the writer has a connection here; the connection is closed instead. A deadline alone frees
+ * nothing: at due_ns the effect FENCE asks for the fence, and asks again while there is no answer.
  *
  * Deadlines: LANDING has that of the request, QUARANTINE that of the fence. CHECKING needs none, because the checker always
  * answers. The other states have none here: the router watches them.
@@ -125,8 +125,8 @@ typedef struct sl_ticket {
     uint32_t jobs;  /* of the checker, which read the pages */
     uint32_t steps; /* that compute its sequence */
     bool closed;    /* its sequence was closed, because it is over */
-    int32_t
-        unverified; /* jobs that verify matched pages, or those that were computed here, before the first token */
+    /* jobs that verify matched pages, or those that were computed here, before the first token */
+    int32_t unverified;
     bool arrived;    /* what the writer shipped is right, or was computed here */
     bool drained;    /* its writer writes no more */
     uint64_t due_ns; /* LANDING, QUARANTINE; else UINT64_MAX */
@@ -212,8 +212,8 @@ typedef struct sl_ticket_event {
         struct {
             sl_ticket_job job;
             size_t bad, of; /* COMPARE: wrong checksums */
-            bool
-                damaged; /* VERIFY, PATROL, CONFIRM: there were damaged pages; all that hold them have got DAMAGED */
+            /* VERIFY, PATROL, CONFIRM: there were damaged pages; all that hold them have got DAMAGED */
+            bool damaged;
         } checked;
         struct {
             const sl_msg_token *list;

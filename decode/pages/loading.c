@@ -16,8 +16,8 @@ typedef struct loading {
     uint64_t number;
     uint32_t router;
     const sl_msg_reserve *r;
-    uint64_t
-        until_ns; /* then it continues with the pages that have arrived; 0: kvstore.prefetch sets no time */
+    /* then it continues with the pages that have arrived; 0: kvstore.prefetch sets no time */
+    uint64_t until_ns;
     bool waits;
     bool over; /* that time has come */
     /* of models with states: how many snapshots were looked for, and the next one: that after this number of pages */

@@ -66,8 +66,8 @@ void sl_pages_prompt_took(sl_pages *p, int64_t tokens, uint64_t ns);
 /* The next event; false: there is none. */
 bool sl_pages_next(sl_pages *p, sl_pages_event *out);
 
-/* How many leading ones of the pages that a request matches, which has waited (ev), are to be verified: the others were compared
- * with their checksums by the load that has just ended. ev NULL: all. */
+/* Of the pages that a request matches, the number of first ones that must be verified: the load for which it has waited (ev)
+ * has compared the others with their checksums. ev NULL: all. */
 int32_t sl_pages_to_verify(const sl_pages_event *ev, int32_t matched);
 
 /* ---- messages, mail, jobs of the checker, time ---- */

@@ -6,7 +6,7 @@
  * use them, and with them it would read the prompts.
  *
  * Pages on disk are told with their tokens, as the format requires. The worker knows the tokens when it writes a page and when
- * a request loads it, but not of the other pages that a restart has found, and it keeps none of them. So after AllBlocksCleared
+ * a request loads it, but not those of the other pages that a restart has found, and it keeps no tokens. So after AllBlocksCleared
  * a page on disk is told again when it is also in host memory, or else when it is written or loaded next.
  */
 #ifndef SL_DECODE_PAGES_PUBLISH_H

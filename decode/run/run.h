@@ -35,8 +35,8 @@ typedef struct sl_prompt_opts {
     int32_t max_requests; /* prompts that are computed at the same time */
     int32_t max_step_ms, short_step_ms, min_step_tokens; /* as sl_prefill_steps_for() */
     int32_t max_stall_ms; /* time of the prompt tokens of a step in which requests decode; 0: no bound */
-    int32_t
-        declared; /* benchmarks (bench.cached_tokens): first tokens of every prompt that are not computed */
+    /* benchmarks (bench.cached_tokens): first tokens of every prompt that are not computed */
+    int32_t declared;
 } sl_prompt_opts;
 
 typedef struct sl_run_opts {

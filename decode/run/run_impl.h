@@ -53,8 +53,8 @@ typedef struct sl_run_ticket {
     sl_constraint *constraint; /* NULL: none */
     bool resident;             /* residency.c has decided that all its rows are on the device */
     sl_draft_seen drafts;
-    sl_draft_state
-        hidden; /* of its last token while no sequence is open; from COMMIT, or of a prompt that waits */
+    /* of its last token while no sequence is open; from COMMIT, or of a prompt that waits */
+    sl_draft_state hidden;
     struct {
         uint64_t asked, committed, waiting; /* ns; 0: it was not */
     } at;                                   /* for JOINED */

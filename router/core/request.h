@@ -29,9 +29,9 @@
  * Attempts: every PLACED starts a new one (from 1); messages of workers contain its number. Within an attempt states
  * only move forward. When an attempt is left before its end, every worker that has not ended it is told: ABORT to the
  * decode worker, and to the prefill worker while it may still write. The decode worker keeps the landing pages until
- * it is told DRAINED. The router relays that when the prefill worker says it, and says it itself when no writer was
- * started or the writer has finished. For a writer that died there is no DRAINED: ABORT carries SL_ERR_PEER and the
- * decode worker closes its own endpoint first.
+ * it is told DRAINED. The router relays DRAINED when the prefill worker sends it; when no writer was started, or the writer
+ * has finished, the router sends DRAINED of its own. For a writer that died there is no DRAINED: ABORT carries SL_ERR_PEER,
+ * and the decode worker closes its own endpoint first.
  *
  * A query of death: DEATHS_ALONE workers of one role, one after the other, died while they computed the request. So it
  * is suspected of killing them, and so are the requests that were there with it. A suspect runs alone on its workers;

@@ -19,8 +19,8 @@
 
 typedef struct stages {
     int32_t stage, reserve, prefill, decode, steps; /* spans; stage: the open one */
-    size_t
-        n_tokens; /* that this attempt's prefill worker was given; tokens may come before it says that it is done */
+    /* that this attempt's prefill worker was given; tokens may come before it says that it is done */
+    size_t n_tokens;
     uint32_t n_workers;
     char workers[2][SL_TRACE_NAME]; /* of this attempt: prefill, decode */
     sl_role roles[2];

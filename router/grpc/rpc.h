@@ -36,8 +36,8 @@ typedef struct rpc_archive rpc_archive;
 typedef struct rpc_method {
     const char *path; /* "/package.Service/Method" */
     bool open;        /* served without the API key */
-    bool
-        bidi; /* messages are handled when they arrive; else exactly one, when the client has ended its stream */
+    /* messages are handled when they arrive; else exactly one, when the client has ended its stream */
+    bool bidi;
     size_t max_bytes; /* of a message; 0: router.max_body_bytes */
     void (*message)(rpc_call *c, const uint8_t *data, size_t n);
     void (*gone)(rpc_call *c); /* the stream has ended, for any reason; may be NULL */

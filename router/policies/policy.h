@@ -49,8 +49,8 @@ typedef struct sl_policy {
     size_t (*pick)(const void *options, const sl_pick_request *req, const sl_candidate *c, size_t n);
     /* Whether the cache decided for this candidate, for counters. NULL: it never does. */
     bool (*by_prefix)(const void *options, const sl_pick_request *req, const sl_candidate *c);
-    const sl_options
-        *options; /* keys of the section router, at most SL_POLICY_OPTIONS_BYTES of values; NULL: none */
+    /* keys of the section router, at most SL_POLICY_OPTIONS_BYTES of values; NULL: none */
+    const sl_options *options;
 } sl_policy;
 
 /* By name ("round_robin", "least_load", "longest_prefix", "cache_aware"); NULL when unknown. */

@@ -48,8 +48,8 @@ typedef struct sl_kept {
     float *votes;                /* device [kv_heads][max_context] */
     int32_t *kept;               /* device [layers][seqs][kv_heads][most] */
     int32_t *prompts;            /* device [seqs][2], see sl_kept_lists_params */
-    int32_t *
-        places; /* device [seqs][2], tables of the token that top-k sees: sequence 0, the last one before the window */
+    /* device [seqs][2], tables of the token that top-k sees: sequence 0, the last one before the window */
+    int32_t *places;
     int32_t *list; /* host [most] */
 } sl_kept;
 

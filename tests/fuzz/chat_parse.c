@@ -15,8 +15,8 @@ typedef struct log {
     char *p;
     size_t n, cap, args_from;
     int last;
-    bool
-        valid; /* the input is UTF-8 without NUL (jansson accepts none in a key), so arguments must be JSON */
+    /* the input is UTF-8 without NUL (jansson accepts none in a key), so arguments must be JSON */
+    bool valid;
 } log;
 
 static void add(log *l, const void *bytes, size_t n)

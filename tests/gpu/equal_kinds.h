@@ -20,8 +20,8 @@ typedef struct kind {
     const char *name, *algorithm, *preset, *tiny;
     sl_row_format row;
     sl_layout layout;
-    int32_t
-        budget; /* of the algorithm, in tokens; with --tiny an eighth; 0: it reads the whole context, or the model says */
+    /* of the algorithm, in tokens; with --tiny an eighth; 0: it reads the whole context, or the model says */
+    int32_t budget;
     int32_t steps, context; /* without --steps and --context, and without --tiny */
     bool shared;
     bool evicts; /* what it selects changes so much that hot rows are replaced within a few steps */

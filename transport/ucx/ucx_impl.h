@@ -184,9 +184,9 @@ typedef struct ux_door {
     unsigned watched;        /* descriptors in epoll_fd */
     bool ready;              /* epoll_fd has events that were not handled */
     uint64_t polled_ns;      /* time of the last poll of epoll_fd */
-    uint64_t
-        paused_until_ns; /* not 0: listen_fd is not in epoll_fd until then, because no descriptor was free */
-    uint64_t logged_ns;  /* time of the last log line about a stranger */
+    /* not 0: listen_fd is not in epoll_fd until then, because no descriptor was free */
+    uint64_t paused_until_ns;
+    uint64_t logged_ns;     /* time of the last log line about a stranger */
     ux_knock *first, *last; /* by age, youngest first */
     unsigned strangers;     /* number of entries that are strangers */
     uint16_t port;          /* port of UCX's listener */

@@ -29,8 +29,8 @@ enum {
 
 /* T = max_tokens. */
 typedef struct sl_m3_workspace {
-    sl_gqa_workspace
-        gqa; /* the first member: the steps of the families with grouped-query attention see it alone */
+    /* the first member: the steps of the families with grouped-query attention see it alone */
+    sl_gqa_workspace gqa;
     float *index_q; /* [T][index heads][index dim]: projected, then (in place) as the scores read it */
     void *index_k;  /* [T][index dim] act */
 } sl_m3_workspace;

@@ -106,8 +106,8 @@ END_TEST
 typedef struct way {
     int32_t chunk;
     bool spill, others; /* rows go to the host after the prompt; another request takes part in every step */
-    int32_t
-        snapshot; /* the states are saved after this number of tokens, and another sequence continues from there; 0: never */
+    /* the states are saved after this number of tokens, and another sequence continues from there; 0: never */
+    int32_t snapshot;
     int threads;
 } way;
 

@@ -74,8 +74,8 @@ typedef struct creq {
     req_state state;
     int32_t *tokens;
     size_t n_tokens, n_prompt;
-    size_t
-        n_sent; /* tokens[n_tokens..n_sent) came once and must come again; they were not safe when damage was found */
+    /* tokens[n_tokens..n_sent) came once and must come again; they were not safe when damage was found */
+    size_t n_sent;
     sl_sampling sampling;
     int prefill, decode; /* the wanted worker, -1: any; while placed: the worker in use */
     int use_prefill, use_decode;
