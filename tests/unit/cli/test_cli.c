@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "model/safetensors.h"
+#include "simulate/random.h"
 #include "tests/unit/cli/program.h"
 
 #define YARN "tests/golden/model/ds-yarn"
@@ -328,6 +329,85 @@ START_TEST(simulation_by_plan)
 }
 END_TEST
 
+/* How many requests of 64K host memory holds is said alike for every device, and follows from the bytes of a page: 72 of DeepSeek-V3.2 in
+ * 212 GiB of each of eight GPUs, 29 of Llama-3.1-8B in an eighth of 2 TB. */
+START_TEST(plan_of_host_memory)
+{
+    char dir[] = "/tmp/sluice-llama-XXXXXX", path[64], args[512], v32[128], llama[128];
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    FILE *f = fopen(path, "we");
+    ck_assert_ptr_nonnull(f);
+    fputs(
+        "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 4096, \"intermediate_size\": 14336,"
+        "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 128, \"vocab_size\": 128256,"
+        "\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000.0, \"torch_dtype\": \"bfloat16\","
+        "\"hidden_act\": \"silu\"}",
+        f);
+    ck_assert_int_eq(fclose(f), 0);
+    snprintf(v32, sizeof v32, "plan --preset deepseek_v32 --ranks 8");
+    snprintf(llama, sizeof llama, "plan --model %s --row-format gqa_bf16", dir);
+    const struct {
+        const char *plan;
+        uint64_t host;
+        int32_t share, expected; /* GPUs that have the host's memory together; requests, -1: any */
+    } cases[] = {{v32, 1696ull << 30, 8, 72}, {llama, 250000000000, 1, 29},    {v32, 3ull << 40, 8, -1},
+                 {v32, 777ull << 30, 8, -1},  {llama, 123456789012ull, 1, -1}, {llama, 9ull << 30, 1, 1}};
+    static const int gpu_gib[] = {110, 141, 180};
+    for (size_t i = 0; i < SL_COUNT(cases) * SL_COUNT(gpu_gib); i++) {
+        const int32_t expected = cases[i / 3].expected;
+        snprintf(args, sizeof args, "%s --host-bytes %lu --gpu-bytes %dG --json", cases[i / 3].plan,
+                 cases[i / 3].host, gpu_gib[i % 3]);
+        json_t *p = run_json(args), *row = json_array_get(json_object_get(p, "contexts"), 2);
+        const json_int_t page = json_integer_value(json_object_get(p, "page_bytes")),
+                         batch = json_integer_value(json_object_get(row, "host_batch"));
+        ck_assert_int_eq(json_integer_value(json_object_get(row, "context")), 65536);
+        ck_assert_int_eq(batch, (json_int_t)cases[i / 3].host / cases[i / 3].share / page / 1024);
+        ck_assert_msg(expected < 0 || batch == expected, "%s: %lld", args, (long long)batch);
+        json_decref(p);
+    }
+    ck_assert(remove(path) == 0 && remove(dir) == 0);
+}
+END_TEST
+
+/* A search from random sizes: what it prints at the end is accepted by the same plan, and so is every run that it made. */
+START_TEST(searches_keep_to_the_plan)
+{
+#define MANY                                                                                                                       \
+    "simulate --generate 30 --length %s --costs simulate/costs/h200-v32.yaml --preset deepseek_v32 --set cluster.groups=decode=8 " \
+    "--prefill 2 --decode 8 --gpu-bytes 139G --set decode.max_batch=%d --host-bytes %ldM"
+    static const char *const lengths[] = {"1", "0.25", "4"};
+    char args[512];
+    int found = 0;
+    for (int seed = 0; seed < 6; seed++) {
+        uint64_t r = (uint64_t)seed;
+        const char *length = lengths[sl_sim_random(&r) % 3];
+        const int batch = 4 + (int)(sl_sim_random(&r) % 12);
+        const long mib = 1L << (12 + sl_sim_random(&r) % 6);
+        snprintf(args, sizeof args, MANY " --search 0.01 --max-runs 12", length, batch, mib);
+        if (run(args, true) != 0) {
+            ck_assert_msg(strstr(output, "the plan refuses a host store") ||
+                              strstr(output, "decode.max_batch"),
+                          "%s: %s", args, output);
+            continue;
+        }
+        found++;
+        char *all = strdup(output);
+        for (const char *at = all; (at = strstr(at, " host "));
+             at++) { /* "host X GiB" of the runs, "host store X GiB" of the result */
+            const double gib = strtod(at + (strncmp(at, " host store ", 12) ? 6 : 12), NULL);
+            if (gib <= 0)
+                continue;
+            snprintf(args, sizeof args, MANY " --requests 1", length, batch, (long)(gib * 1024 + 0.5));
+            ck_assert_msg(run(args, true) == 0, "%s: %s", args, output);
+        }
+        free(all);
+    }
+    ck_assert_int_ge(found, 2);
+#undef MANY
+}
+END_TEST
+
 /* All ways have equal logits. A way in which no row is swapped in is not counted as shown to be equal. */
 START_TEST(verify_shows_equal_logits)
 {
@@ -394,6 +474,8 @@ int main(int argc, char **argv)
     tcase_add_test(c, cache_arguments);
     tcase_add_test(c, help_and_version);
     tcase_add_test(c, simulation_by_plan);
+    tcase_add_test(c, plan_of_host_memory);
+    tcase_add_test(c, searches_keep_to_the_plan);
     tcase_add_test(c, inspect_kernels);
     tcase_add_loop_test(c, generate_matches_golden, 0, 4);
     tcase_add_test(c, generate_samples_by_seed);
