@@ -81,7 +81,7 @@ static sl_status set_scalar(walk *w, const sl_cfg_row *row, yaml_node_t *node, b
     if (quoted_number(row->o, node)) {
         char want[320], reason[400];
         sl_option_describe(row->o, want, sizeof want);
-        snprintf(reason, sizeof reason, "quoted text where a %s is needed", want);
+        snprintf(reason, sizeof reason, "is quoted text (want %s)", want);
         return fail_at(w, node, row->key, reason);
     }
     sl_status st =
