@@ -72,7 +72,8 @@ SLOWEST = 8  # tests of a stage whose times the summary names
 # Run there with less of the same: no path is left out.
 SOAK = "test_soak: 120 requests where the release build makes 300"
 SHORTER = {"unit": ["kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (--large)"],
-           "asan": [SOAK, "tests with many variants of a case (tests/unit/run_suite.h): four at most, of other ones half; of those that a program runs in many ways, a third",
+           "asan": [SOAK, "tests with many variants of a case (tests/unit/run_suite.h): two at most; of those that a program runs in many ways, a fifth",
+                    "test_grammar_made: 6 grammars of a kind where the release build makes 40; test_chat_answers: every fifth or eleventh division",
                     "test_several: about 30 steps of each kind where the release build takes 130",
                     "test_engine: 60 steps of each model where the release build takes 1100 or 400, six streams of 190 tokens for ten of 260",
                     "test_group: 60 steps of each model where the release build takes 200 or 400",

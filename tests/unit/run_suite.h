@@ -16,13 +16,13 @@
 
 /*
  * Adds `n` variants of a test. Under a sanitizer, where each takes many times longer and finds faults of memory and not
- * of numbers, it is every second one, and of more than eight every third or more: four at most. Which of them is the
- * first changes from test to test, so that a program has run all of them in some test.
+ * of numbers, two of them at most. Which of them is the first changes from test to test, so that a program runs most of them
+ * in some test.
  */
 static inline void add_variants_(TCase *c, const TTest *test, int n)
 {
     static int tests;
-    int step = !RUN_SUITE_SANITIZED || n < 2 ? 1 : n <= 8 ? 2 : (n + 3) / 4;
+    int step = !RUN_SUITE_SANITIZED || n < 2 ? 1 : (n + 1) / 2;
 
     for (int i = tests++ % step; i < n; i += step)
         tcase_add_loop_test(c, test, i, i + 1);
@@ -31,13 +31,13 @@ static inline void add_variants_(TCase *c, const TTest *test, int n)
 
 /*
  * Adds every `step`-th of n variants, for tests of one program that run the same variants in many ways: the first changes
- * from test to test here, too. Under a sanitizer it is every third one of these.
+ * from test to test here, too. Under a sanitizer it is every fifth one of these.
  */
 static inline void add_every(TCase *c, const TTest *test, int n, int step)
 {
     static int tests;
 
-    step *= RUN_SUITE_SANITIZED ? 3 : 1;
+    step *= RUN_SUITE_SANITIZED ? 5 : 1;
     for (int i = tests++ % step; i < n; i += step)
         tcase_add_loop_test(c, test, i, i + 1);
 }
