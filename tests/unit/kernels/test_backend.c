@@ -5,6 +5,7 @@
 
 #include "kernels/backend_impl.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/scratch.h"
 #include "tests/unit/run_suite.h"
 
 START_TEST(registry)
@@ -200,6 +201,41 @@ START_TEST(pool_covers_every_item_once)
 }
 END_TEST
 
+/* ---- a second architecture ---- */
+
+static sl_gpu of_double;
+
+static const sl_gpu *gpu_of_double(const sl_backend *be)
+{
+    (void)be;
+    return &of_double;
+}
+
+/* The CPU's backend with the GPU that a test names: what it says of its bits, its paths and its scratch is that of the GPU. */
+START_TEST(a_second_architecture)
+{
+    static const int capabilities[] = {80, 90, 100, 120};
+    const sl_sparse_attn_params attn = {.lora = 512, .rope = 64, .format = SL_ROW_MLA_BF16};
+    sl_backend *be = NULL;
+    sl_backend_desc made;
+
+    ck_assert_int_eq(sl_backend_create("cpu", NULL, &be, NULL), SL_OK);
+    ck_assert_uint_eq(sl_backend_bits(be), 0);
+    const sl_backend_desc *real = be->desc;
+    made = *real, made.gpu = gpu_of_double;
+    be->desc = &made;
+    for (size_t i = 0; i < SL_COUNT(capabilities); i++) {
+        const int cc = capabilities[i];
+        of_double = sl_gpu_of(cc, 132, 227 << 10);
+        ck_assert_uint_eq(sl_backend_bits(be), (uint32_t)cc);
+        ck_assert_int_eq(sl_be_path(be, SL_OP_SPARSE_ATTN, &attn)->plain, cc != 90);
+        ck_assert_int_eq(sl_op_scratch(sl_be_gpu(be), SL_OP_SPARSE_ATTN, &attn) > 0, cc == 90);
+    }
+    be->desc = real;
+    sl_backend_destroy(be);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("kernels/backend");
@@ -211,6 +247,7 @@ int main(void)
     tcase_add_test(tc, events_and_graphs);
     tcase_add_test(tc, work_of_the_side_stream_is_there_after_its_wait);
     tcase_add_test(tc, ops_table);
+    tcase_add_test(tc, a_second_architecture);
     tcase_add_test(tc, device_errors);
     tcase_add_loop_test(tc, pool_covers_every_item_once, 1, 6);
     suite_add_tcase(s, tc);
