@@ -199,6 +199,68 @@ START_TEST(new_memory_is_poisoned)
 }
 END_TEST
 
+/* ---- pages that become scattered ---- */
+
+enum { PER_UNIT = 64, PAGES = UNITS * PER_UNIT, GROUPS = 8, OF_GROUP = PAGES / GROUPS };
+
+/* A pool of its own, of pages and of states of two units. */
+static sl_dpool *pages_and_states(void)
+{
+    sl_dpool *p;
+    uint8_t *pages, *states;
+    ck_assert_int_eq(sl_dpool_create(be, (uint64_t)(UNITS * unit), true, &p, &err), SL_OK);
+    ck_assert_int_eq(sl_dpool_space(p, (uint64_t)(UNITS * unit), &pages, &err), SL_OK);
+    ck_assert_int_eq(sl_dpool_space(p, (uint64_t)(UNITS * unit), &states, &err), SL_OK);
+    ck_assert_int_eq(sl_dpool_part(p, SL_DPOOL_ROWS, pages, unit / PER_UNIT, &err), SL_OK);
+    ck_assert_int_eq(sl_dpool_part(p, SL_DPOOL_STATES, states, 2 * unit, &err), SL_OK);
+    return p;
+}
+
+/* How many states fit now; they are given again. */
+static int states_that_fit(sl_dpool *p)
+{
+    int32_t ids[UNITS / 2], n = 0;
+    while (n < UNITS / 2 && sl_dpool_take(p, SL_DPOOL_STATES, &n, 1, &err) == SL_OK) {
+        ids[n] = n;
+        n++;
+    }
+    sl_dpool_give(p, SL_DPOOL_STATES, ids, n);
+    return n;
+}
+
+/*
+ * Eight sequences fill the pool, and every second one ends. Units are not compacted: those in which another sequence has a page stay.
+ * Where sequences took whole prompts, most of what the others had is there for states. Where all grew in turns, page by page, nothing
+ * is until the last of them ends; new pages take the holes, and need no unit.
+ */
+START_TEST(scattered_pages_hold_their_units)
+{
+    const bool in_turns = _i != 0;
+    int32_t ids[GROUPS][OF_GROUP], all[PAGES / 2];
+    sl_dpool *p = pages_and_states();
+    for (int k = 0; k < PAGES; k++) {
+        const int g = in_turns ? k % GROUPS : k / OF_GROUP, i = in_turns ? k / GROUPS : k % OF_GROUP;
+        ids[g][i] = k;
+        ck_assert_int_eq(sl_dpool_take(p, SL_DPOOL_ROWS, &ids[g][i], 1, &err), SL_OK);
+    }
+    ck_assert_int_eq(states_that_fit(p), 0);
+    for (int g = 0; g < GROUPS; g += 2) {
+        sl_dpool_give(p, SL_DPOOL_ROWS, ids[g], OF_GROUP);
+        memcpy(all + g / 2 * OF_GROUP, ids[g], sizeof ids[g]);
+    }
+    ck_assert_int_eq(states_that_fit(p), in_turns ? 0 : UNITS / 4);
+    ck_assert_int_eq(sl_dpool_take(p, SL_DPOOL_ROWS, all, PAGES / 2, &err), SL_OK); /* the holes */
+    sl_dpool_give(p, SL_DPOOL_ROWS, all, PAGES / 2);
+    for (int g = 1; g < GROUPS; g += 2) {
+        sl_dpool_give(p, SL_DPOOL_ROWS, ids[g], OF_GROUP);
+        if (in_turns && g < GROUPS - 1)
+            ck_assert_int_eq(states_that_fit(p), 0);
+    }
+    ck_assert_int_eq(states_that_fit(p), UNITS / 2);
+    sl_dpool_destroy(p);
+}
+END_TEST
+
 START_TEST(a_pool_needs_a_unit)
 {
     sl_dpool *none = NULL;
@@ -216,6 +278,7 @@ int main(void)
     tcase_add_loop_test(t, random_loads_keep_what_they_hold, 0, 6);
     tcase_add_test(t, each_kind_can_have_all_of_it);
     tcase_add_test(t, new_memory_is_poisoned);
+    tcase_add_loop_test(t, scattered_pages_hold_their_units, 0, 2);
     tcase_add_test(t, a_pool_needs_a_unit);
     suite_add_tcase(s, t);
     return run_suite(s);
