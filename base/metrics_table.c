@@ -211,6 +211,10 @@ static const sl_metric_def table[] = {
             "Tokens that the MTP layer drafted, by their place after the last token."),
     COUNTER("sluice_draft_accepted_tokens_total", D, "place=1|2|3|4",
             "Of these, tokens that the model chose as well, with all before them."),
+    GAUGE(
+        "sluice_draft_check_ratio", D, "",
+        "The part of the drafts of a fixed text that were right when the worker started; near 0 the MTP layer drafts noise. Not "
+        "in a group of ranks."),
     SECONDS(
         "sluice_draft_seconds_total", D, "",
         "Time of drafting, which is in addition to that of steps; in a group of ranks it is a part of that of steps."),

@@ -265,6 +265,7 @@ static sl_status open_parts(sl_decode *d, sl_err *err)
     pages.store = d->role.store;
     SL_TRY(sl_pages_create(&pages, &d->pages, err));
     SL_TRY(open_run(d, err));
+    (void)sl_drafts_check(d->run);
     SL_TRY(sl_checker_start(&d->role.checker, err));
     SL_TRY(sl_link_create(&link, &d->link, err));
     SL_TRY(open_report(d, err));

@@ -359,6 +359,8 @@ sl_status sl_run_create(const sl_run_opts *o, const sl_run_worker *w, sl_run **o
     r->metrics.chunk =
         o->prompts.chunk_tokens ? sl_metrics_histogram(m, "sluice_prefill_chunk_seconds", NULL) : NULL;
     sl_status st = allocate(r, err);
+    if (r->drafts.most)
+        r->metrics.draft_check = sl_metrics_gauge(m, "sluice_draft_check_ratio", NULL);
     if (st != SL_OK)
         sl_run_destroy(r);
     else

@@ -12,6 +12,7 @@
  *     residency.c  where the rows of a running request are
  *     states.c     snapshots of states that a prompt has, of models that keep states; answers.c: those among generated tokens
  *     drafts.c     drafts of the model's MTP layer
+ *     draft_check.c  whether that layer drafts noise
  *
  * Threads: the engine thread. Ownership: sl_run_destroy() frees all requests; what sl_run_worker points to outlives it.
  */
@@ -60,6 +61,9 @@ typedef struct sl_run_worker {
 
 /* SL_ERR_NO_MEMORY. */
 sl_status sl_run_create(const sl_run_opts *o, const sl_run_worker *w, sl_run **out, sl_err *err);
+/* Before there are requests: drafts on a fixed text, logs and counts how many of 32 are right, and warns if none is. -1: there was no check,
+ * because nothing is drafted, the worker is a rank of a group, or a step failed. */
+int32_t sl_drafts_check(sl_run *r);
 /* The threads have begun (w), or have ended (NULL). */
 void sl_run_threads(sl_run *r, sl_worker *w);
 /* The threads have ended. NULL is allowed. */

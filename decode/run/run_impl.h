@@ -151,6 +151,7 @@ struct sl_run {
     sl_run_stats st; /* what is counted since the beginning */
     struct {
         sl_histogram *step, *batch, *chunk;
+        sl_gauge *draft_check; /* NULL: nothing is drafted */
     } metrics;
 };
 

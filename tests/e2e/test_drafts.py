@@ -59,16 +59,27 @@ def checkpoint(tmp_path_factory):
     return to
 
 
-@pytest.fixture(scope="module")
-def stateful(checkpoint, tmp_path_factory):
-    """The same, whose drafts depend on the hidden state."""
-    to = tmp_path_factory.mktemp("stateful") / "tiny-v32"
+def joined(checkpoint, to, join):
+    """The same checkpoint with another projection of token and state: join(row, column)."""
+    to /= "tiny-v32"
     shutil.copytree(checkpoint, to)
     tensors = read(to / "model.safetensors")
-    join = array.array("f", [float(c in (r, r + HIDDEN)) for r in range(HIDDEN) for c in range(2 * HIDDEN)])
-    tensors[f"model.layers.{LAYERS}.eh_proj.weight"] = [HIDDEN, 2 * HIDDEN], join.tobytes()
+    values = array.array("f", [float(join(r, c)) for r in range(HIDDEN) for c in range(2 * HIDDEN)])
+    tensors[f"model.layers.{LAYERS}.eh_proj.weight"] = [HIDDEN, 2 * HIDDEN], values.tobytes()
     write(to / "model.safetensors", tensors)
     return to
+
+
+@pytest.fixture(scope="module")
+def stateful(checkpoint, tmp_path_factory):
+    """Its drafts depend on the hidden state."""
+    return joined(checkpoint, tmp_path_factory.mktemp("stateful"), lambda r, c: c in (r, r + HIDDEN))
+
+
+@pytest.fixture(scope="module")
+def noise(checkpoint, tmp_path_factory):
+    """Its drafts have nothing to do with the model."""
+    return joined(checkpoint, tmp_path_factory.mktemp("noise"), lambda r, c: -(c == r))
 
 
 def generate(path, ids, n, *more, **options):
@@ -128,6 +139,16 @@ def test_first_drafts_of_a_cluster_are_those_of_one_process(start, stateful):
                        for k in (1, 2) for what in ("tokens", "accepted_tokens")])
         assert c.close()
     assert counts[0] == counts[1] and counts[0][1] > 0
+
+
+def test_noise_is_seen_at_start(start, checkpoint, noise):
+    """A worker says how many drafts of a fixed text were right, and warns of a layer of which none is."""
+    for path, bad in ((checkpoint, False), (noise, True)):
+        c = start(roles=("router", "both"), config="configs/one-host-both.yaml", **QUICK, **{"model.path": path, "model.draft_tokens": 2})
+        c.logged("ev=draft_check .*drafted=32")
+        assert ("ev=drafts_are_noise" in c.text()) == bad
+        assert (real.metric(c.metrics(1), "sluice_draft_check_ratio") < 0.1) == bad
+        assert c.close()
 
 
 def test_penalties_and_stops_are_those_without_drafts(start, checkpoint):

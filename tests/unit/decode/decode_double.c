@@ -255,7 +255,8 @@ void dd_open(decode_double *x, const dd_opts *o)
                     .max_step_tokens = 64 + o->chunk,
                     .max_seqs = o->max_seqs,
                     .overlaps = o->overlaps,
-                    .drafts = o->drafts != 0};
+                    .drafts = o->drafts != 0,
+                    .noise = o->noise};
     x->fake = fake_create(x->arena, &fo);
     inner = x->runner = fake_runner_of(x->fake);
     x->runner.open = dd_run_open;

@@ -52,6 +52,7 @@ typedef struct dd_opts {
     int tier_pages; /* its capacity; 0: more than a test stores */
     bool overlaps;  /* steps are in flight */
     int drafts;     /* as draft_tokens of sl_run_opts; not 0: the runner drafts */
+    bool noise;     /* what is always wrong */
     /* kvstore.verify; off by default, then no job but those of COMMIT and PAGES_ASK is posted */
     sl_cfg_verify verify;
 } dd_opts;

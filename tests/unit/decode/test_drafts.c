@@ -180,6 +180,34 @@ START_TEST(states_of_waiting_requests)
 }
 END_TEST
 
+/* The check at start: it sees noise, counts what is right, holds nothing afterwards, and changes no stream. */
+START_TEST(check_of_a_fixed_text)
+{
+    static const struct {
+        int drafts;
+        bool noise;
+        int least, most;
+    } cases[] = {{0, false, -1, -1}, {2, false, 20, 31}, {-1, false, 20, 31}, {2, true, 0, 0}};
+    for (size_t c = 0; c < SL_COUNT(cases); c++) {
+        o = dd_defaults();
+        o.drafts = cases[c].drafts, o.noise = cases[c].noise, o.max_context = 1024;
+        dd_open(&x, &o);
+        const int right = sl_drafts_check(x.d->run);
+        ck_assert_msg(right >= cases[c].least && right <= cases[c].most, "case %zu: %d", c, right);
+        ck_assert_int_eq(dd_held(&x), 0);
+        ck_assert_int_eq(fake_open_seqs(x.fake), 0);
+        sl_store_stats store;
+        sl_store_stats_get(x.d->role.store, &store);
+        ck_assert_int_eq(store.cached, 0);
+        dd_close(&x);
+        o.max_context = 60; /* which the text does not fit */
+        dd_open(&x, &o);
+        ck_assert_int_eq(sl_drafts_check(x.d->run), -1);
+        dd_close(&x);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("decode/drafts");
@@ -187,6 +215,7 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, streams_and_limits, 0, 5);
     tcase_add_test(c, context_is_full);
+    tcase_add_test(c, check_of_a_fixed_text);
     tcase_add_test(c, states_of_commits);
     tcase_add_test(c, states_of_waiting_requests);
     tcase_add_test(c, produced_pages_are_reused);

@@ -346,7 +346,7 @@ static sl_status f_draft(void *impl, sl_draft_item *items, int32_t n, sl_err *er
             int32_t best = 0;
             for (int32_t v = 1; v < f->o.vocab; v++)
                 best = it.logits[v] > it.logits[best] ? v : best;
-            items[k].out[j] = (s->len % 5 == 0 ? best + 1 : best) % f->o.vocab;
+            items[k].out[j] = (f->o.noise || s->len % 5 == 0 ? best + 1 : best) % f->o.vocab;
         }
         s->len = len;
     }

@@ -22,6 +22,7 @@ typedef struct fake_opts {
     sl_status fail_with; /* the status with which it fails */
     bool overlaps;       /* steps may be in flight */
     bool drafts;         /* it drafts what a greedy request gets next, but for every fifth position */
+    bool noise;          /* it drafts what no request gets */
 } fake_opts;
 
 fake_runner *fake_create(sl_arena *arena, const fake_opts *opts);
