@@ -23,7 +23,7 @@ static int n_dirs = 2;
 /* Hot rows that hold one selection and hardly more. */
 static int32_t smallest_hot(const sl_model_config *c)
 {
-    return c->entries.window || c->index_topk == 0 ? CONTEXT : c->index_topk + c->index_unit;
+    return c->entries.window || c->index.topk == 0 ? CONTEXT : c->index.topk + c->index.unit;
 }
 
 static void open_case(fix *f, const char *dir, bool hierarchical)
@@ -33,7 +33,7 @@ static void open_case(fix *f, const char *dir, bool hierarchical)
     const sl_algo_desc *algorithm;
     ck_assert_msg(sl_model_config_load(dir, &c, &err) == SL_OK, "%s", err.text);
     ck_assert_msg(sl_choose_algorithm("auto", &c, &algorithm, &err) == SL_OK, "%s", err.text);
-    const bool latent = c.kv_lora_rank > 0;
+    const bool latent = c.attn.kv_lora_rank > 0;
     fix_opts o = {.dir = dir,
                   .rows = latent ? SL_ROW_MLA_F32 : SL_ROW_GQA_F32,
                   .act = SL_F32,

@@ -114,9 +114,9 @@ START_TEST(a_router_knows_the_format_of_its_checkpoint)
     ck_assert_ptr_nonnull(mkdtemp(dir));
     make_checkpoint(dir, cases[_i].golden, cases[_i].token);
     h_init(&h);
-    h.o.tokenizer = NULL;
-    h.o.model_path = dir;
-    h.o.chat_template = "auto";
+    h.o.model.tokenizer = NULL;
+    h.o.model.path = dir;
+    h.o.model.chat_template = "auto";
     h_open(&h);
     ck_assert_str_eq(sl_chat_format_name(h.r->model.chat), cases[_i].format);
     if (h.r->model.chat != SL_CHAT_PLAIN) /* which has no tools */
