@@ -44,27 +44,6 @@ static void fill_join(sl_wgroup *g)
     gethostname(j->host, sizeof j->host - 1);
 }
 
-static void find_metrics(sl_wgroup *g)
-{
-    sl_metrics *m = g->o.metrics;
-    g->m.formed = sl_metrics_gauge(m, "sluice_group_formed", NULL);
-    g->m.formings = sl_metrics_counter(m, "sluice_group_formings_total", NULL);
-    g->m.breaks = sl_metrics_counter(m, "sluice_group_breaks_total", NULL);
-    g->m.steps_own = sl_metrics_counter(m, "sluice_group_steps_total", SL_LABELS("own"));
-    g->m.steps_none = sl_metrics_counter(m, "sluice_group_steps_total", SL_LABELS("none"));
-    g->m.own = sl_metrics_counter(m, "sluice_group_tokens_total", SL_LABELS("own"));
-    g->m.slowest = sl_metrics_counter(m, "sluice_group_tokens_total", SL_LABELS("slowest"));
-    g->m.all = sl_metrics_counter(m, "sluice_group_tokens_total", SL_LABELS("all"));
-    g->m.wait = sl_metrics_histogram(m, "sluice_group_step_wait_seconds", NULL);
-    g->m.hidden_ns = sl_metrics_counter(m, "sluice_group_exchange_hidden_seconds_total", NULL);
-    g->m.exposed_ns = sl_metrics_counter(m, "sluice_group_exchange_exposed_seconds_total", NULL);
-    g->m.exchange_wait_ns = sl_metrics_counter(m, "sluice_group_exchange_wait_seconds_total", NULL);
-    g->m.exchange_bytes = sl_metrics_counter(m, "sluice_group_exchange_bytes_total", NULL);
-    g->m.experts = sl_metrics_gauge(m, "sluice_group_experts", NULL);
-    g->m.rows_all = sl_metrics_counter(m, "sluice_group_expert_rows_total", SL_LABELS("all"));
-    g->m.rows_busiest = sl_metrics_counter(m, "sluice_group_expert_rows_total", SL_LABELS("busiest"));
-}
-
 sl_status sl_wgroup_start(const sl_wgroup_opts *opts, sl_wgroup **out, sl_err *err)
 {
     if (opts->ranks < 2 || opts->ranks > SL_COMM_RANKS_MAX || opts->rank < 0 || opts->rank >= opts->ranks)
@@ -80,7 +59,7 @@ sl_status sl_wgroup_start(const sl_wgroup_opts *opts, sl_wgroup **out, sl_err *e
         g->checkpoint = opts->whole;
         memcpy(g->prints, opts->prints, sizeof *g->prints * (size_t)opts->ranks);
     }
-    find_metrics(g);
+    sl_group_count_open(&g->count, g->o.metrics);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, NULL);
     sl_status st = sl_wgroup_link_start(g, err);
@@ -213,6 +192,7 @@ void sl_wgroup_stop(sl_wgroup *g)
     sl_comm_destroy(g->comm);
     pthread_cond_destroy(&g->changed);
     pthread_mutex_destroy(&g->lock);
+    free(g->clock);
     free(g);
 }
 
@@ -257,11 +237,9 @@ static void leave(sl_wgroup *g, const char *why)
     }
     pthread_mutex_unlock(&g->lock);
     if (g->whole) {
-        g->counts.broken++;
-        sl_counter_add(g->m.breaks, 1);
-        sl_gauge_set(g->m.formed, 0);
+        sl_group_count_broken(&g->count);
         sl_log(SL_LOG_WARN, "group", "broken", "forming=%016" PRIx64 " steps=%" PRIu64 " reason=\"%s\"",
-               forming, g->counts.steps, first);
+               forming, g->count.n.steps, first);
     }
     g->whole = g->active = false;
     if (c) {
@@ -285,10 +263,7 @@ static void form(sl_wgroup *g, sl_comm *c, uint64_t forming)
     }
     g->runner.set_comm(g->runner.impl, c);
     g->active = false;
-    g->counts.formed++;
-    g->seen = (sl_comm_stats){0};
-    sl_counter_add(g->m.formings, 1);
-    sl_gauge_set(g->m.formed, 1);
+    sl_group_count_formed(&g->count);
     g->whole = true;
     sl_log(SL_LOG_INFO, "group", "formed", "group=%d rank=%d ranks=%d forming=%016" PRIx64 " over=\"%s\"",
            g->o.group, g->o.rank, g->o.ranks, forming, sl_comm_describe(c));
@@ -381,54 +356,14 @@ static void ring(sl_wgroup *g, uint64_t step)
     tell(g, SL_GROUP_RING, g->entered, step, NULL, NULL);
 }
 
-static void count_experts(sl_wgroup *g)
-{
-    if (!g->runner.expert_load)
-        return;
-    sl_ep_load now = g->runner.expert_load(g->runner.impl);
-    sl_gauge_set(g->m.experts, now.experts);
-    sl_counter_add(g->m.rows_all, now.rows - g->load.rows);
-    sl_counter_add(g->m.rows_busiest, now.busiest - g->load.busiest);
-    g->load = now;
-}
-
-/*
- * What the exchanges since the last call took. Also of ranks that agree on having nothing to do: then it is the last step
- * before the group rests, whose exchanges ended after it had been counted.
- */
-static void count_exchanges(sl_wgroup *g, const sl_comm_stats *now)
-{
-    sl_counter_add(g->m.exposed_ns, now->exchange_ns - g->seen.exchange_ns);
-    sl_counter_add(g->m.hidden_ns, now->hidden_ns - g->seen.hidden_ns);
-    sl_counter_add(g->m.exchange_wait_ns, now->wait_ns - g->seen.wait_ns);
-    sl_counter_add(g->m.exchange_bytes, now->exchange_bytes - g->seen.exchange_bytes);
-    g->seen = *now;
-    count_experts(g);
-}
-
 /* A step on which all ranks have agreed. */
 static void count_step(sl_wgroup *g, const sl_step_share *s)
 {
-    uint64_t most = 0, sum = 0;
     sl_comm_stats now;
-    for (int32_t r = 0; r < g->o.ranks; r++) {
-        uint64_t tokens = (uint64_t)s[r].tokens;
-        sum += tokens;
-        most = tokens > most ? tokens : most;
-    }
-    g->active = sum > 0;
     sl_comm_stats_get(g->comm, &now);
-    if (sum) {
-        bool own = s[g->o.rank].tokens > 0;
-        g->counts.steps++;
-        g->counts.steps_idle += !own;
-        sl_counter_add(own ? g->m.steps_own : g->m.steps_none, 1);
-        sl_counter_add(g->m.own, (uint64_t)s[g->o.rank].tokens);
-        sl_counter_add(g->m.slowest, most);
-        sl_counter_add(g->m.all, sum);
-        sl_histogram_observe(g->m.wait, (double)(now.gather_ns - g->seen.gather_ns) / 1e9);
-    }
-    count_exchanges(g, &now);
+    g->active = sl_group_count_step(&g->count, s, g->o.ranks, g->o.rank, &now);
+    if (g->runner.expert_load)
+        sl_group_count_experts(&g->count, g->runner.expert_load(g->runner.impl));
 }
 
 /* The step of this rank, with items or without; afterwards the group is active, resting or broken. */
@@ -493,5 +428,5 @@ uint32_t sl_wgroup_others(const sl_wgroup *g)
 
 void sl_wgroup_counts_get(const sl_wgroup *g, sl_wgroup_counts *out)
 {
-    *out = g->counts;
+    *out = g->count.n;
 }

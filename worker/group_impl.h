@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "collectives/comm.h"
 #include "worker/group.h"
+#include "worker/group_count.h"
 #include "worker/worker_impl.h"
 
 enum { SL_WGROUP_MAIL_NEWS = 1, SL_WGROUP_MAIL_REFUSE }; /* kinds of mail to the thread of the links */
@@ -80,21 +81,12 @@ struct sl_wgroup {
     bool active; /* some rank had tokens in the last step: all take part in the next one */
     uint32_t flags;
     _Atomic bool whole;
-    sl_wgroup_counts counts;
-    sl_comm_stats seen; /* of comm, as far as the metrics have them */
-    sl_ep_load load;    /* of the runner, likewise */
-    struct {
-        sl_gauge *formed, *experts;
-        sl_counter *formings, *breaks, *steps_own, *steps_none, *own, *slowest, *all, *hidden_ns, *exposed_ns,
-            *exchange_wait_ns, *exchange_bytes, *rows_all, *rows_busiest;
-        sl_histogram *wait;
-    } m;
+    sl_group_count count;
 
     /* thread of the links */
     sl_wgroup_peer peers[SL_COMM_RANKS_MAX];
     sl_wgroup_stranger strangers[SL_WGROUP_STRANGERS]; /* rank 0 */
-    bool self_ready;
-    uint64_t last_forming, next_try_ns, next_beat_ns, last_tick_ns, form_ns, refused_ns;
+    struct sl_wgroup_clock *clock;                     /* group_link.c */
 };
 
 /* group_link.c */

@@ -18,6 +18,15 @@
 #include "kvstore/arena.h"
 #include "worker/group_impl.h"
 
+/* When what is due on the thread of the links. */
+struct sl_wgroup_clock {
+    bool self_ready;       /* rank 0 */
+    uint64_t last_forming; /* the newest number; of rank 0, which gives them, it begins anywhere */
+    uint64_t next_try_ns, next_beat_ns, last_tick_ns;
+    uint64_t form_ns;    /* rank 0: not before this */
+    uint64_t refused_ns; /* when rank 0 has refused this one first; 0: not */
+};
+
 static const uint64_t MS = 1000000;
 enum { TAKEN_PATIENCE = 3 }; /* times dead_after_ms: how long a rank whose number is taken tries again */
 
@@ -89,20 +98,20 @@ static void tell_all(sl_wgroup *g, const sl_msg_group *news, int32_t except)
 /* When every rank is ready, the engine thread founds a forming. */
 static void form_if_ready(sl_wgroup *g, uint64_t now)
 {
-    bool all = g->self_ready && sl_wgroup_all_joined(g) && now >= g->form_ns;
+    bool all = g->clock->self_ready && sl_wgroup_all_joined(g) && now >= g->clock->form_ns;
     for (int32_t r = 1; r < g->o.ranks; r++)
         all = all && g->peers[r].ready;
     if (!all)
         return;
     bool across = false;
-    g->self_ready = false;
+    g->clock->self_ready = false;
     for (int32_t r = 1; r < g->o.ranks; r++) {
         g->peers[r].ready = false;
         across = across || g->peers[r].place != g->join.place;
     }
     pthread_mutex_lock(&g->lock);
     g->across = across;
-    g->forming = ++g->last_forming;
+    g->forming = ++g->clock->last_forming;
     g->found_due = true;
     g->ring = 0;
     sl_wgroup_wake(g);
@@ -130,12 +139,12 @@ static void lost(sl_wgroup *g, sl_wgroup_peer *p, const char *why)
         sl_wep_set_user(ep, NULL);
         sl_wep_close(ep, SL_TP_CLOSE_FORCE);
     }
-    g->next_try_ns = sl_now_ns() + g->o.link.reconnect_ms * MS;
+    g->clock->next_try_ns = sl_now_ns() + g->o.link.reconnect_ms * MS;
     if (!was_joined)
         return;
     sl_log(SL_LOG_WARN, "group", "rank_lost", "rank=%d reason=\"%s\"", rank, why);
     if (g->o.rank == 0) {
-        sl_msg_group news = {.news = SL_GROUP_BROKEN, .forming = g->last_forming};
+        sl_msg_group news = {.news = SL_GROUP_BROKEN, .forming = g->clock->last_forming};
         memcpy(news.reason, text, sizeof news.reason);
         tell_all(g, &news, rank);
         sl_wgroup_list_missing(g);
@@ -148,10 +157,10 @@ static void on_broken(sl_wgroup *g, const sl_msg_group *m, int32_t from)
     if (!m->forming)
         return;
     if (g->o.rank == 0) {
-        if (m->forming != g->last_forming)
+        if (m->forming != g->clock->last_forming)
             return;
         tell_all(g, m, from);
-        g->form_ns = sl_now_ns() + g->o.link.heartbeat_ms * MS;
+        g->clock->form_ns = sl_now_ns() + g->o.link.heartbeat_ms * MS;
     }
     broke(g, m->forming, m->reason);
 }
@@ -195,7 +204,7 @@ static void on_welcome(sl_wgroup *g, const sl_msg_group *m)
     if (!same_checkpoint(g, m->fingerprint))
         return;
     g->peers[0].joined = true;
-    g->refused_ns = 0;
+    g->clock->refused_ns = 0;
     sl_wgroup_met(g, m->fingerprint);
     pthread_mutex_lock(&g->lock);
     bool ready = g->ready;
@@ -220,7 +229,7 @@ static void on_news(sl_wgroup *g, const sl_msg_group *m, int32_t from)
         return;
     case SL_GROUP_READY:
         if (zero && own)
-            g->self_ready = true;
+            g->clock->self_ready = true;
         else if (zero)
             g->peers[from].ready = true;
         return;
@@ -248,9 +257,9 @@ static void on_refuse(sl_wgroup *g, const sl_msg_refuse *m)
 {
     uint64_t now = sl_now_ns();
     sl_log(SL_LOG_ERROR, "group", "refused", "by=%s reason=\"%s\"", g->address, m->reason);
-    if (!g->refused_ns)
-        g->refused_ns = now;
-    if (!m->retry || now - g->refused_ns >= TAKEN_PATIENCE * g->o.link.dead_after_ms * MS)
+    if (!g->clock->refused_ns)
+        g->clock->refused_ns = now;
+    if (!m->retry || now - g->clock->refused_ns >= TAKEN_PATIENCE * g->o.link.dead_after_ms * MS)
         refused(g, SL_ERR_REFUSED, m->reason);
 }
 
@@ -365,7 +374,7 @@ static void connect_now(sl_wgroup *g, uint64_t now)
     if (st == SL_OK)
         return;
     p->ep = NULL;
-    g->next_try_ns = now + g->o.link.reconnect_ms * MS;
+    g->clock->next_try_ns = now + g->o.link.reconnect_ms * MS;
     refused(g, st, err.text); /* the address cannot be used */
 }
 
@@ -377,12 +386,12 @@ static void beat(sl_wgroup *g, uint64_t now)
         if (g->peers[r].ep && g->peers[r].joined)
             sl_wep_send(g->peers[r].ep, &ping);
     }
-    g->next_beat_ns = now + g->o.link.heartbeat_ms * MS;
+    g->clock->next_beat_ns = now + g->o.link.heartbeat_ms * MS;
 }
 
 static void find_silent(sl_wgroup *g, uint64_t now)
 {
-    uint64_t late = g->last_tick_ns ? now - g->last_tick_ns : 0;
+    uint64_t late = g->clock->last_tick_ns ? now - g->clock->last_tick_ns : 0;
     for (int32_t r = 0; r < g->o.ranks; r++) {
         sl_wgroup_peer *p = &g->peers[r];
         if (!p->ep || !p->joined)
@@ -399,16 +408,16 @@ static uint64_t on_tick(void *arg, uint64_t now)
 {
     sl_wgroup *g = arg;
     find_silent(g, now);
-    g->last_tick_ns = now;
-    if (now >= g->next_beat_ns)
+    g->clock->last_tick_ns = now;
+    if (now >= g->clock->next_beat_ns)
         beat(g, now);
     if (g->o.rank == 0) {
         form_if_ready(g, now);
         sl_wgroup_strangers_end(g, now);
-    } else if (!g->peers[0].ep && now >= g->next_try_ns && g->refused == SL_OK) {
+    } else if (!g->peers[0].ep && now >= g->clock->next_try_ns && g->refused == SL_OK) {
         connect_now(g, now);
     }
-    return g->next_beat_ns;
+    return g->clock->next_beat_ns;
 }
 
 /* ---- start ---- */
@@ -444,7 +453,10 @@ sl_status sl_wgroup_link_start(sl_wgroup *g, sl_err *err)
     w.metrics = NULL; /* the worker's own links count there */
     w.advertise_host = NULL;
     SL_TRY(place(g, &w, err));
-    g->last_forming = sl_random_u64() >> 1;
+    g->clock = calloc(1, sizeof *g->clock);
+    if (!g->clock)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    g->clock->last_forming = sl_random_u64() >> 1;
     sl_wgroup_list_missing(g);
     sl_status st = sl_worker_start(&w, &calls, &g->link, err);
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, "the group's address %s", g->address);
