@@ -7,9 +7,9 @@
  * second kernel merges them. Both give the same bits, and no thread block waits for another one.
  *
  * Limit: tokens x 2 x dim x bytes / 4.58 TB/s. With a latency of 1 us this needs 35 KB in flight in each multiprocessor;
- * the ring holds 192 KB. A step of 128 tokens of dimension 128 is 64 KiB, 1.9 us of a multiprocessor's share. The
- * warpgroup products have 64 rows for 4 heads, and took 1.84 us without any copy, whereas the
- * copies alone took 1.05 times the limit: it was not the copies that made it 1.3 times the limit. Measured on an H200
+ * the ring holds 192 KB. A step of 128 tokens of dimension 128 is 64 KiB, 1.9 us of a multiprocessor's share. An earlier
+ * kernel multiplied 64 rows for 4 heads: its products alone took 1.84 us, its copies alone 1.05 times the limit, and both
+ * together 1.3 times. So the products held it, not the copies. Measured on an H200
  * (`cold --only gqa_attn`, 32 query and 8 KV heads of 128, bf16): 1.16 and 1.13 times for 64 and 128 lists of 2,048
  * tokens, 1.09 times for 16 requests of 65,536 tokens.
  *
