@@ -8,6 +8,7 @@
 #define SL_KERNELS_SCRATCH_H
 
 #ifdef __cplusplus
+#define _Noreturn [[noreturn]] /* as in kernels/cuda/instance.h, which may be included later */
 extern "C" {
 #endif
 
