@@ -240,6 +240,7 @@ START_TEST(n_of_a_request)
         ck_assert_msg((st != SL_ERR_INVALID) == cases[i].taken, "%u of %zu: %s", cases[i].n, cases[i].prompts,
                       err.text);
         sl_group_release(c.group);
+        sl_request_spec_free(&s);
     }
     h_close(&h);
 }
