@@ -38,6 +38,14 @@ class Repo:
                 self.unit(names[-1], mine)
             lower += names
         self.keys(5)
+        self.walk()
+
+    def walk(self, rows=None):
+        """The table of the files that a reader opens, of the tree's files of decode/ that have a function."""
+        names = [n for n in self.text if n.startswith("decode/") and n.count("/") == 2 and n.endswith(".h") and not n.endswith("_impl.h")]
+        rows = rows or [(n[len("decode/"):], n[:-2].replace("/", "_")) for n in names if n.split("/")[1] in ("core", "run")][:3]
+        self.text["docs/architecture.md"] = "".join(f"| `{file}` | `{function}()` is called |\n" for file, function in rows)
+        return rows
 
     def unit(self, name, includes):
         """A header, a private header and a source of one name, which may include each other."""
@@ -258,3 +266,15 @@ def test_python_tests_without_an_assertion_are_found(repo):
         repo.text[path] = text
     repo.commit()
     assert sorted(repo.check("check-tests")) == sorted(want)
+
+
+def test_the_walk_is_true(repo):
+    """At most eight files, each once, and each has the functions that its row names."""
+    rows = repo.walk()
+    file, function = repo.rng.choice(rows)
+    for wrong, why in (([*rows, rows[0]], f"docs/architecture.md: the walk has {len(rows) + 1} rows, want at most 8 files"),
+                       ([(file, function + "_")], f"docs/architecture.md: decode/{file} has no {function}_()"),
+                       ([(file[:-1] + "c", function)], f"docs/architecture.md: decode/{file[:-1]}c has no {function}()")):
+        repo.walk(wrong)
+        repo.commit()
+        assert repo.check() == [why]
