@@ -95,7 +95,7 @@ static uint64_t scratch_bytes(const sl_plan_in *in, const sl_plan *p, int32_t ma
                                   .ranks = group ? group->ranks : 1,
                                   .experts = group ? group->experts : 0,
                                   .act = SL_BF16};
-    return sl_engine_scratch_bytes(&g, in->cfg, &in->cache, in->algorithm, &load);
+    return in->on_host ? 0 : sl_engine_scratch_bytes(&g, in->cfg, &in->cache, in->algorithm, &load);
 }
 
 /* What objects at the edges of units take in addition, at most a unit in every array: planes, hot slots, versions of states. */

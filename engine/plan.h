@@ -46,6 +46,8 @@ typedef struct sl_plan_in {
     uint64_t pool_unit;
     bool
         row_sums; /* rows of the host's pages have checksums (kvstore/row_sums.h), which take memory in addition to host_bytes */
+    bool
+        on_host; /* the backend has no GPU: its ops take their scratch memory from the host, outside of gpu_bytes */
     /* of a rank of a group: see sl_plan_group_make(); NULL: one process alone */
     const sl_plan_group *group;
 } sl_plan_in;

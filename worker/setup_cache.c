@@ -274,6 +274,7 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
                      .max_seqs = sl_setup_seqs(s),
                      .pool_unit = pool_unit(s),
                      .host_bytes = sl_arena_bytes(s->p->arena),
+                     .on_host = !sl_be_gpu(s->p->backend),
                      .row_sums = s->p->row_sums != NULL};
     SL_TRY(selection_opts(s, &in, o, err));
     if (hot && sl_config_hot_by_layer(&c->sparse_attention))

@@ -70,6 +70,7 @@ static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
                      .max_seqs = o->max_batch,
                      .policy = x->b->policy,
                      .gpu_bytes = x->b->kv_bytes,
+                     .on_host = !sl_be_gpu(x->b->local.be),
                      .host_bytes = sl_arena_bytes(x->b->host.arena)};
     in.cache.select = x->b->local.select;
     return sl_plan_make(&in, p, err);

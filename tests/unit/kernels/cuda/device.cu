@@ -63,7 +63,7 @@ static void errors_name_kernel_op_and_cause(sl_cuda *cu, uint32_t *words)
 
     cu->op = SL_OP_TOPK;
     fails(SL_LAUNCH(cu, count_kernel, (sl_launch{dim3(1), 4096}), &err, words, 0), SL_ERR_DEVICE, "topk",
-          "count_kernel", cudaGetErrorString(cudaErrorInvalidConfiguration),
+          "count_kernel", cudaGetErrorString(cudaErrorInvalidValue),
           "a launch that CUDA refuses: op, kernel, CUDA's text");
     cu->op = SL_OP_MOE;
     fails(SL_LAUNCH(cu, count_kernel, (sl_launch{dim3(1, 65536), 32}), &err, words, 0), SL_ERR_UNSUPPORTED,
