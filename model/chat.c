@@ -404,6 +404,8 @@ static sl_status render_plain(ct_render *r)
     if (ct_tools(r->req))
         return sl_fail(r->err, SL_ERR_UNSUPPORTED, "tools: the plain chat format has none");
     for (size_t i = 0; i < r->n; i++) {
+        if (ct_tool_calls(r->msgs[i]))
+            return ct_fail(r, i, "tool_calls", "the model's chat format has no tools");
         ct_str(&r->out, ct_role(r->msgs[i]));
         ct_str(&r->out, ": ");
         SL_TRY(ct_content(r, i));

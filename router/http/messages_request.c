@@ -209,7 +209,7 @@ static sl_status read_thinking(const json_t *o, json_t *out, sl_err *err)
     return SL_OK;
 }
 
-/* The schema that the answer follows. How much effort it is worth is not ours to say. */
+/* The schema that the answer follows, and how much the model is to reason. */
 static sl_status read_output(const json_t *o, json_t *out, sl_err *err)
 {
     json_t *config = NULL, *format = NULL;
@@ -217,6 +217,8 @@ static sl_status read_output(const json_t *o, json_t *out, sl_err *err)
     SL_TRY(sl_json_opt_object(o, W, "output_config", &config, err));
     if (config)
         SL_TRY(sl_json_opt_object(config, W ".output_config", "format", &format, err));
+    if (config)
+        oai_move(config, "effort", out, "reasoning_effort");
     if (!format)
         return SL_OK;
     SL_TRY(oai_need_string(format, W ".output_config.format", "type", &type, err));

@@ -138,7 +138,7 @@ static const oai_field fields[] = {
     {"chat_template_kwargs", RESP, OAI_USED, NULL},
     {"store", RESP, OAI_IGNORED, NULL},
     {"include", RESP, OAI_IGNORED, NULL},
-    {"stream_options", RESP, OAI_IGNORED, NULL},
+    {"stream_options", RESP, OAI_USED, NULL},
     {"service_tier", RESP | MSGS, OAI_IGNORED, NULL},
     {"prompt_cache_key", RESP, OAI_IGNORED, NULL},
     {"prompt_cache_retention", RESP, OAI_IGNORED, NULL},
@@ -284,7 +284,7 @@ static const char *path_of(unsigned of)
     return sl_oai_path((sl_oai_api)api);
 }
 
-static bool is_empty(const json_t *v)
+bool oai_says_nothing(const json_t *v)
 {
     return json_is_null(v) || json_is_false(v) || (json_is_string(v) && !json_string_length(v)) ||
            (json_is_array(v) && !json_array_size(v)) || (json_is_object(v) && !json_object_size(v));
@@ -292,7 +292,7 @@ static bool is_empty(const json_t *v)
 
 static bool is_neutral(const oai_field *f, const json_t *v)
 {
-    if (is_empty(v))
+    if (oai_says_nothing(v))
         return true;
     json_t *want = f->neutral ? json_loads(f->neutral, JSON_DECODE_ANY, NULL) : NULL;
     bool same = json_is_number(want) && json_is_number(v)
@@ -323,12 +323,12 @@ sl_status sl_oai_fields_check(const json_t *o, unsigned of, sl_err *err)
     json_object_foreach((json_t *)o, name, v)
     {
         const oai_field *f = find(name, of);
-        if (!f || (!(f->of & of) && !(of & BOTH) && !is_empty(v)))
+        if (!f || (!(f->of & of) && !(of & BOTH) && !oai_says_nothing(v)))
             return refuse_unknown(name, of, err);
         if (f->how == OAI_REFUSED && !is_neutral(f, v))
             return sl_fail(err, SL_ERR_UNSUPPORTED, "body.%s: is not supported", name);
-        if (!(f->of & of) && !is_empty(v))
+        if (!(f->of & of) && !oai_says_nothing(v))
             return sl_fail(err, SL_ERR_UNSUPPORTED, "body.%s: is a field of %s", name, path_of(f->of));
     }
-    return SL_OK;
+    return sl_oai_members_check(o, of, err);
 }

@@ -20,6 +20,12 @@ const oai_field *sl_oai_field(size_t i);
 const char *sl_oai_field_near(const char *name, unsigned of);
 /* Refuses what is unknown, or is not supported. */
 sl_status sl_oai_fields_check(const json_t *o, unsigned of, sl_err *err);
+/* The same for the members of objects inside the body, which sl_oai_fields_check calls (openai_members.c). */
+sl_status sl_oai_members_check(const json_t *o, unsigned of, sl_err *err);
+/* null, false, and what is empty. */
+bool oai_says_nothing(const json_t *v);
+/* Names the field in an error of a translated request as its client knows it: max_tokens is max_output_tokens there. err may be NULL. */
+void oai_name_for(sl_oai_api api, sl_err *err);
 
 /* A member that is there and not null. */
 static inline bool oai_given(const json_t *o, const char *key)

@@ -216,26 +216,6 @@ static sl_status parse_logprobs(const json_t *o, sl_oai_request *q, sl_err *err)
     return SL_OK;
 }
 
-/* A misspelt member would be taken for one that is not there. */
-static sl_status check_stream_options(const json_t *so, sl_err *err)
-{
-    static const char *const known[] = {"include_usage", "continuous_usage_stats", "include_obfuscation"};
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)so, name, value)
-    {
-        size_t i = 0;
-        while (i < SL_COUNT(known) && strcmp(name, known[i]))
-            i++;
-        if (i == SL_COUNT(known))
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           W ".stream_options.%.48s: is not a field of this API; there are include_usage and "
-                             "continuous_usage_stats",
-                           name);
-    }
-    return SL_OK;
-}
-
 static sl_status parse_stream(const json_t *o, sl_oai_request *q, sl_err *err)
 {
     json_t *so = NULL;
@@ -245,7 +225,6 @@ static sl_status parse_stream(const json_t *o, sl_oai_request *q, sl_err *err)
         return SL_OK;
     if (!q->stream)
         return sl_fail(err, SL_ERR_INVALID, W ".stream_options: only with stream true");
-    SL_TRY(check_stream_options(so, err));
     SL_TRY(sl_json_opt_bool(so, W ".stream_options", "include_usage", &q->include_usage, err));
     return sl_json_opt_bool(so, W ".stream_options", "continuous_usage_stats", &q->continuous_usage, err);
 }
@@ -494,10 +473,12 @@ sl_status sl_oai_parse(const sl_oai_env *env, sl_oai_api api, const char *body, 
     SL_TRY(sl_oai_load(env, body, len, &o, err));
     sl_request_spec_init(&q.spec);
     sl_status st = own ? SL_OK : translate(env, o, len, &q, &as, err);
-    if (!st)
-        st = sl_oai_parse_object(env, own ? o : as, api != OAI_COMPLETIONS && api != OAI_GENERATE, &q, err);
-    else
+    if (st) {
         sl_oai_request_free(&q);
+    } else {
+        st = sl_oai_parse_object(env, own ? o : as, api != OAI_COMPLETIONS && api != OAI_GENERATE, &q, err);
+        oai_name_for(api, st && !own ? err : NULL);
+    }
     json_decref(o);
     json_decref(as);
     if (!st)

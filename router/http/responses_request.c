@@ -188,10 +188,13 @@ static sl_status read_all(const json_t *o, json_t *out, sl_err *err)
     static const char *const same[] = {"model",      "temperature", "top_p",
                                        "stream",     "seed",        "ignore_eos",
                                        "cache_salt", "user",        "chat_template_kwargs"};
-    json_t *reasoning = NULL, *metadata = NULL;
+    json_t *reasoning = NULL, *metadata = NULL, *stream_options = NULL;
+    bool parallel = true;
     for (size_t i = 0; i < SL_COUNT(same); i++)
         oai_move(o, same[i], out, same[i]);
     oai_move(o, "max_output_tokens", out, "max_tokens");
+    SL_TRY(sl_json_opt_object(o, W, "stream_options", &stream_options, err));
+    SL_TRY(sl_json_opt_bool(o, W, "parallel_tool_calls", &parallel, err)); /* also without tools */
     SL_TRY(sl_json_opt_object(o, W, "reasoning", &reasoning, err));
     if (reasoning)
         oai_move(reasoning, "effort", out, "reasoning_effort");

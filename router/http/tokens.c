@@ -209,6 +209,7 @@ static sl_status count_tokens(const sl_oai_env *env, const json_t *o, size_t len
     SL_TRY(sl_oai_from_messages(o, &chat, err));
     sl_status st = sl_oai_parse_object(env, chat, true, &q, err);
     json_decref(chat);
+    oai_name_for(OAI_COUNT_TOKENS, st ? err : NULL);
     if (st)
         return st;
     sl_sb_printf(out, "{\"input_tokens\":%zu}", q.spec.prompts[0].n);

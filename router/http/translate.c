@@ -1,6 +1,7 @@
 /* See translate.h. */
 #include "router/http/translate.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* As jansson and malloc take them: an object of few members, of which each has a short text. */
@@ -26,6 +27,41 @@ uint64_t oai_translated_bytes(const json_t *o, size_t len)
         }
     }
     return bytes;
+}
+
+/* Puts `with` in the place of n bytes at `at`; a text that becomes too long loses its end. */
+static void replace(sl_err *err, size_t at, size_t n, const char *with)
+{
+    char rest[sizeof err->text];
+    snprintf(rest, sizeof rest, "%s", err->text + at + n);
+    snprintf(err->text + at, sizeof err->text - at, "%s%s", with, rest);
+}
+
+void oai_name_for(sl_oai_api api, sl_err *err)
+{
+    static const struct {
+        sl_oai_api api;
+        const char *chat, *own;
+    } names[] = {{OAI_RESPONSES, "max_tokens", "max_output_tokens"},
+                 {OAI_RESPONSES, "response_format", "text.format"},
+                 {OAI_RESPONSES, "reasoning_effort", "reasoning.effort"},
+                 {OAI_MESSAGES, "stop", "stop_sequences"},
+                 {OAI_MESSAGES, "response_format", "output_config.format"},
+                 {OAI_MESSAGES, "reasoning_effort", "output_config.effort"}};
+    enum { BODY = 5 };
+    if (!err || strncmp(err->text, "body.", BODY))
+        return;
+    for (size_t i = 0; i < SL_COUNT(names); i++) {
+        size_t n = strcspn(err->text + BODY, ":.[");
+        bool same = names[i].api == (api == OAI_COUNT_TOKENS ? OAI_MESSAGES : api);
+        if (!same || n != strlen(names[i].chat) || strncmp(err->text + BODY, names[i].chat, n))
+            continue;
+        replace(err, BODY, n, names[i].own);
+        return;
+    }
+    char *inner = strstr(err->text, ".function.");
+    if (inner && inner < err->text + strcspn(err->text, ":") && !strncmp(err->text + BODY, "tool", 4))
+        replace(err, (size_t)(inner - err->text), strlen(".function"), "");
 }
 
 void oai_move(const json_t *o, const char *from, json_t *out, const char *to)
