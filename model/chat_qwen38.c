@@ -78,14 +78,15 @@ static bool is_system(const json_t *msg)
     return ct_is(msg, "system") || ct_is(msg, "developer");
 }
 
-/* The parts of the first turn of the system are separated by empty lines. Without a part there is no such turn. */
+/* The parts of the first turn of the system are separated by empty lines. Without a part, or with an empty text alone, there is no
+ * such turn. */
 static sl_status add_system(ct_render *r)
 {
     const json_t *tools = ct_tools(r->req), *schema = ct_schema(r->req);
     const char *level = effort(r->req), *gap = "";
-    if (!level && !tools && !schema && !is_system(r->msgs[0]))
-        return SL_OK;
+    const size_t start = r->out.n;
     open_turn(r, "system");
+    const size_t first = r->out.n;
     if (level) {
         ct_str(&r->out, level);
         gap = "\n\n";
@@ -103,7 +104,10 @@ static sl_status add_system(ct_render *r)
         ct_str(&r->out, "Reply with JSON that follows this schema and nothing else:\n");
         ct_client_json(r, schema);
     }
-    close_turn(r);
+    if (r->out.n > first)
+        close_turn(r);
+    else
+        r->out.n = start;
     return SL_OK;
 }
 
