@@ -39,10 +39,18 @@ static sl_status read_plain(sl_config_reader *x, const json_t *rope)
     return SL_OK;
 }
 
+/* The published classes correct the softmax scale for every type but "default"; here YaRN alone has it. */
+static sl_status no_scale(sl_config_reader *x, const json_t *rope)
+{
+    double all;
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "mscale_all_dim"), "mscale_all_dim", 0, 1e3, 0, &all));
+    return all == 0 ? SL_OK
+                    : sl_cfg_cannot(x, "mscale_all_dim: %g is supported with rope_type \"yarn\" alone", all);
+}
+
 static sl_status read_llama3(sl_config_reader *x, const json_t *rope)
 {
     sl_model_config *c = x->c;
-    double all;
     SL_TRY(sl_cfg_int(x, sl_cfg_get(rope, "original_max_position_embeddings"),
                       "original_max_position_embeddings", 1, 1 << 24, &c->rope.original_max));
     SL_TRY(sl_cfg_real(x, sl_cfg_get(rope, "factor"), "factor", 1, 1e6, &c->rope.factor));
@@ -53,40 +61,53 @@ static sl_status read_llama3(sl_config_reader *x, const json_t *rope)
     if (c->rope.high_freq <= c->rope.low_freq)
         return sl_cfg_bad(x, "high_freq_factor: %g is not above low_freq_factor %g", c->rope.high_freq,
                           c->rope.low_freq);
-    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "mscale_all_dim"), "mscale_all_dim", 0, 1e3, 0, &all));
-    if (all != 0)
-        return sl_cfg_cannot(x, "mscale_all_dim: %g is not supported with rope_type \"llama3\"", all);
-    return SL_OK;
+    return no_scale(x, rope);
 }
 
-/* The registry of rope types, in the order of the enumeration. read: the type's own keys. */
+/* Every frequency is divided by the factor: llama3 with an original context that all wavelengths are long against. */
+static sl_status read_linear(sl_config_reader *x, const json_t *rope)
+{
+    sl_rope_config *r = &x->c->rope;
+    SL_TRY(sl_cfg_real(x, sl_cfg_get(rope, "factor"), "factor", 1e-3, 1e6, &r->factor));
+    r->original_max = 1, r->low_freq = 1, r->high_freq = 2;
+    return no_scale(x, rope);
+}
+
+/* The registry of rope types. read: the type's own keys. */
 static const struct {
     const char *name;
+    sl_rope_type type;
     sl_status (*read)(sl_config_reader *x, const json_t *rope);
 } types[] = {
-    [SL_ROPE_PLAIN] = {"default", read_plain},
-    [SL_ROPE_YARN] = {"yarn", read_yarn},
-    [SL_ROPE_LLAMA3] = {"llama3", read_llama3},
+    {"default", SL_ROPE_PLAIN, read_plain},
+    {"yarn", SL_ROPE_YARN, read_yarn},
+    {"llama3", SL_ROPE_LLAMA3, read_llama3},
+    {"linear", SL_ROPE_LLAMA3, read_linear},
 };
 
 const char *sl_rope_type_name(sl_rope_type type)
 {
-    return (unsigned)type < SL_COUNT(types) ? types[type].name : "?";
+    for (size_t i = 0; i < SL_COUNT(types); i++)
+        if (types[i].type == type)
+            return types[i].name;
+    return "?";
 }
 
-static sl_status find_type(sl_config_reader *x, const json_t *rope, sl_rope_type *out)
+/* The type that the keys name, and its own keys. */
+static sl_status read_type(sl_config_reader *x, const json_t *rope)
 {
     const char *name = NULL, *old = NULL;
     SL_TRY(sl_cfg_string(x, rope, "rope_type", &name));
     SL_TRY(sl_cfg_string(x, rope, "type", &old));
-    name = name ? name : old ? old : types[SL_ROPE_PLAIN].name;
+    name = name ? name : old ? old : types[0].name;
     for (size_t i = 0; i < SL_COUNT(types); i++) {
         if (strcmp(name, types[i].name) == 0) {
-            *out = (sl_rope_type)i;
-            return SL_OK;
+            x->c->rope.type = types[i].type;
+            return types[i].read(x, rope);
         }
     }
-    return sl_cfg_cannot(x, "rope_type: \"%.32s\" is not supported (default, yarn, llama3 are)", name);
+    return sl_cfg_cannot(x, "rope_type: \"%.32s\" is not supported (default, yarn, llama3, linear are)",
+                         name);
 }
 
 static const json_t *rope_object(const sl_config_reader *x)
@@ -101,10 +122,8 @@ sl_status sl_cfg_rope_of(sl_config_reader *x, const json_t *rope, const json_t *
     SL_TRY(sl_cfg_real(x, theta, "rope_theta", 1.001, 1e12, &c->rope.theta));
     c->rope.factor = c->rope.attention_factor = 1;
     c->rope.type = SL_ROPE_PLAIN;
-    if (rope) {
-        SL_TRY(find_type(x, rope, &c->rope.type));
-        SL_TRY(types[c->rope.type].read(x, rope));
-    }
+    if (rope)
+        SL_TRY(read_type(x, rope));
     sl_rope_finish_config(c);
     return SL_OK;
 }

@@ -105,6 +105,24 @@ START_TEST(test_yarn_frequencies)
 }
 END_TEST
 
+/* All frequencies divided by the factor; a correction of the softmax scale, which YaRN alone has here, is refused. */
+START_TEST(test_linear_frequencies)
+{
+    json_t *j = base(false);
+    float f[32];
+    json_object_set_new(j, "rope_scaling", json_pack("{s:s, s:f}", "type", "linear", "factor", 8.0));
+    sl_model_config c = good(json_deep_copy(j), NULL);
+    sl_rope_frequencies(&c, f);
+    for (int i = 0; i < 32; i++)
+        ck_assert_float_eq_tol(f[i], pow(10000, -2.0 * i / 64) / 8, 1e-7f * f[i] + 1e-9f);
+    ck_assert(c.rope.attention_factor == 1 && c.attn.softmax_scale == (float)pow(192, -0.5));
+    json_object_set_new(json_object_get(j, "rope_scaling"), "mscale_all_dim", json_real(1));
+    sl_err err = {0};
+    ck_assert_int_eq(parse(j, NULL, &c, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(err.text, "mscale_all_dim: 1 is supported with rope_type \"yarn\" alone"));
+}
+END_TEST
+
 /* Bit for bit what torch computes (transformers 5.17, rotary embedding of both models' configs). */
 static const uint32_t torch_bits[2][32] = {
     {0x3f800000, 0x3f3ff911, 0x3f0ff59a, 0x3ed7e89b, 0x3ea1e89b, 0x3e72d423, 0x3e361887, 0x3e088d77,
@@ -239,7 +257,7 @@ static const struct {
     {"rope_parameters", "7", SL_ERR_INVALID, "rope_parameters"},
     {"/type", "\"llama3\"", SL_ERR_INVALID, "low_freq_factor: missing"},
     {"/type", "\"longrope\"", SL_ERR_UNSUPPORTED,
-     "rope_type: \"longrope\" is not supported (default, yarn, llama3 are)"},
+     "rope_type: \"longrope\" is not supported (default, yarn, llama3, linear are)"},
     {"/partial_rotary_factor", "0.5", SL_ERR_UNSUPPORTED, "partial_rotary_factor"},
     {"/original_max_position_embeddings", "null", SL_ERR_INVALID, "original_max_position_embeddings"},
     {"/factor", "0", SL_ERR_INVALID, "factor"},
@@ -395,6 +413,7 @@ int main(void)
     TCase *t = tcase_create("config");
     tcase_add_test(t, test_v32);
     tcase_add_test(t, test_yarn_frequencies);
+    tcase_add_test(t, test_linear_frequencies);
     tcase_add_loop_test(t, test_frequency_bits, 0, 2);
     tcase_add_test(t, test_glm);
     tcase_add_loop_test(t, test_required, 0, SL_COUNT(required));
