@@ -5,6 +5,8 @@ A configuration is anything that the class of transformers computes and Sluice d
 patterns of layers, rotated parts, rope scaling. The dress is what a published checkpoint may have besides: shards with an index, tensors
 that are not read (pictures, draft layers), other spellings of names, experts fused or one by one, BF16, and weights in F8 and in 4 bits. For
 weights in few bits the model's own values are put on a grid that the form holds exactly, so the answers are those of the stored values.
+Of equal scores (experts of refused groups, keys without a positive product) torch takes any and Sluice the first; here the classes take the
+first too, so that no answer hangs on it.
 
     vary.py --out DIR [--seed S] [--count N] [--format FORM] [family ...]      (default: 4 of each family)
     build/release/tests/unit/engine/compare_goldens DIR/*
@@ -32,8 +34,14 @@ import make_states
 import make_v4
 from make import plain, yarn
 
-GREEDY = 10
 STORES = [torch.float32, torch.bfloat16]
+
+
+def first_of_equals(x, k, dim=-1, largest=True, sorted=True):  # pylint: disable=redefined-builtin
+    """topk that takes the smaller index of equal values."""
+    assert largest and sorted is not None
+    values, indices = torch.sort(x, dim=dim, descending=True, stable=True)
+    return torch.return_types.topk((values.narrow(dim, 0, k), indices.narrow(dim, 0, k)))
 
 
 def lengths_at(r, edges, longest):
@@ -47,6 +55,7 @@ def ropes(r):
         plain(r.choice([1e4, 5e5, 8e6])), yarn(1e4, r.choice([2.0, 8.0, 40.0]), r.choice([32, 64, 128])),
         yarn(1e4, 4.0, 256, mscale=r.choice([0.5, 1.0]), mscale_all_dim=r.choice([0.7, 1.0])),
         dict(yarn(1e4, 4.0, 256), attention_factor=1.2), dict(yarn(1e4, 4.0, 256, mscale_all_dim=1.3), truncate=False),
+        dict(rope_type="linear", rope_theta=1e4, factor=r.choice([0.5, 3.0])),
         dict(rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)])
 
 
@@ -60,7 +69,7 @@ def latent(r):
         q_lora_rank=r.randint(10, 50), kv_lora_rank=r.randint(8, 50), qk_nope_head_dim=r.randint(2, 20), qk_rope_head_dim=rope,
         v_head_dim=r.randint(4, 30), n_routed_experts=groups * per, n_shared_experts=r.choice([1, 2, 3]),
         num_experts_per_tok=r.randint(1, per * taken), n_group=groups, topk_group=taken, norm_topk_prob=r.random() < 0.5,
-        routed_scaling_factor=r.uniform(0.5, 3), index_n_heads=r.randint(20, 40), index_head_dim=rope + r.randint(2, 16),
+        routed_scaling_factor=r.uniform(0.5, 3), index_n_heads=r.choice([1, 2, 4, r.randint(16, 40)]), index_head_dim=rope + r.randint(2, 16),
         index_topk=r.randint(5, 30), max_position_embeddings=1024, rms_norm_eps=r.choice([1e-6, 1e-5, 1e-4]),
         rope_parameters=ropes(r), tie_word_embeddings=r.random() < 0.3,
         mlp_layer_types=[r.choice(["dense", "sparse"]) for _ in range(layers)])
@@ -85,8 +94,7 @@ def random_axk2(r):
     c["gated_norm_rank"] = r.choice([1, 5, 16])
     if c["n_group"] == 1 and r.random() < 0.7:
         c["n_group"] = c["topk_group"] = None
-    return latent_case("axk2", r, c, published=r.random() < 0.5,
-                       bias=0.2 if c["n_group"] else r.choice([0.2, 1.0]))  # below 0, experts of refused groups are as good, and torch takes any
+    return latent_case("axk2", r, c, published=r.random() < 0.5, bias=r.choice([0.2, 1.0]))  # below 0, experts of refused groups are as good
 
 
 def random_v32(r):
@@ -341,6 +349,14 @@ def unread(case, state):
     return {name.format(n=layers, prefix=prefix): torch.full((3, 5), float("nan")) for name in UNREAD[case["family"]]}
 
 
+def mixed(state, r):
+    """Tensors of 16 bits in any type that has their values."""
+    def one(t):
+        kinds = [torch.float32, torch.bfloat16] + [torch.float16] * torch.equal(t.half().to(t.dtype), t)
+        return t.to(r.choice(kinds))
+    return {k: one(t) if t.dtype == torch.bfloat16 else t for k, t in state.items()}
+
+
 def dress(case, path, r):
     file = os.path.join(path, "model.safetensors")
     state = safetensors.torch.load_file(file)
@@ -350,6 +366,8 @@ def dress(case, path, r):
         config["quantization_config"] = quantisation(case)
         if "mxfp4" in case["format"] and "+" in case["format"]:
             config["expert_dtype"] = "fp4"
+    elif r.random() < 0.3:
+        state = mixed(state, r)
     if r.random() < 0.6:
         state.update(unread(case, state))
     if r.random() < 0.5:
@@ -374,9 +392,9 @@ def dress(case, path, r):
 # ---- answers ----
 
 @torch.no_grad()
-def answer(model, double, ids, cached):
+def answer(model, double, ids, cached, length):
     seq, greedy, cache = list(ids), [], None
-    for _ in range(GREEDY):
+    for _ in range(length):
         out = model(torch.tensor([seq if cache is None else seq[-1:]]), use_cache=cached, past_key_values=cache)
         cache, row = out.past_key_values if cached else None, out.logits[0, -1]
         top = row.topk(2).values
@@ -390,7 +408,7 @@ def answer(model, double, ids, cached):
     return {"ids": torch.tensor(ids, dtype=torch.int32), "greedy": torch.tensor(greedy, dtype=torch.int32), "logits": final64[len(ids) - 1].float()}
 
 
-def goldens(model, case):
+def goldens(model, case, length):
     double = (make_states if case["family"] in make_states.FAMILIES else make).in_double(model)
     out, gen, n = {}, torch.Generator().manual_seed(case["seed"] + 2000), 0
     for length in case["lengths"]:
@@ -398,7 +416,7 @@ def goldens(model, case):
             ids = torch.randint(2, case["config"]["vocab_size"], (length,), generator=gen)
             if case["family"] == "qwen4_exp":
                 ids = torch.where(torch.rand(length, generator=gen) < 0.08, torch.ones_like(ids), ids)
-            found = answer(model, double, ids.tolist(), case["family"] in make_states.FAMILIES)
+            found = answer(model, double, ids.tolist(), case["family"] in make_states.FAMILIES, length)
             if found:
                 out.update({f"p{n}.{k}": v for k, v in found.items()})
                 n += 1
@@ -428,9 +446,11 @@ def prepared(family, r, form):
     return case
 
 
-def one(family, seed, out, form):
+def one(family, seed, out, form, prompts, length):
     r = random.Random(f"{family} {seed}")
     case = prepared(family, r, form)
+    if prompts < len(case["lengths"]):
+        case["lengths"] = sorted(r.sample(case["lengths"][:-1], prompts - 1) + case["lengths"][-1:])
     path = os.path.join(out, f"{family}-{seed}")
     print(f"{family}-{seed}", flush=True)
     shutil.rmtree(path, ignore_errors=True)
@@ -442,7 +462,7 @@ def one(family, seed, out, form):
             for name, p in list(model.named_parameters()) + [(n, b) for n, b in model.named_buffers() if n.endswith("_bias")]:
                 p.copy_(p.to(case["store"]).float())
     family_save(model, case, path)
-    tensors = goldens(model, case)
+    tensors = goldens(model, case, length)
     dress(case, path, r)
     if tensors:
         safetensors.torch.save_file(tensors, os.path.join(path, "golden.safetensors"))
@@ -456,16 +476,19 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=4)
     parser.add_argument("--format", choices=["", *FORMATS])
+    parser.add_argument("--prompts", type=int, default=99, help="at most this number for each checkpoint")
+    parser.add_argument("--greedy", type=int, default=10, help="tokens after a prompt")
     parser.add_argument("families", nargs="*", choices=[[], *RANDOM])
     args = parser.parse_args()
     torch.set_num_threads(1)
+    torch.topk = torch.Tensor.topk = first_of_equals
     modeling_glm5_next.chunk_kimi_delta_attention = modeling_glm5_next.recurrent_kimi_delta_attention = make_states.delta_rule
     print("torch", torch.__version__, "transformers", transformers.__version__)
     os.makedirs(args.out, exist_ok=True)
     for seed in range(args.seed, args.seed + args.count):
         for family in args.families or RANDOM:
             try:
-                one(family, seed, args.out, args.format)
+                one(family, seed, args.out, args.format, args.prompts, args.greedy)
             except Exception:  # a configuration that the class refuses
                 traceback.print_exc(limit=-3)
                 shutil.rmtree(os.path.join(args.out, f"{family}-{seed}"), ignore_errors=True)
