@@ -1,6 +1,6 @@
 /*
- * `sluice inspect`: shows what a checkpoint directory contains. It reads the config and the headers of the tensors, and
- * loads no weights.
+ * `sluice inspect`: shows what a checkpoint directory contains, or what a built-in model has. It reads the config and the headers of
+ * the tensors, and loads no weights.
  */
 #include <stdio.h>
 #include <string.h>
@@ -199,11 +199,13 @@ static int inspect(const char *dir, const sl_local_checkpoint *m, bool tensors, 
 
 int sl_cmd_inspect(int argc, char **argv)
 {
-    const char *dir = NULL;
+    const char *dir = NULL, *preset = NULL;
     const char *indexer = NULL, *rows = NULL;
     bool json = false, tensors = false, kernels = false;
     const sl_arg args[] = {
-        {"model", SL_ARG_TEXT, &dir, "DIR", "Checkpoint directory. Required.", 0, 0, NULL},
+        {"model", SL_ARG_TEXT, &dir, "DIR", "Checkpoint directory. Required without --preset.", 0, 0, NULL},
+        {"preset", SL_ARG_TEXT, &preset, "NAME",
+         "Dimensions of a built-in model instead of a directory, for instance deepseek_v32.", 0, 0, NULL},
         {"tensors", SL_ARG_FLAG, &tensors, NULL, "List every tensor.", 0, 0, NULL},
         {"kernels", SL_ARG_FLAG, &kernels, NULL,
          "List which kernels of a GPU of compute capability 9.0 run the model.", 0, 0, NULL},
@@ -212,13 +214,16 @@ int sl_cmd_inspect(int argc, char **argv)
         {"json", SL_ARG_FLAG, &json, NULL, "Print one JSON object.", 0, 0, NULL},
     };
     int exit_code;
-    if (!sl_args_ready("--model DIR [--tensors] [--kernels] [--json]", args, SL_COUNT(args), argc, argv,
-                       &exit_code))
+    if (!sl_args_ready("--model DIR|--preset NAME [--tensors] [--kernels] [--json]", args, SL_COUNT(args),
+                       argc, argv, &exit_code))
         return exit_code;
-    if (!sl_cli_model_given("inspect", dir))
+    if (dir && preset)
+        fprintf(stderr, "sluice inspect: --model and --preset exclude each other\n");
+    if ((dir && preset) || (!preset && !sl_cli_model_given("inspect", dir)))
         return SL_EXIT_USAGE;
     sl_err err = {0};
     sl_local_checkpoint m;
-    sl_status st = sl_local_checkpoint_read(dir, indexer, rows, &m, &err);
+    sl_status st = preset ? sl_local_checkpoint_preset(preset, indexer, rows, &m, &err)
+                          : sl_local_checkpoint_read(dir, indexer, rows, &m, &err);
     return st == SL_OK ? inspect(dir, &m, tensors, kernels, json) : sl_args_fail("inspect", st, &err);
 }

@@ -12,7 +12,6 @@
 #include "model/checkpoint.h"
 #include "model/sizes.h"
 #include "local/selection.h"
-#include "model/synthetic.h"
 
 #define ASSUMED_GPU (139ull << 30) /* the usable memory of an H200 */
 
@@ -38,15 +37,6 @@ static bool device_memory(uint64_t *total)
     bool ok = sl_be_memory(be, &free_bytes, total, NULL) == SL_OK;
     sl_backend_destroy(be);
     return ok;
-}
-
-/* The config of a preset, as a published checkpoint would have it: stored in F8. */
-static sl_status read_preset(const char *name, const char *indexer, const char *rows, sl_local_checkpoint *m,
-                             sl_err *err)
-{
-    *m = (sl_local_checkpoint){.stored = SL_F8_E4M3};
-    SL_TRY(sl_synthetic_config(name, 0, &m->cfg, err));
-    return sl_model_choose_formats(&m->cfg, m->stored, indexer, rows, &m->index_format, &m->row_format, err);
 }
 
 /* False: the command ends at once with *exit_code. */
@@ -213,7 +203,7 @@ int sl_cmd_plan(int argc, char **argv)
         return SL_EXIT_USAGE;
     sl_err err = {0};
     sl_local_checkpoint m;
-    sl_status st = f.preset ? read_preset(f.preset, f.indexer, f.rows, &m, &err)
+    sl_status st = f.preset ? sl_local_checkpoint_preset(f.preset, f.indexer, f.rows, &m, &err)
                             : sl_local_checkpoint_read(f.dir, f.indexer, f.rows, &m, &err);
     if (st != SL_OK)
         return sl_args_fail("plan", st, &err);

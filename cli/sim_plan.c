@@ -3,7 +3,6 @@
 
 #include "engine/choose.h"
 #include "model/sizes.h"
-#include "model/synthetic.h"
 #include "worker/select.h"
 
 static sl_status read_model(sl_sim_plan *p, const sl_config *cfg, sl_err *err)
@@ -13,10 +12,7 @@ static sl_status read_model(sl_sim_plan *p, const sl_config *cfg, sl_err *err)
         sl_status st = sl_local_checkpoint_read(cfg->model.path, indexer, rows, &p->model, err);
         return st ? sl_fail_in(err, st, "model.path") : SL_OK;
     }
-    p->model = (sl_local_checkpoint){.stored = SL_F8_E4M3};
-    SL_TRY(sl_synthetic_config(p->preset, 0, &p->model.cfg, err));
-    return sl_model_choose_formats(&p->model.cfg, p->model.stored, indexer, rows, &p->model.index_format,
-                                   &p->model.row_format, err);
+    return sl_local_checkpoint_preset(p->preset, indexer, rows, &p->model, err);
 }
 
 static int32_t longest_of(const sl_sim_trace *t, double length)

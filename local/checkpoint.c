@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/checkpoint.h"
+#include "model/synthetic.h"
 
 const char *const sl_local_act_names[] = {"f32", "bf16", NULL};
 
@@ -34,6 +35,16 @@ sl_status sl_local_checkpoint_dummy(const char *dir, const char *indexer, const 
     SL_TRY(sl_model_config_load(dir, &c.cfg, err));
     c.cfg.dir[0] = 0; /* its weights are not read */
     c.stored = sl_model_dummy_dtype(&c.cfg);
+    SL_TRY(choose_formats(&c, indexer, row_format, err));
+    *out = c;
+    return SL_OK;
+}
+
+sl_status sl_local_checkpoint_preset(const char *name, const char *indexer, const char *row_format,
+                                     sl_local_checkpoint *out, sl_err *err)
+{
+    sl_local_checkpoint c = {.stored = SL_F8_E4M3};
+    SL_TRY(sl_synthetic_config(name, 0, &c.cfg, err));
     SL_TRY(choose_formats(&c, indexer, row_format, err));
     *out = c;
     return SL_OK;

@@ -29,6 +29,10 @@ sl_status sl_local_checkpoint_read(const char *dir, const char *indexer, const c
 sl_status sl_local_checkpoint_dummy(const char *dir, const char *indexer, const char *row_format,
                                     sl_local_checkpoint *out, sl_err *err);
 
+/* The config of a built-in model (model/synthetic.h) as a published checkpoint would have it: without weights, stored in F8. */
+sl_status sl_local_checkpoint_preset(const char *name, const char *indexer, const char *row_format,
+                                     sl_local_checkpoint *out, sl_err *err);
+
 /* Names of the dtypes of activations, NULL-terminated. */
 extern const char *const sl_local_act_names[];
 /* name: "f32" or "bf16"; "auto" or NULL chooses F32 for weights stored as F32, else BF16. */

@@ -45,6 +45,40 @@ static bool is_block(const json_t *b)
            json_integer_value(json_array_get(b, 1)) == 128;
 }
 
+/* ---- ModelOpt's names of forms ---- */
+
+static sl_status add_nvfp4(sl_config_reader *x, const char *key)
+{
+    SL_TRY(add_form(x, key, (sl_weight_form){SL_F4_E2M1, SL_SCALE_E4M3, 16}));
+    return set_acts(x, key, true, false);
+}
+
+static bool is_nvfp4(const char *algo)
+{
+    return strcmp(algo, "NVFP4") == 0 || strcmp(algo, "W4A16_NVFP4") == 0;
+}
+
+/* A form for each module by its name. Those of draft layers are not read, as their tensors are not. */
+static sl_status read_layers(sl_config_reader *x, const json_t *layers)
+{
+    const char *name, *algo;
+    json_t *layer;
+    if (!json_is_object(layers) || json_object_size(layers) == 0)
+        return sl_cfg_bad(x, "quantized_layers: missing or not an object of modules");
+    json_object_foreach((json_t *)layers, name, layer)
+    {
+        if (strncmp(name, "mtp.", 4) == 0)
+            continue;
+        SL_TRY(sl_cfg_string(x, layer, "quant_algo", &algo));
+        if (!algo || !is_nvfp4(algo))
+            return sl_cfg_cannot(
+                x, "quantized_layers.%.64s.quant_algo: \"%.32s\" is not supported, \"NVFP4\" is", name,
+                algo ? algo : "");
+        SL_TRY(add_nvfp4(x, "quantized_layers"));
+    }
+    return SL_OK;
+}
+
 static sl_status read_fp8(sl_config_reader *x, const json_t *q)
 {
     const char *scheme = NULL, *fmt = NULL, *experts = NULL;
@@ -59,6 +93,8 @@ static sl_status read_fp8(sl_config_reader *x, const json_t *q)
     if (!is_block(sl_cfg_get(q, "weight_block_size")))
         return sl_cfg_cannot(x, "weight_block_size: only [128, 128] is supported");
     SL_TRY(set_acts(x, "quantization_config", false, true));
+    if (sl_cfg_get(q, "quantized_layers")) /* which are the experts then, whatever expert_dtype says */
+        return read_layers(x, sl_cfg_get(q, "quantized_layers"));
     if (!experts || strcmp(experts, "fp8") == 0)
         return SL_OK;
     if (strcmp(experts, "fp4") != 0)
@@ -232,14 +268,17 @@ static sl_status read_algorithm(sl_config_reader *x, const json_t *q)
     const char *algo = NULL;
     int32_t group = 16;
     SL_TRY(sl_cfg_string(x, q, "quant_algo", &algo));
-    if (!algo || (strcmp(algo, "NVFP4") != 0 && strcmp(algo, "W4A16_NVFP4") != 0))
-        return sl_cfg_cannot(x, "quant_algo: \"%.32s\" is not supported, \"NVFP4\" is", algo ? algo : "");
+    if (algo && strcmp(algo, "MIXED_PRECISION") == 0)
+        return read_layers(x, sl_cfg_get(q, "quantized_layers"));
+    if (!algo || !is_nvfp4(algo))
+        return sl_cfg_cannot(x,
+                             "quant_algo: \"%.32s\" is not supported, \"NVFP4\" and \"MIXED_PRECISION\" are",
+                             algo ? algo : "");
     if (sl_cfg_get(q, "group_size"))
         SL_TRY(sl_cfg_int(x, sl_cfg_get(q, "group_size"), "group_size", 1, 1 << 16, &group));
     if (group != 16)
         return sl_cfg_cannot(x, "group_size: %d is not supported for NVFP4, 16 is", group);
-    SL_TRY(add_form(x, "quant_algo", (sl_weight_form){SL_F4_E2M1, SL_SCALE_E4M3, 16}));
-    return set_acts(x, "quant_algo", true, false);
+    return add_nvfp4(x, "quant_algo");
 }
 
 sl_status sl_cfg_quantization(sl_config_reader *x)

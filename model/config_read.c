@@ -154,6 +154,17 @@ sl_status sl_cfg_only_false(sl_config_reader *x, const char *key)
     return on ? sl_cfg_cannot(x, "%s: true is not supported", key) : SL_OK;
 }
 
+sl_status sl_cfg_only_true(sl_config_reader *x, const char *const *keys, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        bool on = true;
+        SL_TRY(sl_cfg_bool_or(x, x->root, keys[i], true, &on));
+        if (!on)
+            return sl_cfg_cannot(x, "%s: false is not supported", keys[i]);
+    }
+    return SL_OK;
+}
+
 sl_status sl_cfg_layer_words(sl_config_reader *x, const json_t *list, const char *key, const char *yes,
                              const char *no, bool *out)
 {

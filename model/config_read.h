@@ -63,6 +63,7 @@ sl_status sl_cfg_ints(sl_config_reader *x, const sl_cfg_int_key *keys, size_t n)
 /* For keys with one implemented value, `only`: any other value would change the mathematics and is refused. */
 sl_status sl_cfg_only_string(sl_config_reader *x, const char *key, const char *only);
 sl_status sl_cfg_only_false(sl_config_reader *x, const char *key);
+sl_status sl_cfg_only_true(sl_config_reader *x, const char *const *keys, size_t n);
 
 /* `layer_types`, if it is there: every word must be one of those under which published configs name layers of selected
  * attention. Only for families all of whose layers are such. */

@@ -6,7 +6,7 @@ FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "we
 
 GLM = {"architectures": ["Glm5NextForCausalLM"], "model_type": "glm5_next_text", "hidden_act": "silu", "attention_bias": False,
        "rms_norm_eps": 1e-5, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
-       "routed_scaling_factor": 2.5, "first_k_dense_replace": 1, "swiglu_limit": 10.0, "hc_mult": 4, "hc_eps": 1e-6,
+       "routed_scaling_factor": 2.5, "first_k_dense_replace": 3, "swiglu_limit": 10.0, "hc_mult": 4, "hc_eps": 1e-6,
        "hc_sinkhorn_iters": 20, "qk_rope_head_dim": 0, "index_kpool": 4, "linear_conv_kernel_dim": 4, "linear_lower_bound": -5.0,
        "max_position_embeddings": 1048576, "eos_token_id": 1, "vocab_size": 154880, "hidden_size": 4096,
        "intermediate_size": 12288, "moe_intermediate_size": 2048, "num_attention_heads": 64, "q_lora_rank": 1536,
@@ -19,7 +19,7 @@ QWEN = {"architectures": ["Qwen4ExpForCausalLM"], "model_type": "qwen4_exp_text"
         "linear_conv_kernel_dim": 4, "indexer_kv_heads": 1, "indexer_compress_ratio": 4, "max_position_embeddings": 262144,
         "eos_token_id": 1, "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25},
         "vocab_size": 248320, "hidden_size": 2560, "num_attention_heads": 24, "num_key_value_heads": 2, "head_dim": 256,
-        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 48, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
         "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 640, "shared_expert_intermediate_size": 640,
         "hc_lowrank": 320, "indexer_n_heads": 4, "indexer_head_dim": 128, "indexer_budget": 2048, "num_hidden_layers": 48}
 

@@ -47,6 +47,8 @@ static sl_status read_kinds(sl_config_reader *x)
     sl_model_config *c = x->c;
     const size_t n = (size_t)c->n_layers, have = json_array_size(list);
     int32_t attending = 0;
+    if (!list && sl_cfg_get(sl_cfg_get(x->root, "linear_attn_config"), "kda_layers"))
+        return sl_cfg_cannot(x, "linear_attn_config.kda_layers: not supported without layer_types");
     if (list && (!json_is_array(list) || have < n || have > n + (size_t)c->n_nextn_layers))
         return sl_cfg_bad(x, "layer_types: not a list of %d layers", c->n_layers);
     for (int32_t i = 0; i < c->n_layers; i++) {
@@ -222,9 +224,11 @@ static sl_status read_tail(sl_config_reader *x)
 sl_status sl_glm5_read_config(sl_config_reader *x, const sl_family *f)
 {
     sl_model_config *c = x->c;
+    static const char *const on[] = {"mhc", "mla_use_nope", "index_kpool_compress"};
     const json_t *heads = sl_cfg_get(x->root, "num_key_value_heads");
     int32_t n;
     (void)f;
+    SL_TRY(sl_cfg_only_true(x, on, SL_COUNT(on)));
     SL_TRY(sl_cfg_ints(x, int_keys, SL_COUNT(int_keys)));
     SL_TRY(sl_cfg_only_false(x, "attention_bias"));
     if (heads)

@@ -28,11 +28,20 @@ static sl_status read_streams(sl_config_reader *x)
     return SL_OK;
 }
 
+/* Keys of the released model whose other values would be another model. */
+static sl_status check_fixed(sl_config_reader *x)
+{
+    static const char *const on[] = {"enable_ihc", "gated_mla", "learnable_sink"};
+    SL_TRY(sl_cfg_only_true(x, on, SL_COUNT(on)));
+    return sl_cfg_only_string(x, "gating_type", "elementwise");
+}
+
 sl_status sl_hy4_read_config(sl_config_reader *x, const sl_family *f)
 {
     bool interleaved;
     double limit;
     SL_TRY(sl_dsa_read_config(x, f));
+    SL_TRY(check_fixed(x));
     SL_TRY(read_indexers(x));
     SL_TRY(sl_cfg_bool_or(x, x->root, "rope_interleave", true, &interleaved));
     x->c->attn.rope_halves = !interleaved;

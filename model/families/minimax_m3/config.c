@@ -24,12 +24,7 @@ static sl_status check_fixed(sl_config_reader *x)
 {
     static const char *const on[] = {"use_qk_norm", "use_gemma_norm", "use_routing_bias",
                                      "use_sparse_attention"};
-    for (size_t i = 0; i < SL_COUNT(on); i++) {
-        bool value;
-        SL_TRY(sl_cfg_bool_or(x, x->root, on[i], true, &value));
-        if (!value)
-            return sl_cfg_cannot(x, "%s: false is not supported", on[i]);
-    }
+    SL_TRY(sl_cfg_only_true(x, on, SL_COUNT(on)));
     SL_TRY(sl_cfg_only_string(x, "qk_norm_type", "per_head"));
     SL_TRY(sl_cfg_only_string(x, "scoring_func", "sigmoid"));
     return sl_cfg_only_false(x, "attention_bias");

@@ -182,9 +182,11 @@ static sl_status read_gate(sl_config_reader *x)
 sl_status sl_qwen4_read_config(sl_config_reader *x, const sl_family *f)
 {
     sl_model_config *c = x->c;
+    static const char *const on[] = {"attn_output_gate"};
     int32_t one;
     (void)f;
     SL_TRY(sl_cfg_only_false(x, "attention_bias"));
+    SL_TRY(sl_cfg_only_true(x, on, SL_COUNT(on)));
     SL_TRY(sl_cfg_ints(x, int_keys, SL_COUNT(int_keys)));
     SL_TRY(sl_cfg_int(x, sl_cfg_get(x->root, "indexer_kv_heads"), "indexer_kv_heads", 1, 1, &one));
     SL_TRY(sl_cfg_bool_or(x, x->root, "norm_topk_prob", true, &c->moe.norm_topk_prob));

@@ -17,7 +17,7 @@ const sl_model_preset sl_qwen4_presets[] = {
     {"qwen3.8_flash_next",
      COMMON
      "\"vocab_size\": 248320, \"hidden_size\": 2560, \"num_attention_heads\": 24, \"num_key_value_heads\": 2, \"head_dim\": 256, "
-     "\"linear_num_key_heads\": 16, \"linear_num_value_heads\": 32, \"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128, "
+     "\"linear_num_key_heads\": 16, \"linear_num_value_heads\": 48, \"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128, "
      "\"num_experts\": 512, \"num_experts_per_tok\": 10, \"moe_intermediate_size\": 640, \"shared_expert_intermediate_size\": 640, "
      "\"hc_lowrank\": 320, \"indexer_n_heads\": 4, \"indexer_head_dim\": 128, \"indexer_budget\": 2048",
      48},

@@ -299,6 +299,11 @@ START_TEST(plan_of_a_group)
     json_decref(p);
     fails("plan --preset tiny --model " YARN, 2, "exclude each other");
     fails("plan --preset tiny --ranks 65", 2, "64");
+    fails("inspect --preset tiny --model " YARN, 2, "exclude each other");
+    fails("inspect --preset nothing", 1, "no synthetic model \"nothing\"");
+    json_t *i = run_json("inspect --preset deepseek_v32 --json");
+    ck_assert_int_eq(json_integer_value(json_object_get(i, "layers")), 61);
+    json_decref(i);
 }
 END_TEST
 

@@ -98,7 +98,9 @@ START_TEST(keys_of_hy4)
     c = accepted(
         hy4,
         "{\"swiglu_limit\": -1.0, \"num_hidden_layers\": 2, \"indexer_types\": [\"full\", \"full\"], "
-        "\"mlp_layer_types\": [\"sparse\", \"dense\"], \"layer_types\": [\"indexed_attention\", \"full_attention\"]}");
+        "\"mlp_layer_types\": [\"sparse\", \"dense\"], \"layer_types\": [\"indexed_attention\", \"full_attention\"], "
+        "\"enable_ihc\": true, \"gated_mla\": true, \"gating_type\": \"elementwise\", \"learnable_sink\": true, "
+        "\"enable_lm_head_fp32\": true, \"head_dim\": 64, \"qk_head_dim\": 256}"); /* keys of the released model */
     ck_assert(c.moe.glu.limit == 0 && c.layer_has_indexer[1] && c.layer_is_moe[0] && !c.layer_is_moe[1]);
 }
 END_TEST
@@ -181,6 +183,25 @@ START_TEST(keys_of_v4)
 }
 END_TEST
 
+/* What ModelOpt writes of weights in NVFP4: one form for all, or one for each module; a form of draft layers is not read. */
+START_TEST(modules_by_name)
+{
+#define NV "{\"quant_algo\": \"NVFP4\", \"group_size\": 16}"
+    static const char *const forms[] = {
+        "{\"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\", \"ignore\": [\"lm_head\"]}}",
+        "{\"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": \"MIXED_PRECISION\", \"ignore\": [\"lm_head\"], "
+        "\"quantized_layers\": {\"model.layers.3.mlp.experts\": " NV ", \"model.layers.4.mlp.experts\": " NV
+        ", \"mtp.layers.0.mlp.experts\": {\"quant_algo\": \"FP8_PB_WO\"}}}}",
+        "{\"expert_dtype\": \"fp4\", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128], "
+        "\"quantized_layers\": {\"layers.0.ffn.experts\": " NV "}}}",
+    };
+    sl_model_config c = accepted(_i == 2 ? v4 : hy4, forms[_i]);
+    ck_assert(c.quant.n == 1 && c.quant.forms[0].dtype == SL_F4_E2M1 &&
+              c.quant.forms[0].scale_type == SL_SCALE_E4M3 && c.quant.forms[0].group == 16);
+    ck_assert(c.quant.half_acts == -1 && c.fp8_acts == (_i == 2));
+}
+END_TEST
+
 static const struct {
     const char *const *base;
     const char *more;
@@ -226,6 +247,11 @@ static const struct {
     {&hy4, "{\"swiglu_limit\": \"none\"}", SL_ERR_INVALID, "swiglu_limit"},
     {&hy4, "{\"rope_interleave\": 1}", SL_ERR_INVALID, "rope_interleave"},
     {&hy4, "{\"index_topk_freq\": 4}", SL_ERR_UNSUPPORTED, "index_topk_freq"},
+    {&hy4, "{\"enable_ihc\": false}", SL_ERR_UNSUPPORTED, "enable_ihc"},
+    {&hy4, "{\"gated_mla\": false}", SL_ERR_UNSUPPORTED, "gated_mla"},
+    {&hy4, "{\"gating_type\": \"headwise\"}", SL_ERR_UNSUPPORTED, "gating_type"},
+    {&hy4, "{\"learnable_sink\": false}", SL_ERR_UNSUPPORTED, "learnable_sink"},
+    {&m3_text, "{\"use_gemma_norm\": false}", SL_ERR_UNSUPPORTED, "use_gemma_norm"},
     {&hy4, "{\"index_topk_pattern\": \"FFFFFFFFFF\"}", SL_ERR_UNSUPPORTED, "index_topk_pattern"},
     {&hy4, "{\"layer_types\": [\"sliding_attention\"]}", SL_ERR_UNSUPPORTED, "layer_types[0]"},
     {&hy4, "{\"scoring_func\": \"softmax\"}", SL_ERR_UNSUPPORTED, "scoring_func"},
@@ -279,6 +305,16 @@ static const struct {
     {&m3, "{\"architectures\": [\"LlamaForCausalLM\"]}", SL_ERR_UNSUPPORTED, "architectures"},
     {&hy4, "{\"quantization_config\": {\"quant_method\": \"mxfp4\"}}", SL_ERR_UNSUPPORTED,
      "quantization_config"},
+    {&hy4,
+     "{\"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": \"MXFP8\", \"group_size\": 32}}",
+     SL_ERR_UNSUPPORTED, "MXFP8"}, /* Hy4-preview-FP8 */
+    {&hy4, "{\"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": \"MIXED_PRECISION\"}}",
+     SL_ERR_INVALID, "quantized_layers"},
+    {&hy4,
+     "{\"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": "
+     "{\"model.layers.0.mlp.experts\": " NV
+     ", \"model.layers.0.self_attn.o_proj\": {\"quant_algo\": \"FP8\"}}}}",
+     SL_ERR_UNSUPPORTED, "quantized_layers.model.layers.0.self_attn.o_proj.quant_algo: \"FP8\""},
 };
 
 /* Every model that can be made says of every state what lies in it. */
@@ -353,6 +389,7 @@ int main(void)
     tcase_add_test(t, keys_of_minimax_m3);
     tcase_add_test(t, keys_of_v4);
     tcase_add_test(t, states_have_shapes);
+    tcase_add_loop_test(t, modules_by_name, 0, 3);
     tcase_add_loop_test(t, every_key, 0, 4);
     tcase_add_loop_test(t, refused, 0, SL_COUNT(wrong));
     suite_add_tcase(s, t);

@@ -84,6 +84,12 @@ START_TEST(keys_of_glm5)
     ck_assert(c.linear.bound == -5 && c.linear.value_heads == 64);
     c = accepted("{\"linear_attn_config\": {\"gate_lower_bound\": null, \"safe_gate\": false}}");
     ck_assert(c.linear.bound == 0);
+    c = accepted(
+        "{\"mhc\": true, \"mla_use_nope\": true, \"index_kpool_compress\": true, \"indexer_rope_interleave\": true, "
+        "\"head_dim\": 0, \"num_hidden_layers\": 2, \"layer_types\": [\"linear_attention\", \"deepseek_sparse_attention\"], "
+        "\"linear_attn_config\": {\"num_heads\": 8, \"head_dim\": 64, \"kda_layers\": [0], \"full_attn_layers\": [1]}}");
+    ck_assert(c.layer_class[0] == SL_GLM5_LINEAR &&
+              c.linear.value_heads == 8); /* keys of the released model */
     c = accepted("{\"index_kpool\": 1, \"index_kpool_always_select_tail\": false}");
     ck_assert(c.index.unit == 1);
 }
@@ -122,6 +128,10 @@ static const struct {
     {"{\"linear_attn_config\": {\"gate_lower_bound\": \"x\"}}", SL_ERR_INVALID, "linear_lower_bound"},
     {"{\"linear_attn_config\": {\"safe_gate\": 1}}", SL_ERR_INVALID, "safe_gate"},
     {"{\"linear_attn_config\": []}", SL_ERR_INVALID, "linear_attn_config"},
+    {"{\"linear_attn_config\": {\"kda_layers\": [0, 1]}}", SL_ERR_UNSUPPORTED, "kda_layers"},
+    {"{\"mhc\": false}", SL_ERR_UNSUPPORTED, "mhc"},
+    {"{\"mla_use_nope\": false}", SL_ERR_UNSUPPORTED, "mla_use_nope"},
+    {"{\"index_kpool_compress\": false}", SL_ERR_UNSUPPORTED, "index_kpool_compress"},
     {"{\"linear_attn_config\": {\"head_dim\": 257}}", SL_ERR_INVALID, "linear_head_dim"},
     {"{\"linear_conv_kernel_dim\": 1}", SL_ERR_INVALID, "linear_conv_kernel_dim"},
     {"{\"linear_num_heads\": 4096, \"linear_head_dim\": 256}", SL_ERR_INVALID, "linear_num_heads"},

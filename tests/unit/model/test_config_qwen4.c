@@ -10,7 +10,7 @@
 static const char *const qwen4 =
     "{\"architectures\": [\"Qwen4ExpForCausalLM\"], \"model_type\": \"qwen4_exp_text\", \"vocab_size\": 248320, \"hidden_size\": 2560, "
     "\"num_hidden_layers\": 8, \"num_attention_heads\": 24, \"num_key_value_heads\": 2, \"head_dim\": 256, "
-    "\"max_position_embeddings\": 262144, \"rms_norm_eps\": 1e-6, \"linear_num_key_heads\": 16, \"linear_num_value_heads\": 32, "
+    "\"max_position_embeddings\": 262144, \"rms_norm_eps\": 1e-6, \"linear_num_key_heads\": 16, \"linear_num_value_heads\": 48, "
     "\"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128, \"num_experts\": 512, \"num_experts_per_tok\": 10, "
     "\"moe_intermediate_size\": 640, \"shared_expert_intermediate_size\": 640, \"hc_count\": 4, \"hc_lowrank\": 320, "
     "\"indexer_n_heads\": 4, \"indexer_kv_heads\": 1, \"indexer_head_dim\": 128, \"indexer_budget\": 2048, "
@@ -56,7 +56,7 @@ START_TEST(defaults_of_qwen4)
                   c.ngram.in_layer[i] == (i == 1));
     sl_model_cache_dims(&c, SL_ROW_GQA_BF16, SL_INDEX_PLAIN, &d);
     ck_assert(d.classes[0].state.bytes == 4 * 128 * 4);
-    ck_assert(d.classes[1].state.bytes == 3 * 8192 * 4 + 32 * 128 * 128 * 4);
+    ck_assert(d.classes[1].state.bytes == 3 * 10240 * 4 + 48 * 128 * 128 * 4);
     ck_assert(d.classes[2].state.bytes == d.classes[1].state.bytes + 2 * 4 + 9 * 4 * 2560 * 4);
 }
 END_TEST
@@ -87,6 +87,7 @@ static const struct {
 } wrong[] = {
     {"{\"attention_bias\": true}", SL_ERR_UNSUPPORTED, "attention_bias"},
     {"{\"output_gate_type\": \"gelu\"}", SL_ERR_UNSUPPORTED, "output_gate_type"},
+    {"{\"attn_output_gate\": false}", SL_ERR_UNSUPPORTED, "attn_output_gate"},
     {"{\"indexer_compress_ratio\": 3, \"indexer_budget\": 2049}", SL_ERR_UNSUPPORTED,
      "indexer_compress_ratio: 3"},
     {"{\"indexer_compress_ratio\": 128}", SL_ERR_UNSUPPORTED, "indexer_compress_ratio: 128"},
