@@ -131,7 +131,7 @@ SIZES = {"minimax_m3_vl": ("hidden_size", "intermediate_size", "shared_intermedi
          "qwen4_exp": ("hidden_size", "moe_intermediate_size", "shared_expert_intermediate_size")}
 RANDOM = {"deepseek_v32": random_v32, "glm_moe_dsa": random_glm, "hy_v4": random_hy_v4, "axk2": random_axk2, "deepseek_v4": random_v4,
           "minimax_m3_vl": random_m3, "qwen4_exp": make_states.random_qwen4, "glm5_next": make_states.random_glm5}
-FORMATS = ["f8", "f8_powers", "f8_channel", "int4", "mxfp4", "nvfp4", "nvfp4_modelopt", "f8+int4", "f8+nvfp4", "f8_powers+mxfp4"]
+FORMATS = ["f8", "f8_powers", "f8_channel", "int4", "mxfp4", "nvfp4", "nvfp4_modelopt", "nvfp4_mixed", "f8+int4", "f8+nvfp4", "f8_powers+mxfp4"]
 
 
 # ---- values that forms of few bits hold exactly ----
@@ -247,12 +247,12 @@ NOT_F8 = {"qwen4_exp": r"(self_attn\.q_proj|index_qk_proj)", "minimax_m3_vl": r"
 
 def pack_one(case, name, w):
     form, stem = case["format"].split("+"), name[:-len("weight")]
-    four = next((f for f in form if f in ("int4", "mxfp4", "nvfp4", "nvfp4_modelopt")), None)
+    four = next((f for f in form if f in ("int4", "mxfp4", "nvfp4", "nvfp4_modelopt", "nvfp4_mixed")), None)
     eight = next((f for f in form if f.startswith("f8")), None)
     if four and EXPERT.search(name):
         if four == "int4":
             return pack_int4(stem, w, case["group"])
-        return pack_mxfp4(stem, w, eight is not None) if four == "mxfp4" else pack_nvfp4(stem, w, four == "nvfp4_modelopt")
+        return pack_mxfp4(stem, w, eight is not None) if four == "mxfp4" else pack_nvfp4(stem, w, four != "nvfp4")
     if eight and not re.search(NOT_F8.get(case["family"], "$^"), name):
         found = pack_f8(w, case["factor"], eight == "f8_powers", eight == "f8_channel")
         if found:
@@ -287,6 +287,11 @@ def quantisation(case):
         return out
     if form == ["nvfp4_modelopt"]:
         return dict(quant_method="modelopt", quant_algo="NVFP4", group_size=16, exclude_modules=["lm_head"], kv_cache_scheme=None)
+    if form == ["nvfp4_mixed"]:
+        nv = dict(quant_algo="NVFP4", group_size=16)
+        return dict(quant_method="modelopt", quant_algo="MIXED_PRECISION", ignore=["lm_head"], quantized_layers={
+            **{f"model.layers.{i}.mlp.experts": nv for i in range(case["config"]["num_hidden_layers"])},
+            "mtp.layers.0.mlp.experts": dict(quant_algo="FP8_PB_WO", group_size=128)})
     kinds = {"f8": group(num_bits=8, type="float", strategy="block", block_structure=[128, 128], symmetric=True, dynamic=False),
              "f8_channel": group(num_bits=8, type="float", strategy="channel", symmetric=True, dynamic=False),
              "int4": group(num_bits=4, type="int", strategy="group", group_size=case["group"], symmetric=True, dynamic=False),
