@@ -72,8 +72,10 @@ CHECKPOINTS = {"deepseek_v32": "ds-yarn", "glm_moe_dsa": "glm-share", "llama": "
                "hy_v4": "hy4-share", "axk2": "axk2-light", "deepseek_v4": "v4-flash", "minimax_m3_vl": "m3-vl",
                "qwen4_exp": "qwen4-ngram", "glm5_next": "glm5-flash"}
 ALGORITHMS = {"minimax_m3_vl": "msa", "deepseek_v4": "dense", "qwen4_exp": "pooled", "glm5_next": "pooled"}  # others: dsa
-# Those that the rest of the suite serves in clusters already, or that others of this file do.
-ELSEWHERE = {"deepseek_v32", "glm_moe_dsa", "llama", "qwen2", "qwen3"}
+STATES = ("deepseek_v4", "glm5_next", "qwen4_exp")  # their layers keep states: test_state_families.py
+# Those that the rest of the suite serves with kills, groups and tiers (tiny-v32, facts-llama), or that are the same with other weights.
+ELSEWHERE = {"deepseek_v32", "llama", "qwen2", "qwen3"}
+ROWS = tuple(sorted(set(CHECKPOINTS) - ELSEWHERE - set(STATES)))  # every other family of the registry
 
 
 def registry(folder):
@@ -95,7 +97,7 @@ def test_the_parts_of_states(family):
     assert p.returncode == 0, p.stderr
     classes = re.findall(r"and (\d+) B of a request\n((?:    .*\n)*)", p.stdout)
     assert classes
-    assert any(parts for _, parts in classes) == (family in {"deepseek_v4", "qwen4_exp", "glm5_next"})
+    assert any(parts for _, parts in classes) == (family in STATES)
     for bytes_of_request, parts in classes:
         end = 0
         for size, at in re.findall(r"(\d+) B at byte (\d+)", parts):
@@ -104,7 +106,7 @@ def test_the_parts_of_states(family):
         assert end == int(bytes_of_request)
 
 
-@pytest.mark.parametrize("family", sorted(set(CHECKPOINTS) - ELSEWHERE))
+@pytest.mark.parametrize("family", ROWS)
 def test_a_cluster_of_each_family(start, tmp_path, family):
     """Hierarchical, with few hot rows, prompts shipped from another process, and a prefix that is found again."""
     model = checkpoint(pathlib.Path(tmp_path) / family, real.ROOT / "tests" / "golden" / "model" / CHECKPOINTS[family])

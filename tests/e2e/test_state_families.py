@@ -1,6 +1,7 @@
 """Families whose layers keep states (windows, open entries, delta rules, open units) in clusters: the states go with a prompt's pages, and
 every stream has the tokens of one process: prefixes that end at snapshots, a worker that is killed, roles apart and together, a restart with
-pages on disk, groups that share the experts. A family is named as the registry names it."""
+pages on disk, groups that share the experts. Families without states go through the same in one test. A family is named as the registry
+names it."""
 
 import json
 import os
@@ -16,10 +17,9 @@ import pytest
 import real
 from streams import QUICK, Streams
 from test_damage import flip
-from test_families import CHECKPOINTS, checkpoint
+from test_families import CHECKPOINTS, ROWS, STATES, checkpoint
 
 APART, BOTH = ("router", "prefill", "decode", "decode"), ("router", "both", "both")
-FAMILIES = ("deepseek_v4", "glm5_next", "qwen4_exp")
 PAGE = 64
 DEVICE = "6MiB"  # for a decode worker that fetches
 
@@ -27,7 +27,7 @@ DEVICE = "6MiB"  # for a decode worker that fetches
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     to = tmp_path_factory.mktemp("models")
-    return {f: checkpoint(to / f, real.ROOT / "tests" / "golden" / "model" / CHECKPOINTS[f]) for f in FAMILIES}
+    return {f: checkpoint(to / f, real.ROOT / "tests" / "golden" / "model" / CHECKPOINTS[f]) for f in STATES + ROWS}
 
 
 def prompt(seed, n):
@@ -49,7 +49,7 @@ def begin(start, model, roles, **settings):
     return c
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", STATES)
 def test_modes_agree(models, family):
     model = models[family]
     ids = prompt("modes", 200)
@@ -90,6 +90,13 @@ def test_answers_are_reused(start, models, family, roles):
     c.idle()
 
 
+def kill_a_worker(c, streams):
+    victim = real.until("streams on a worker", lambda: next((w for w in c.workers() if w["role"] != "prefill" and w["placed"]), None), 30)
+    streams.until_streaming(tokens=20)
+    os.kill(victim["pid"], signal.SIGKILL)
+    streams.check()
+
+
 @pytest.mark.parametrize("family,roles", [("deepseek_v4", BOTH), ("glm5_next", APART), ("glm5_next", BOTH), ("qwen4_exp", APART)])
 def test_a_worker_is_killed(start, models, family, roles):
     """In the middle of streams, which another worker continues after it has computed the states again."""
@@ -97,14 +104,11 @@ def test_a_worker_is_killed(start, models, family, roles):
     c = begin(start, model, roles)
     jobs = [(prompt(f"kill{i}", 100 + 30 * i), 300, {}) for i in range(4)]
     streams = Streams(c, jobs, want=[reference(model, ids, n) for ids, n, _ in jobs])
-    victim = real.until("streams on a worker", lambda: next((w for w in c.workers() if w["role"] != "prefill" and w["placed"]), None), 30)
-    streams.until_streaming(tokens=20)
-    os.kill(victim["pid"], signal.SIGKILL)
-    streams.check()
+    kill_a_worker(c, streams)
     c.idle()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", STATES)
 def test_a_group_shares_the_experts(start, models, family):
     """Experts by scores, by tables and by softmax, on two ranks that exchange rows."""
     model = models[family]
@@ -123,7 +127,7 @@ def disk():
     shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("family,roles", [("glm5_next", BOTH[:2]), ("qwen4_exp", APART[:3])])
+@pytest.mark.parametrize("family,roles", [("deepseek_v4", BOTH[:2]), ("glm5_next", BOTH[:2]), ("qwen4_exp", APART[:3])])
 def test_a_restart_finds_snapshots_on_disk(start, models, disk, family, roles):
     """All workers and their memory are gone; the next ones find pages and snapshot of the next turn's beginning on disk."""
     model, keys = models[family], {"kvstore.disk.path": disk, "kvstore.disk.bytes": "256MiB"}
@@ -138,6 +142,22 @@ def test_a_restart_finds_snapshots_on_disk(start, models, disk, family, roles):
     c = begin(start, model, roles, **keys)
     answer = c.complete(turn, 20)
     assert list(answer.output_ids) == reference(model, turn, 20) and answer.cached_tokens == 320  # in the answer
+    c.idle()
+
+
+@pytest.mark.parametrize("family", ROWS)
+def test_rows_alone(start, models, disk, family):
+    """Two workers of role both, of which one is killed while streams run; then a group of two ranks, which finds prompts on disk."""
+    model, keys = models[family], {"kvstore.disk.path": disk, "kvstore.disk.bytes": "256MiB"}
+    jobs = [(prompt(f"rows{i}", 100 + 30 * i), 200, {}) for i in range(3)]
+    want = [reference(model, ids, n) for ids, n, _ in jobs]
+    c = begin(start, model, BOTH, **keys)
+    kill_a_worker(c, Streams(c, jobs, want=want))
+    c.close()
+    c = begin(start, model, BOTH, **keys, **{"cluster.groups": f"[both=2@127.0.0.1:{real.free_ports(1)}]"})
+    answers = [c.complete(ids, 40) for ids, _, _ in jobs]
+    assert [list(a.output_ids) for a in answers] == [w[:40] for w in want]
+    assert any(a.cached_tokens >= PAGE for a in answers), "no prompt was found on disk"
     c.idle()
 
 
