@@ -1,8 +1,10 @@
 /* Batches of batch.h. */
 #include "tests/unit/kernels/batch.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "kernels/gqa.h"
 #include "kernels/turns.h"
 
@@ -109,6 +111,76 @@ void batch_rows(cf_run *r, batch *b, const int64_t *a, sl_gqa_append_params *row
     rows->v = cf_matrix(r, 2, r->first, r->n, width, width, SL_F32, 2);
     rows->key.cos_sin = cf_cos_sin(r, (int32_t)a[2], (int32_t)dim);
     cf_op(r, SL_OP_GQA_APPEND, rows);
+}
+
+/* ---- rows of keys and values ---- */
+
+void batch_put_token(const sl_row_view *rows, sl_row_format format, int32_t heads, int32_t dim, int32_t slot,
+                     batch_values from, uint8_t *row)
+{
+    const int32_t in_row = sl_gqa_row_heads(rows, heads), slots = sl_gqa_row_slots(rows, heads),
+                  width = heads * dim;
+    float *k = malloc(8 * (size_t)width), *v = k + width;
+
+    SL_CHECK(k, "out of memory");
+    for (int64_t i = 0; i < width; i++) {
+        k[i] = 2 * cf_uniform(from.keys, from.key_at * 4099 + i);
+        v[i] = 2 * cf_uniform(from.values, from.value_at * 4099 + i);
+    }
+    for (int32_t h = 0; h < heads; h += in_row, row += rows->row_bytes)
+        sl_gqa_row_encode(format, slots, dim, slot * in_row, in_row, k + (int64_t)h * dim,
+                          v + (int64_t)h * dim, row);
+    free(k);
+}
+
+void batch_pages(cf_run *r, const batch *b, sl_row_view *rows, sl_row_format format, int32_t heads,
+                 int32_t dim, bool whole)
+{
+    const int64_t lists = sl_row_lists(rows), size = 1 << rows->block_log2;
+    const size_t bytes = (size_t)(b->pages * (SL_PAGE_TOKENS / size) * lists * rows->row_bytes);
+    uint8_t *to = memset(cf_temp(r, bytes), 0xff, bytes);
+
+    for (int64_t s = 0; s < b->seqs; s++) {
+        const int64_t last = batch_last(b, s),
+                      end = whole ? last / SL_PAGE_TOKENS * SL_PAGE_TOKENS + SL_PAGE_TOKENS : last + 1;
+        for (int64_t j = 0; j < end; j++) {
+            const int64_t token =
+                (int64_t)b->row_pages[s * b->ld + j / SL_PAGE_TOKENS] * SL_PAGE_TOKENS + j % SL_PAGE_TOKENS;
+            batch_put_token(rows, format, heads, dim, (int32_t)(j % size),
+                            (batch_values){5, 8, s * 8192 + j, s * 8192 + j},
+                            to + token / size * lists * rows->row_bytes);
+        }
+    }
+    rows->base = cf_mem(r, to, bytes);
+}
+
+sl_key_source batch_keys(cf_run *r, int32_t tokens, int32_t heads, int32_t dim, sl_row_format format,
+                         bool by_head, bool host, int32_t distinct, uint32_t keys)
+{
+    sl_key_source s = {.heads = heads, .dim = dim, .format = format};
+    const int32_t n_pages = sl_pages_for(tokens);
+    int32_t *pages = cf_temp(r, 4 * (size_t)n_pages);
+
+    s.rows.heads = by_head ? heads : 0;
+    s.rows.row_bytes = sl_gqa_row_bytes(format, sl_gqa_row_slots(&s.rows, heads), dim);
+    const int64_t of_token = sl_row_lists(&s.rows) * s.rows.row_bytes;
+    const size_t bytes = (size_t)(n_pages + 1) * SL_PAGE_TOKENS * (size_t)of_token;
+    uint8_t *rows = memset(cf_temp(r, bytes), 0xff, bytes); /* rows of other tokens are NaN */
+    for (int32_t i = 0; i < n_pages; i++)
+        pages[i] = n_pages - i;
+    for (int64_t t = 0; t < tokens; t++)
+        batch_put_token(
+            &s.rows, format, heads, dim, 0,
+            (batch_values){keys, keys + 1, distinct ? (int64_t)(cf_hash(53, t) % (uint64_t)distinct) : t, t},
+            rows + ((int64_t)pages[t / SL_PAGE_TOKENS] * SL_PAGE_TOKENS + t % SL_PAGE_TOKENS) * of_token);
+    s.pages = cf_mem(r, pages, 4 * (size_t)n_pages);
+    if (host)
+        s.host = (sl_host_plane){.base = cf_host_mem(r, rows, bytes),
+                                 .page_stride = SL_PAGE_TOKENS * of_token,
+                                 .row_stride = of_token};
+    else
+        s.rows.base = cf_mem(r, rows, bytes);
+    return s;
 }
 
 /* ---- turns ---- */

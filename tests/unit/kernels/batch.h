@@ -6,6 +6,7 @@
 #ifndef SL_TESTS_KERNELS_BATCH_H
 #define SL_TESTS_KERNELS_BATCH_H
 
+#include "kernels/clusters.h"
 #include "kernels/gqa.h"
 #include "tests/unit/kernels/cf.h"
 
@@ -47,5 +48,22 @@ enum { BATCH_BY_HEAD = 16 }; /* rows of one KV head, + log2 of the tokens of a b
  * length, KV heads, dim, format, (not read), hierarchical, division of rows. rows: the op's parameters.
  */
 void batch_rows(cf_run *r, batch *b, const int64_t *a, sl_gqa_append_params *rows);
+
+/* Random keys and values: 2 * cf_uniform() of these streams, of the tokens key_at and value_at. */
+typedef struct batch_values {
+    uint32_t keys, values;
+    int64_t key_at, value_at;
+} batch_values;
+/* The key and value of one token of all KV heads into place `slot` of its rows: one of all heads, or one for each of them, of which
+ * the first is at `row`. */
+void batch_put_token(const sl_row_view *rows, sl_row_format format, int32_t heads, int32_t dim, int32_t slot,
+                     batch_values from, uint8_t *row);
+/* A pool of rows of the batch's pages, as rows->base. What no token of the batch sees is NaN; whole: but for the rest of the pages. */
+void batch_pages(cf_run *r, const batch *b, sl_row_view *rows, sl_row_format format, int32_t heads,
+                 int32_t dim, bool whole);
+/* Rows of `tokens` tokens of one request in scattered pages of the device or of the host. distinct: the number of different keys; 0:
+ * all. keys, values: streams. */
+sl_key_source batch_keys(cf_run *r, int32_t tokens, int32_t heads, int32_t dim, sl_row_format format,
+                         bool by_head, bool host, int32_t distinct, uint32_t keys);
 
 #endif

@@ -6,53 +6,12 @@
 #include "tests/unit/kernels/batch.h"
 #include "tests/unit/kernels/ref.h"
 
-/* Rows of `tokens` tokens with random keys, of which `distinct` are different (0: all), in scattered pages of the device or
- * of the host. */
-static sl_key_source keys_of(cf_run *r, int32_t tokens, int32_t heads, int32_t dim, sl_row_format format,
-                             bool by_head, bool host, int32_t distinct)
-{
-    sl_key_source s = {.heads = heads, .dim = dim, .format = format};
-    const int32_t n_pages = sl_pages_for(tokens);
-    const int64_t width = (int64_t)heads * dim;
-    int32_t *pages = cf_temp(r, 4 * (size_t)n_pages);
-    float *k = cf_temp(r, 8 * (size_t)width), *v = k + width;
-
-    s.rows.heads = by_head ? heads : 0;
-    s.rows.row_bytes = sl_gqa_row_bytes(format, sl_gqa_row_slots(&s.rows, heads), dim);
-    const int32_t lists = sl_row_lists(&s.rows), in_row = sl_gqa_row_heads(&s.rows, heads);
-    const size_t bytes = (size_t)(n_pages + 1) * SL_PAGE_TOKENS * (size_t)(lists * s.rows.row_bytes);
-    uint8_t *rows = cf_temp(r, bytes);
-
-    memset(rows, 0xff, bytes); /* rows of other tokens are NaN */
-    for (int32_t i = 0; i < n_pages; i++)
-        pages[i] = n_pages - i;
-    for (int64_t t = 0; t < tokens; t++) {
-        const int64_t at = ((int64_t)pages[t / SL_PAGE_TOKENS] * SL_PAGE_TOKENS + t % SL_PAGE_TOKENS) * lists;
-        const int64_t from = distinct ? (int64_t)(cf_hash(53, t) % (uint64_t)distinct) : t;
-
-        for (int64_t i = 0; i < width; i++) {
-            k[i] = 2 * cf_uniform(51, from * 4099 + i);
-            v[i] = 2 * cf_uniform(52, t * 4099 + i);
-        }
-        for (int32_t l = 0; l < lists; l++)
-            sl_gqa_row_encode(format, in_row, dim, 0, in_row, k + (int64_t)l * in_row * dim,
-                              v + (int64_t)l * in_row * dim, rows + (at + l) * s.rows.row_bytes);
-    }
-    s.pages = cf_mem(r, pages, 4 * (size_t)n_pages);
-    if (host)
-        s.host = (sl_host_plane){.base = cf_host_mem(r, rows, bytes),
-                                 .page_stride = SL_PAGE_TOKENS * lists * s.rows.row_bytes,
-                                 .row_stride = lists * s.rows.row_bytes};
-    else
-        s.rows.base = cf_mem(r, rows, bytes);
-    return s;
-}
-
 /* 1, tokens, first, heads, dim, format, by head, host, parts, k, iterations, metric + 2 * distinct keys */
 static void kmeans(cf_run *r, const int64_t *a)
 {
-    sl_kmeans_params p = {.keys = keys_of(r, (int32_t)a[1], (int32_t)a[3], (int32_t)a[4], (sl_row_format)a[5],
-                                          a[6] != 0, a[7] != 0, (int32_t)a[11] / 2),
+    sl_kmeans_params p = {.keys =
+                              batch_keys(r, (int32_t)a[1], (int32_t)a[3], (int32_t)a[4], (sl_row_format)a[5],
+                                         a[6] != 0, a[7] != 0, (int32_t)a[11] / 2, 51),
                           .first = (int32_t)a[2],
                           .tokens = (int32_t)(a[1] - a[2]),
                           .parts = (int32_t)a[8],
@@ -78,8 +37,8 @@ static void kmeans(cf_run *r, const int64_t *a)
 /* 1, tokens, first, heads, dim, format, by head, host, parts, k */
 static void codes(cf_run *r, const int64_t *a)
 {
-    sl_codes_params p = {.keys = keys_of(r, (int32_t)a[1], (int32_t)a[3], (int32_t)a[4], (sl_row_format)a[5],
-                                         a[6] != 0, a[7] != 0, 0),
+    sl_codes_params p = {.keys = batch_keys(r, (int32_t)a[1], (int32_t)a[3], (int32_t)a[4],
+                                            (sl_row_format)a[5], a[6] != 0, a[7] != 0, 0, 51),
                          .first = (int32_t)a[2],
                          .tokens = (int32_t)(a[1] - a[2]),
                          .parts = (int32_t)a[8],
@@ -218,7 +177,7 @@ static void bad_kmeans(cf_run *r, const int64_t *a)
 {
     float some[64] = {0};
     (void)a;
-    const sl_kmeans_params good = {.keys = keys_of(r, 4, 1, 2, SL_ROW_GQA_F32, true, false, 0),
+    const sl_kmeans_params good = {.keys = batch_keys(r, 4, 1, 2, SL_ROW_GQA_F32, true, false, 0, 51),
                                    .tokens = 4,
                                    .parts = 1,
                                    .k = 2,

@@ -5,16 +5,6 @@
 #include "kernels/synth.h"
 #include "tests/unit/kernels/batch.h"
 
-static size_t e(sl_dtype d)
-{
-    return sl_dtype_size(d);
-}
-
-static cf_kind kind_of(sl_dtype act)
-{
-    return act == SL_BF16 ? CF_BF16 : CF_F32;
-}
-
 /* T, dim, vocab, table, act */
 static void embed(cf_run *r, const int64_t *a)
 {
@@ -30,10 +20,11 @@ static void embed(cf_run *r, const int64_t *a)
     p.act = (sl_dtype)a[4];
     p.ids = cf_mem(r, ids, 4 * (size_t)r->n);
     p.table = cf_matrix(r, 2, 0, a[2], a[1], a[1], p.table_dtype, 1);
-    p.out = cf_mem(r, NULL, (size_t)(r->n * a[1]) * e(p.act));
+    p.out = cf_mem(r, NULL, (size_t)(r->n * a[1]) * cf_size(p.act));
     cf_op(r, SL_OP_EMBED, &p);
-    cf_work(r, (double)r->n * (double)a[1] * (double)(e(p.table_dtype) + e(p.act)), 0, SL_F32, 0);
-    cf_out(r, "out", p.out, r->n, (size_t)a[1] * e(p.act), (size_t)a[1] * e(p.act), kind_of(p.act), 0);
+    cf_work(r, (double)r->n * (double)a[1] * (double)(cf_size(p.table_dtype) + cf_size(p.act)), 0, SL_F32, 0);
+    cf_out(r, "out", p.out, r->n, (size_t)a[1] * cf_size(p.act), (size_t)a[1] * cf_size(p.act),
+           cf_kind_of(p.act), 0);
 }
 
 /* T, dim, ld, act, weight, add, out, groups */
@@ -53,12 +44,13 @@ static void rmsnorm(cf_run *r, const int64_t *a)
         p.add = cf_matrix(r, 2, r->first, r->n, a[1], a[1], p.act, 2);
     p.weight = cf_matrix(r, 3, 0, rows, a[1], a[1], p.weight_dtype, 1.5f);
     if (a[6])
-        p.out = cf_mem(r, NULL, (size_t)(r->n * rows * a[1]) * e(p.act));
+        p.out = cf_mem(r, NULL, (size_t)(r->n * rows * a[1]) * cf_size(p.act));
     cf_op(r, SL_OP_RMSNORM, &p);
-    cf_work(r, (double)r->n * (double)a[1] * (double)e(p.act) * (double)(1 + 2 * a[5] + a[6]), 0, SL_F32, 0);
-    cf_out_tokens(r, "x", p.x, (size_t)(rows * a[2]) * e(p.act), CF_BYTES, 0);
+    cf_work(r, (double)r->n * (double)a[1] * (double)cf_size(p.act) * (double)(1 + 2 * a[5] + a[6]), 0,
+            SL_F32, 0);
+    cf_out_tokens(r, "x", p.x, (size_t)(rows * a[2]) * cf_size(p.act), CF_BYTES, 0);
     if (a[6])
-        cf_out_tokens(r, "out", p.out, (size_t)(rows * a[1]) * e(p.act), kind_of(p.act), 2e-6);
+        cf_out_tokens(r, "out", p.out, (size_t)(rows * a[1]) * cf_size(p.act), cf_kind_of(p.act), 2e-6);
 }
 
 /* T, out, in, weight, act, out dtype, fp8_acts, extra ld */
@@ -73,17 +65,18 @@ static void linear(cf_run *r, const int64_t *a)
     p.fp8_acts = a[6];
     p.w = cf_weight(r, 1, (int32_t)a[1], (int32_t)a[2], a[3]);
     p.x = cf_matrix(r, 2, r->first, r->n, a[2], p.ld_x, p.act, 1);
-    row = (size_t)p.ld_out * e(p.out_dtype);
+    row = (size_t)p.ld_out * cf_size(p.out_dtype);
     p.out = cf_mem(r, NULL, (size_t)r->n * row);
     cf_op(r, SL_OP_LINEAR, &p);
     cf_work(r,
-            (double)a[1] * (double)a[2] * (double)e(p.w.dtype) +
-                (double)r->n * ((double)a[2] * (double)e(p.act) + (double)a[1] * (double)e(p.out_dtype)),
+            (double)a[1] * (double)a[2] * (double)cf_size(p.w.dtype) +
+                (double)r->n *
+                    ((double)a[2] * (double)cf_size(p.act) + (double)a[1] * (double)cf_size(p.out_dtype)),
             2.0 * (double)r->n * (double)a[1] * (double)a[2], p.fp8_acts ? SL_F8_E4M3 : p.act, 0);
     /* An fp8 tensor core adds the products of an instruction with fewer bits than float32 (14 were observed on
      * Hopper). Where the terms of a sum cancel, two backends may differ by that much, relative to the row's largest
      * value. */
-    cf_out_tokens(r, "out", p.out, row, kind_of(p.out_dtype),
+    cf_out_tokens(r, "out", p.out, row, cf_kind_of(p.out_dtype),
                   r->be && p.fp8_acts              ? 4e-4
                   : p.act == SL_BF16 || p.fp8_acts ? 2e-5
                                                    : 5e-6);
@@ -95,7 +88,7 @@ static void chain(cf_run *r, const int64_t *a)
     sl_linear_params p[3];
 
     for (int i = 2; i >= 0; i--) {
-        size_t row = (size_t)a[1 + i] * e((sl_dtype)a[6]);
+        size_t row = (size_t)a[1 + i] * cf_size((sl_dtype)a[6]);
         p[i] = (sl_linear_params){.tokens = (int32_t)r->n,
                                   .ld_x = (int32_t)a[4],
                                   .ld_out = (int32_t)a[1 + i],
@@ -108,7 +101,7 @@ static void chain(cf_run *r, const int64_t *a)
     }
     p[0].x = p[1].x = p[2].x = cf_matrix(r, 9, r->first, r->n, a[4], a[4], p[0].act, 1);
     cf_op(r, SL_OP_LINEAR, &p[0]);
-    cf_work(r, (double)(a[1] + a[2] + a[3]) * (double)a[4] * (double)e(p[0].w.dtype),
+    cf_work(r, (double)(a[1] + a[2] + a[3]) * (double)a[4] * (double)cf_size(p[0].w.dtype),
             2.0 * (double)r->n * (double)(a[1] + a[2] + a[3]) * (double)a[4],
             p[0].fp8_acts ? SL_F8_E4M3 : p[0].act, 0);
     for (int i = 0; i < 3; i++)
@@ -116,7 +109,7 @@ static void chain(cf_run *r, const int64_t *a)
                       i == 0   ? "first"
                       : i == 1 ? "second"
                                : "third",
-                      p[i].out, (size_t)a[1 + i] * e(p[i].out_dtype), kind_of(p[i].out_dtype),
+                      p[i].out, (size_t)a[1 + i] * cf_size(p[i].out_dtype), cf_kind_of(p[i].out_dtype),
                       r->be && p[i].fp8_acts                 ? 4e-4
                       : p[i].act == SL_BF16 || p[i].fp8_acts ? 2e-5
                                                              : 5e-6);
@@ -142,7 +135,8 @@ static void q_absorb(cf_run *r, const int64_t *a)
     row = (size_t)(a[1] * (a[5] + a[3])) * 4;
     p.ql = cf_mem(r, NULL, (size_t)r->n * row);
     cf_op(r, SL_OP_Q_ABSORB, &p);
-    cf_work(r, (double)(a[1] * a[2] * a[5]) * (double)e(p.kv_b.dtype) + (double)r->n * (double)row * 1.25,
+    cf_work(r,
+            (double)(a[1] * a[2] * a[5]) * (double)cf_size(p.kv_b.dtype) + (double)r->n * (double)row * 1.25,
             2.0 * (double)r->n * (double)(a[1] * a[2] * a[5]), p.act, 0);
     cf_out_tokens(r, "ql", p.ql, row, CF_F32, p.act == SL_BF16 ? 1e-4 : 5e-6);
 }
@@ -158,14 +152,14 @@ static void v_up(cf_run *r, const int64_t *a)
     p.act = (sl_dtype)a[6];
     p.o = cf_matrix(r, 1, r->first, r->n, a[1] * a[4], a[1] * a[4], SL_F32, 1);
     p.kv_b = cf_weight(r, 2, (int32_t)(a[1] * (a[2] + a[3])), (int32_t)a[4], a[5]);
-    row = (size_t)(a[1] * a[3]) * e(p.act);
+    row = (size_t)(a[1] * a[3]) * cf_size(p.act);
     p.out = cf_mem(r, NULL, (size_t)r->n * row);
     cf_op(r, SL_OP_V_UP, &p);
     cf_work(r,
-            (double)(a[1] * a[3] * a[4]) * (double)e(p.kv_b.dtype) +
+            (double)(a[1] * a[3] * a[4]) * (double)cf_size(p.kv_b.dtype) +
                 (double)r->n * (double)(a[1] * a[4] * 4) + (double)row,
             2.0 * (double)r->n * (double)(a[1] * a[3] * a[4]), p.act, 0);
-    cf_out_tokens(r, "out", p.out, row, kind_of(p.act), p.act == SL_BF16 ? 4e-3 : 5e-6);
+    cf_out_tokens(r, "out", p.out, row, cf_kind_of(p.act), p.act == SL_BF16 ? 4e-3 : 5e-6);
 }
 
 /* T, dim, ld_in, ld_out, act */
@@ -178,13 +172,13 @@ static void silu_mul(cf_run *r, const int64_t *a)
     p.act = (sl_dtype)a[4];
     p.gate = cf_matrix(r, 1, r->first, r->n, a[2], a[2], p.act, 8);
     /* With room in the row, up is the second half of the same matrix. */
-    p.up = a[2] >= 2 * a[1] ? (const void *)((const uint8_t *)p.gate + (size_t)a[1] * e(p.act))
+    p.up = a[2] >= 2 * a[1] ? (const void *)((const uint8_t *)p.gate + (size_t)a[1] * cf_size(p.act))
                             : cf_matrix(r, 2, r->first, r->n, a[1], a[2], p.act, 2);
-    row = (size_t)a[3] * e(p.act);
+    row = (size_t)a[3] * cf_size(p.act);
     p.out = cf_mem(r, NULL, (size_t)r->n * row);
     cf_op(r, SL_OP_SILU_MUL, &p);
-    cf_work(r, 3.0 * (double)r->n * (double)a[1] * (double)e(p.act), 0, SL_F32, 0);
-    cf_out_tokens(r, "out", p.out, row, kind_of(p.act), 1e-6);
+    cf_work(r, 3.0 * (double)r->n * (double)a[1] * (double)cf_size(p.act), 0, SL_F32, 0);
+    cf_out_tokens(r, "out", p.out, row, cf_kind_of(p.act), 1e-6);
 }
 
 /* T, dim, act */
@@ -195,8 +189,8 @@ static void add(cf_run *r, const int64_t *a)
     p.x = cf_matrix(r, 1, r->first, r->n, a[1], a[1], p.act, 3);
     p.y = cf_matrix(r, 2, r->first, r->n, a[1], a[1], p.act, 3);
     cf_op(r, SL_OP_ADD, &p);
-    cf_work(r, 3.0 * (double)r->n * (double)a[1] * (double)e(p.act), 0, SL_F32, 0);
-    cf_out_tokens(r, "x", p.x, (size_t)a[1] * e(p.act), CF_BYTES, 0);
+    cf_work(r, 3.0 * (double)r->n * (double)a[1] * (double)cf_size(p.act), 0, SL_F32, 0);
+    cf_out_tokens(r, "x", p.x, (size_t)a[1] * cf_size(p.act), CF_BYTES, 0);
 }
 
 /* n, dim, act, rows of x */
@@ -209,10 +203,10 @@ static void pick(cf_run *r, const int64_t *a)
         rows[i] = (int32_t)(cf_hash(5, r->first + i) % (uint64_t)a[3]);
     p.rows = cf_mem(r, rows, 4 * (size_t)r->n);
     p.x = cf_matrix(r, 1, 0, a[3], a[1], a[1], p.act, 3);
-    p.out = cf_mem(r, NULL, (size_t)(r->n * a[1]) * e(p.act));
+    p.out = cf_mem(r, NULL, (size_t)(r->n * a[1]) * cf_size(p.act));
     cf_op(r, SL_OP_PICK, &p);
-    cf_work(r, 2.0 * (double)r->n * (double)a[1] * (double)e(p.act), 0, SL_F32, 0);
-    cf_out_tokens(r, "out", p.out, (size_t)a[1] * e(p.act), CF_BYTES, 0);
+    cf_work(r, 2.0 * (double)r->n * (double)a[1] * (double)cf_size(p.act), 0, SL_F32, 0);
+    cf_out_tokens(r, "out", p.out, (size_t)a[1] * cf_size(p.act), CF_BYTES, 0);
 }
 
 /* rows, cols, dtype, mean, spread */
@@ -224,7 +218,7 @@ static void random_values(cf_run *r, const int64_t *a)
                           .mean = (float)a[3],
                           .spread = (float)a[4],
                           .seed = 99};
-    size_t row = (size_t)a[1] * (p.dtype == SL_I32 ? 4 : e(p.dtype));
+    size_t row = (size_t)a[1] * (p.dtype == SL_I32 ? 4 : cf_size(p.dtype));
 
     p.out = cf_mem(r, NULL, (size_t)r->n * row);
     cf_op(r, SL_OP_RANDOM, &p);
@@ -259,6 +253,8 @@ static void drawn(cf_run *r, const int64_t *a)
 #define B SL_BF16
 #define H SL_F16
 #define Q SL_F8_E4M3
+/* One line for each case, which clang-format would break up. */
+/* clang-format off */
 static const cf_case cases[] = {
     {SL_OP_EMBED, "T=1 dim=1 f32", embed, {1, 1, 3, F, F}, 0},
     {SL_OP_EMBED, "T=7 dim=37 bf16->f32", embed, {7, 37, 50, B, F}, 0},
@@ -285,36 +281,12 @@ static const cf_case cases[] = {
     {SL_OP_LINEAR, "T=5 576x512 f8 acts bf16", linear, {5, 576, 512, Q, B, B, 1, 0}, CF_SPLIT},
     {SL_OP_LINEAR, "T=9 132x128 f8 acts bf16->f32", linear, {9, 132, 128, Q, B, F, 1, 2}, CF_SPLIT},
     {SL_OP_LINEAR, "T=3 64x96 bf16 w with fp8_acts", linear, {3, 64, 96, B, B, B, 1, 0}, CF_SPLIT},
-    {SL_OP_LINEAR,
-     "T=6 65x130 int4/64",
-     linear,
-     {6, 65, 130, CF_FORM(SL_I4, SL_SCALE_BF16, 64), F, F, 0, 0},
-     CF_SPLIT},
-    {SL_OP_LINEAR,
-     "T=19 200x300 int4/32 acts",
-     linear,
-     {19, 200, 300, CF_FORM(SL_I4, SL_SCALE_F32, 32), B, B, 1, 0},
-     CF_SPLIT},
-    {SL_OP_LINEAR,
-     "T=19 72x256 mxfp4 acts",
-     linear,
-     {19, 72, 256, CF_FORM(SL_F4_E2M1, SL_SCALE_E8M0, 32), B, F, 1, 0},
-     CF_SPLIT},
-    {SL_OP_LINEAR,
-     "T=3 64x96 nvfp4",
-     linear,
-     {3, 64, 96, CF_FORM(SL_F4_E2M1, SL_SCALE_E4M3, 16), B, B, 0, 0},
-     CF_SPLIT},
-    {SL_OP_LINEAR,
-     "T=3 64x96 nvfp4 acts",
-     linear,
-     {3, 64, 96, CF_FORM(SL_F4_E2M1, SL_SCALE_E4M3, 16), F, F, 1, 0},
-     CF_SPLIT},
-    {SL_OP_LINEAR,
-     "T=5 130x200 f8 by output",
-     linear,
-     {5, 130, 200, CF_FORM(SL_F8_E4M3, SL_SCALE_F32, 256), B, B, 1, 0},
-     CF_SPLIT},
+    {SL_OP_LINEAR, "T=6 65x130 int4/64", linear, {6, 65, 130, CF_FORM(SL_I4, SL_SCALE_BF16, 64), F, F, 0, 0}, CF_SPLIT},
+    {SL_OP_LINEAR, "T=19 200x300 int4/32 acts", linear, {19, 200, 300, CF_FORM(SL_I4, SL_SCALE_F32, 32), B, B, 1, 0}, CF_SPLIT},
+    {SL_OP_LINEAR, "T=19 72x256 mxfp4 acts", linear, {19, 72, 256, CF_FORM(SL_F4_E2M1, SL_SCALE_E8M0, 32), B, F, 1, 0}, CF_SPLIT},
+    {SL_OP_LINEAR, "T=3 64x96 nvfp4", linear, {3, 64, 96, CF_FORM(SL_F4_E2M1, SL_SCALE_E4M3, 16), B, B, 0, 0}, CF_SPLIT},
+    {SL_OP_LINEAR, "T=3 64x96 nvfp4 acts", linear, {3, 64, 96, CF_FORM(SL_F4_E2M1, SL_SCALE_E4M3, 16), F, F, 1, 0}, CF_SPLIT},
+    {SL_OP_LINEAR, "T=5 130x200 f8 by output", linear, {5, 130, 200, CF_FORM(SL_F8_E4M3, SL_SCALE_F32, 256), B, B, 1, 0}, CF_SPLIT},
     {SL_OP_LINEAR, "T=130 48x64 bf16", linear, {130, 48, 64, B, B, B, 0, 0}, CF_SPLIT},
     {SL_OP_LINEAR, "T=140 576x1024 bf16", linear, {140, 576, 1024, B, B, B, 0, 0}, CF_SPLIT | CF_LARGE},
     {SL_OP_LINEAR, "T=140 576x1024 f8 acts", linear, {140, 576, 1024, Q, B, B, 1, 0}, CF_SPLIT | CF_LARGE},
@@ -322,41 +294,13 @@ static const cf_case cases[] = {
     {SL_OP_LINEAR, "T=70 256x1024 f32", linear, {70, 256, 1024, F, F, F, 0, 0}, CF_SPLIT},
     {SL_OP_LINEAR, "T=6 512x7168 f8 acts", linear, {6, 512, 7168, Q, B, B, 1, 0}, CF_SPLIT | CF_LARGE},
     /* more than 256 tokens, where k is cut into eight and two ranges (summed in the same order), and not cut */
-    {SL_OP_LINEAR,
-     "T=450 264x7168 f8 acts",
-     linear,
-     {450, 264, 7168, Q, B, B, 1, 0},
-     CF_SPLIT | CF_FEW | CF_LARGE},
-    {SL_OP_LINEAR,
-     "T=1100 520x1792 f8 acts",
-     linear,
-     {1100, 520, 1792, Q, B, B, 1, 0},
-     CF_SPLIT | CF_FEW | CF_LARGE},
-    {SL_OP_LINEAR,
-     "T=520 264x1536 f8 acts",
-     linear,
-     {520, 264, 1536, Q, B, B, 1, 0},
-     CF_SPLIT | CF_FEW | CF_LARGE},
-    {SL_OP_LINEAR,
-     "T=300 64x7168 bf16 to f32",
-     linear,
-     {300, 64, 7168, B, B, F, 0, 0},
-     CF_SPLIT | CF_FEW | CF_LARGE},
-    {SL_OP_LINEAR,
-     "T=300 chain 384+64+136 x1792 f8 acts",
-     chain,
-     {300, 384, 64, 136, 1792, Q, B, 1, Q},
-     CF_SPLIT | CF_FEW | CF_LARGE},
-    {SL_OP_LINEAR,
-     "T=70 chain 384+64+136 x512 f8 acts",
-     chain,
-     {70, 384, 64, 136, 512, Q, B, 1, Q},
-     CF_SPLIT},
-    {SL_OP_LINEAR,
-     "T=9 chain 384+64+136 x7168 f8 acts",
-     chain,
-     {9, 384, 64, 136, 7168, Q, B, 1, Q},
-     CF_SPLIT | CF_LARGE},
+    {SL_OP_LINEAR, "T=450 264x7168 f8 acts", linear, {450, 264, 7168, Q, B, B, 1, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_LINEAR, "T=1100 520x1792 f8 acts", linear, {1100, 520, 1792, Q, B, B, 1, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_LINEAR, "T=520 264x1536 f8 acts", linear, {520, 264, 1536, Q, B, B, 1, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_LINEAR, "T=300 64x7168 bf16 to f32", linear, {300, 64, 7168, B, B, F, 0, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_LINEAR, "T=300 chain 384+64+136 x1792 f8 acts", chain, {300, 384, 64, 136, 1792, Q, B, 1, Q}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_LINEAR, "T=70 chain 384+64+136 x512 f8 acts", chain, {70, 384, 64, 136, 512, Q, B, 1, Q}, CF_SPLIT},
+    {SL_OP_LINEAR, "T=9 chain 384+64+136 x7168 f8 acts", chain, {9, 384, 64, 136, 7168, Q, B, 1, Q}, CF_SPLIT | CF_LARGE},
     {SL_OP_LINEAR, "T=1 24x16384 f32 w bf16", linear, {1, 24, 16384, F, B, F, 0, 0}, CF_SPLIT | CF_LARGE},
     {SL_OP_LINEAR, "T=19 4x2048 f32 w bf16 ld", linear, {19, 4, 2048, F, B, F, 0, 4}, CF_SPLIT},
     {SL_OP_LINEAR, "T=13 256x1024 f32 w bf16", linear, {13, 256, 1024, F, B, B, 0, 0}, CF_SPLIT},
@@ -368,11 +312,7 @@ static const cf_case cases[] = {
     {SL_OP_LINEAR, "T=64 256x6144 f32 w bf16", linear, {64, 256, 6144, F, B, F, 0, 0}, CF_PERF_ONLY},
     {SL_OP_LINEAR, "T=9 chain of kinds x512", chain, {9, 40, 64, 136, 512, Q, B, 1, B}, CF_SPLIT},
     {SL_OP_LINEAR, "T=5 chain 33+7+12 x40 f32", chain, {5, 33, 7, 12, 40, F, F, 0, F}, CF_SPLIT},
-    {SL_OP_LINEAR,
-     "T=66 chain 1536+576+128 x7168 f8 acts",
-     chain,
-     {66, 1536, 576, 128, 7168, Q, B, 1, Q},
-     CF_PERF_ONLY},
+    {SL_OP_LINEAR, "T=66 chain 1536+576+128 x7168 f8 acts", chain, {66, 1536, 576, 128, 7168, Q, B, 1, Q}, CF_PERF_ONLY},
     {SL_OP_LINEAR, "T=66 7168x16384 f8 acts", linear, {66, 7168, 16384, Q, B, B, 1, 0}, CF_PERF_ONLY},
     {SL_OP_LINEAR, "T=66 256x7168 bf16", linear, {66, 256, 7168, B, B, F, 0, 0}, CF_PERF_ONLY},
     {SL_OP_LINEAR, "T=66 2048x7168 f8 acts", linear, {66, 2048, 7168, Q, B, B, 1, 0}, CF_PERF_ONLY},
@@ -395,21 +335,9 @@ static const cf_case cases[] = {
     {SL_OP_Q_ABSORB, "T=1 h=1 n=1 r=0 v=1 l=1", q_absorb, {1, 1, 1, 0, 1, 1, F, F}, CF_SPLIT},
     {SL_OP_Q_ABSORB, "T=9 h=4 n=32 r=16 v=32 l=128 f32", q_absorb, {9, 4, 32, 16, 32, 128, F, F}, CF_SPLIT},
     {SL_OP_Q_ABSORB, "T=5 h=3 n=20 r=6 v=11 l=37 bf16", q_absorb, {5, 3, 20, 6, 11, 37, B, B}, CF_SPLIT},
-    {SL_OP_Q_ABSORB,
-     "T=4 h=2 n=128 r=64 v=128 l=512 f8",
-     q_absorb,
-     {4, 2, 128, 64, 128, 512, Q, B},
-     CF_SPLIT},
-    {SL_OP_Q_ABSORB,
-     "T=64 h=128 n=128 r=64 v=128 l=512 bf16",
-     q_absorb,
-     {64, 128, 128, 64, 128, 512, B, B},
-     CF_PERF_ONLY},
-    {SL_OP_Q_ABSORB,
-     "T=64 h=128 n=128 r=64 v=128 l=512 f8",
-     q_absorb,
-     {64, 128, 128, 64, 128, 512, Q, B},
-     CF_PERF_ONLY},
+    {SL_OP_Q_ABSORB, "T=4 h=2 n=128 r=64 v=128 l=512 f8", q_absorb, {4, 2, 128, 64, 128, 512, Q, B}, CF_SPLIT},
+    {SL_OP_Q_ABSORB, "T=64 h=128 n=128 r=64 v=128 l=512 bf16", q_absorb, {64, 128, 128, 64, 128, 512, B, B}, CF_PERF_ONLY},
+    {SL_OP_Q_ABSORB, "T=64 h=128 n=128 r=64 v=128 l=512 f8", q_absorb, {64, 128, 128, 64, 128, 512, Q, B}, CF_PERF_ONLY},
 
     {SL_OP_V_UP, "T=1 h=1 n=0 v=1 l=1", v_up, {1, 1, 0, 1, 1, F, F}, CF_SPLIT},
     {SL_OP_V_UP, "T=9 h=4 n=32 v=32 l=128 f32", v_up, {9, 4, 32, 32, 128, F, F}, CF_SPLIT},
@@ -440,5 +368,6 @@ static const cf_case cases[] = {
     {SL_OP_DRAW, "T=64 8 lists k=128 of 4096", drawn, {64, 65536, 128, 128, 4096, 55706, 8}, CF_PERF_ONLY},
     {SL_OP_DRAW, "T=64 k=2048 of 64K, 85 %", drawn, {64, 65536, 2048, 2048, 65536, 55706}, CF_PERF_ONLY},
 };
+/* clang-format on */
 
 const cf_table cf_dense_cases = {cases, SL_COUNT(cases)};

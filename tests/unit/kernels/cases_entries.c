@@ -7,16 +7,6 @@
 #include "kernels/formats.h"
 #include "tests/unit/kernels/batch.h"
 
-static size_t e(sl_dtype d)
-{
-    return sl_dtype_size(d);
-}
-
-static cf_kind kind_of(sl_dtype d)
-{
-    return d == SL_BF16 ? CF_BF16 : CF_F32;
-}
-
 /* T, heads, dim, rope, act, out dtype, eps, norm, back, in place */
 static void rotate(cf_run *r, const int64_t *a)
 {
@@ -39,10 +29,10 @@ static void rotate(cf_run *r, const int64_t *a)
     p.cos_sin = cf_cos_sin(r, 300, p.rope);
     p.x = cf_matrix(r, 1, r->first, r->n, all, p.ld_x, p.act, 3);
     p.norm = a[7] ? cf_matrix(r, 2, 0, 1, a[2], a[2], SL_F32, 2) : NULL;
-    p.out = a[9] ? (void *)(uintptr_t)p.x : cf_mem(r, NULL, (size_t)(r->n * all) * e(p.out_dtype));
+    p.out = a[9] ? (void *)(uintptr_t)p.x : cf_mem(r, NULL, (size_t)(r->n * all) * cf_size(p.out_dtype));
     cf_op(r, SL_OP_HEAD_ROTATE, &p);
-    cf_work(r, (double)(r->n * all) * (double)(e(p.act) + e(p.out_dtype)), 0, SL_F32, 0);
-    cf_out_tokens(r, "out", p.out, (size_t)all * e(p.out_dtype), kind_of(p.out_dtype),
+    cf_work(r, (double)(r->n * all) * (double)(cf_size(p.act) + cf_size(p.out_dtype)), 0, SL_F32, 0);
+    cf_out_tokens(r, "out", p.out, (size_t)all * cf_size(p.out_dtype), cf_kind_of(p.out_dtype),
                   p.act == SL_BF16 ? 8e-3 : 2e-6);
 }
 
@@ -93,7 +83,7 @@ static uint8_t *open_of(cf_run *r, const batch *b, const sl_entries_append_param
 /* Entries as rows: of resident sequences by row pages, of every second one in a tail that holds those of a step. */
 static void rows_of(cf_run *r, const batch *b, sl_entries_append_params *p)
 {
-    p->rows = (sl_row_view){.row_bytes = p->dim * (int64_t)e(p->dtype)};
+    p->rows = (sl_row_view){.row_bytes = p->dim * (int64_t)cf_size(p->dtype)};
     while (1 << p->rows.block_log2 < p->rate)
         p->rows.block_log2++;
     p->rows.hot_base = b->pages * (SL_PAGE_TOKENS / p->rate);
@@ -112,7 +102,7 @@ static void append(cf_run *r, const int64_t *a)
                                   .dtype = (sl_dtype)a[7],
                                   .eps = 1e-5f,
                                   .norm_dtype = SL_F32};
-    const int64_t n = a[6] ? 2 * a[3] : a[3], entry = a[3] * (int64_t)e(p.dtype),
+    const int64_t n = a[6] ? 2 * a[3] : a[3], entry = a[3] * (int64_t)cf_size(p.dtype),
                   most = sl_entries_per_page(p.rate);
     batch b;
 
@@ -139,11 +129,11 @@ static void append(cf_run *r, const int64_t *a)
     cf_work(r, (double)r->n * (double)n * 8, 0, SL_F32, 0);
     if (a[8])
         cf_out(r, "rows", p.rows.base, p.rows.hot_base + b.seqs * 8, (size_t)p.rows.row_bytes,
-               (size_t)p.rows.row_bytes, kind_of(p.dtype), 4e-6);
+               (size_t)p.rows.row_bytes, cf_kind_of(p.dtype), 4e-6);
     cf_out(r, "entries", p.device, b.pages, (size_t)p.device_stride, (size_t)p.device_stride,
-           kind_of(p.dtype), 4e-6);
+           cf_kind_of(p.dtype), 4e-6);
     cf_out(r, "host entries", p.host.base, b.pages, (size_t)p.host.page_stride, (size_t)p.host.page_stride,
-           kind_of(p.dtype), 4e-6);
+           cf_kind_of(p.dtype), 4e-6);
     cf_out(r, "open", p.open, b.seqs, (size_t)p.open_stride, (size_t)p.open_stride, CF_F32, 4e-6);
     sl_entries_append_params q = p;
     q.open = cf_mem(r, open_of(r, &b, &p, bias), (size_t)(b.seqs * p.open_stride));
@@ -157,7 +147,7 @@ static void append(cf_run *r, const int64_t *a)
 /* The entries of all sequences, as many as the last token of each sees; other bytes are NaN. */
 static sl_entries_view entries_of(cf_run *r, const batch *b, int32_t rate, int32_t dim, sl_dtype dtype)
 {
-    const int64_t entry = dim * (int64_t)e(dtype), stride = sl_entries_per_page(rate) * entry + 32;
+    const int64_t entry = dim * (int64_t)cf_size(dtype), stride = sl_entries_per_page(rate) * entry + 32;
     uint8_t *pool = cf_temp(r, (size_t)(b->pages * stride));
     float *x = cf_temp(r, 4 * (size_t)dim);
 
@@ -197,7 +187,7 @@ static void scores(cf_run *r, const int64_t *a)
     p.seen_seq = cf_mem(r, NULL, 4 * (size_t)r->n);
     p.seen_pos = cf_mem(r, NULL, 4 * (size_t)r->n);
     cf_op(r, SL_OP_ENTRY_SCORES, &p);
-    cf_work(r, (double)(count * ld * a[4]) * (double)e(p.entries.dtype),
+    cf_work(r, (double)(count * ld * a[4]) * (double)cf_size(p.entries.dtype),
             2.0 * (double)(count * ld * a[3] * a[4]), SL_F32, 0);
     if (slice)
         cf_out(r, "scores", p.scores, count, 4 * (size_t)ld, 4 * (size_t)ld, CF_F32, 4e-6);
@@ -244,7 +234,7 @@ static uint8_t *rings_of(cf_run *r, const batch *b, int32_t window, int32_t dim,
 static void resolved(cf_run *r, const batch *b, const int32_t *ids, sl_ring_attn_params *p)
 {
     const int32_t rate = p->entries.rate, most = (int32_t)b->length / rate + 1;
-    const int64_t bytes = p->dim * (int64_t)e(p->entries.dtype);
+    const int64_t bytes = p->dim * (int64_t)cf_size(p->entries.dtype);
     uint8_t *rows = cf_temp(r, (size_t)(b->seqs * most * bytes));
     int32_t *phys = cf_temp(r, 4 * (size_t)(r->n * p->ld_ids));
     float *x = cf_temp(r, 4 * (size_t)p->dim);
@@ -276,7 +266,7 @@ static void attend(cf_run *r, const int64_t *a)
                              .scale = 0.2f,
                              .act = (sl_dtype)a[8]};
     const sl_dtype dtype = (sl_dtype)a[9];
-    const size_t row = (size_t)a[4] * e(dtype);
+    const size_t row = (size_t)a[4] * cf_size(dtype);
     batch b;
 
     batch_make(r, &b, a[0], a[1], a[2], 0);
@@ -298,12 +288,12 @@ static void attend(cf_run *r, const int64_t *a)
     }
     p.q = cf_matrix(r, 1, r->first, r->n, a[3] * a[4], a[3] * a[4], p.act, 1);
     p.sinks = cf_matrix(r, 3, 0, 1, a[3], a[3], SL_F32, 2);
-    p.out = cf_mem(r, NULL, (size_t)(r->n * a[3] * a[4]) * e(p.act));
+    p.out = cf_mem(r, NULL, (size_t)(r->n * a[3] * a[4]) * cf_size(p.act));
     cf_op(r, SL_OP_RING_ATTN, &p);
     cf_work(r, (double)r->n * (double)(a[5] + a[7]) * (double)row,
             4.0 * (double)(r->n * a[3] * a[4]) * (double)(a[5] + a[7]), SL_F32, 0);
     /* Another backend may round weights to bf16 where rows and queries are bf16. */
-    cf_out_tokens(r, "out", p.out, (size_t)(a[3] * a[4]) * e(p.act), kind_of(p.act),
+    cf_out_tokens(r, "out", p.out, (size_t)(a[3] * a[4]) * cf_size(p.act), cf_kind_of(p.act),
                   r->be && p.dim == 512 && p.act == SL_BF16 && dtype == SL_BF16 ? 1e-2 : 6e-6);
 }
 
@@ -311,7 +301,7 @@ static void attend(cf_run *r, const int64_t *a)
 static void store(cf_run *r, const int64_t *a)
 {
     sl_ring_store_params p = {.dim = (int32_t)a[3], .window = (int32_t)a[4], .dtype = (sl_dtype)a[5]};
-    const size_t row = (size_t)a[3] * e(p.dtype);
+    const size_t row = (size_t)a[3] * cf_size(p.dtype);
     batch b;
 
     batch_make(r, &b, a[0], a[1], a[2], 0);
@@ -357,152 +347,51 @@ static void refused(cf_run *r, const int64_t *a)
 
 #define F SL_F32
 #define B SL_BF16
+/* One line for each case, which clang-format would break up. */
+/* clang-format off */
 static const cf_case cases[] = {
     {SL_OP_HEAD_ROTATE, "T=5 H=3 of 20 rope 6 f32", rotate, {5, 3, 20, 6, F, F, 1, 0, 0, 1}, CF_SPLIT},
-    {SL_OP_HEAD_ROTATE,
-     "T=4 H=1 of 37 rope 8 norm f32 to bf16",
-     rotate,
-     {4, 1, 37, 8, F, B, 1, 1, 0, 0},
-     CF_SPLIT},
-    {SL_OP_HEAD_ROTATE,
-     "T=4 H=4 of 64 rope 64 back bf16",
-     rotate,
-     {4, 4, 64, 64, B, B, 0, 0, 1, 1},
-     CF_SPLIT},
+    {SL_OP_HEAD_ROTATE, "T=4 H=1 of 37 rope 8 norm f32 to bf16", rotate, {4, 1, 37, 8, F, B, 1, 1, 0, 0}, CF_SPLIT},
+    {SL_OP_HEAD_ROTATE, "T=4 H=4 of 64 rope 64 back bf16", rotate, {4, 4, 64, 64, B, B, 0, 0, 1, 1}, CF_SPLIT},
     {SL_OP_HEAD_ROTATE, "T=3 H=8 of 512 rope 64 bf16", rotate, {3, 8, 512, 64, B, B, 1, 0, 0, 1}, CF_SPLIT},
-    {SL_OP_HEAD_ROTATE,
-     "T=64 H=64 of 512 rope 64 bf16",
-     rotate,
-     {64, 64, 512, 64, B, B, 1, 0, 0, 1},
-     CF_PERF_ONLY},
+    {SL_OP_HEAD_ROTATE, "T=64 H=64 of 512 rope 64 bf16", rotate, {64, 64, 512, 64, B, B, 1, 0, 0, 1}, CF_PERF_ONLY},
     {SL_OP_ENTRIES_APPEND, "T=40 of 20 rate 4 overlap f32", append, {40, 20, 300, 16, 4, 4, 1, F}, 0},
     {SL_OP_ENTRIES_APPEND, "T=300 of 150 rate 5 overlap f32", append, {300, 150, 400, 10, 4, 5, 1, F}, 0},
     {SL_OP_ENTRIES_APPEND, "T=3 of 1 rate 4 overlap bf16", append, {3, 1, 200, 37, 8, 4, 1, B}, 0},
     {SL_OP_ENTRIES_APPEND, "T=400 of 200 rate 128 f32", append, {400, 200, 500, 12, 4, 128, 0, F}, 0},
     {SL_OP_ENTRIES_APPEND, "T=200 of 100 rate 24 bf16", append, {200, 100, 300, 33, 6, 24, 0, B}, 0},
     {SL_OP_ENTRIES_APPEND, "T=130 of 65 rate 1 f32", append, {130, 65, 200, 8, 2, 1, 0, F}, 0},
-    {SL_OP_ENTRIES_APPEND,
-     "T=32 of 4 rate 4 overlap dim 512 bf16",
-     append,
-     {32, 4, 600, 512, 64, 4, 1, B},
-     0},
+    {SL_OP_ENTRIES_APPEND, "T=32 of 4 rate 4 overlap dim 512 bf16", append, {32, 4, 600, 512, 64, 4, 1, B}, 0},
     {SL_OP_ENTRIES_APPEND, "T=40 of 20 rate 4 overlap rows f32", append, {40, 20, 300, 16, 4, 4, 1, F, 1}, 0},
-    {SL_OP_ENTRIES_APPEND,
-     "T=36 of 9 rate 4 overlap hot rows bf16",
-     append,
-     {36, 9, 200, 40, 8, 4, 1, B, 2},
-     0},
+    {SL_OP_ENTRIES_APPEND, "T=36 of 9 rate 4 overlap hot rows bf16", append, {36, 9, 200, 40, 8, 4, 1, B, 2}, 0},
     {SL_OP_ENTRIES_APPEND, "T=60 of 30 rate 16 rows bf16", append, {60, 30, 200, 8, 4, 16, 0, B, 1}, 0},
     {SL_OP_ENTRY_SCORES, "T=9 of 3 H=5 of 18 rate 4 f32, a slice", scores, {9, 3, 300, 5, 18, 4, F, 2, 6}, 0},
-    {SL_OP_ENTRY_SCORES,
-     "T=8 of 4 H=24 of 16 rate 5 bf16",
-     scores,
-     {8, 4, 200, 24, 16, 5, B, 0, 8},
-     CF_SPLIT},
-    {SL_OP_ENTRY_SCORES,
-     "T=4 of 1 H=64 of 128 rate 4 bf16",
-     scores,
-     {4, 1, 900, 64, 128, 4, B, 0, 4},
-     CF_SPLIT},
+    {SL_OP_ENTRY_SCORES, "T=8 of 4 H=24 of 16 rate 5 bf16", scores, {8, 4, 200, 24, 16, 5, B, 0, 8}, CF_SPLIT},
+    {SL_OP_ENTRY_SCORES, "T=4 of 1 H=64 of 128 rate 4 bf16", scores, {4, 1, 900, 64, 128, 4, B, 0, 4}, CF_SPLIT},
     {SL_OP_ENTRY_SCORES, "T=6 of 2 H=7 of 64 rate 3 f32", scores, {6, 2, 800, 7, 64, 3, F, 0, 6}, CF_SPLIT},
-    {SL_OP_ENTRY_SCORES,
-     "T=6 of 2 H=40 of 32 rate 4 bf16, a slice",
-     scores,
-     {6, 2, 700, 40, 32, 4, B, 1, 4},
-     0},
-    {SL_OP_ENTRY_SCORES,
-     "T=16 of 1 H=64 of 128 64K bf16",
-     scores,
-     {16, 1, 65536, 64, 128, 4, B, 0, 16},
-     CF_PERF_ONLY},
-    {SL_OP_RING_ATTN,
-     "T=12 of 4 H=5 of 24 rate 4 k=6 by rows f32",
-     attend,
-     {12, 4, 300, 5, 24, 9, 4, 6, F, F, 1},
-     CF_SPLIT},
-    {SL_OP_RING_ATTN,
-     "T=6 of 1 H=9 of 64 rate 4 k=40 by rows bf16",
-     attend,
-     {6, 1, 500, 9, 64, 32, 4, 40, B, B, 1},
-     CF_SPLIT},
-    {SL_OP_RING_ATTN,
-     "T=12 of 6 H=3 of 20 window 5 alone f32",
-     attend,
-     {12, 6, 90, 3, 20, 5, 0, 0, F, F},
-     CF_SPLIT},
-    {SL_OP_RING_ATTN,
-     "T=40 of 20 H=4 of 32 window 24 lists f32",
-     attend,
-     {40, 20, 300, 4, 32, 24, 4, 8, F, F},
-     CF_SPLIT | CF_FEW},
-    {SL_OP_RING_ATTN,
-     "T=12 of 6 H=17 of 16 window 70 all f32",
-     attend,
-     {12, 6, 400, 17, 16, 70, 32, 0, F, F},
-     CF_SPLIT},
-    {SL_OP_RING_ATTN,
-     "T=6 of 3 H=8 of 64 window 16 lists bf16",
-     attend,
-     {6, 3, 600, 8, 64, 16, 4, 40, B, B},
-     CF_SPLIT},
-    {SL_OP_RING_ATTN,
-     "T=4 of 2 H=5 of 36 window 9 lists f32 over bf16",
-     attend,
-     {4, 2, 300, 5, 36, 9, 5, 6, F, B},
-     CF_SPLIT},
-    {SL_OP_RING_ATTN,
-     "T=2 of 1 H=64 of 512 window 128 lists bf16",
-     attend,
-     {2, 1, 2500, 64, 512, 128, 4, 200, B, B},
-     CF_SPLIT},
-    {SL_OP_RING_ATTN,
-     "T=12 of 4 H=7 of 512 window 128 all bf16",
-     attend,
-     {12, 4, 3000, 7, 512, 128, 128, 0, B, B},
-     CF_SPLIT},
-    {SL_OP_RING_ATTN,
-     "T=6 of 6 H=70 of 512 window 20 by rows bf16",
-     attend,
-     {6, 6, 900, 70, 512, 20, 4, 60, B, B, 1},
-     CF_SPLIT},
-    {SL_OP_RING_ATTN,
-     "T=5 of 1 H=64 of 512 window 128 all rate 4 bf16",
-     attend,
-     {5, 1, 5000, 64, 512, 128, 4, 0, B, B},
-     CF_SPLIT | CF_LARGE},
-    {SL_OP_RING_ATTN,
-     "T=9 of 3 H=3 of 512 window 5 alone bf16",
-     attend,
-     {9, 3, 90, 3, 512, 5, 0, 0, B, B},
-     CF_SPLIT},
-    {SL_OP_RING_ATTN,
-     "T=300 of 100 H=8 of 512 lists bf16",
-     attend,
-     {300, 100, 700, 8, 512, 64, 4, 30, B, B},
-     CF_SPLIT | CF_LARGE},
-    {SL_OP_RING_ATTN,
-     "T=16 of 1 H=64 of 512 512 entries",
-     attend,
-     {16, 1, 8192, 64, 512, 128, 4, 512, B, B, 1},
-     CF_PERF_ONLY},
-    {SL_OP_RING_ATTN,
-     "T=48 of 1 H=64 of 512 512 entries",
-     attend,
-     {48, 1, 8192, 64, 512, 128, 4, 512, B, B, 1},
-     CF_PERF_ONLY},
-    {SL_OP_RING_ATTN,
-     "T=16 of 1 H=64 of 512 all 1024",
-     attend,
-     {16, 1, 131072, 64, 512, 128, 128, 0, B, B},
-     CF_PERF_ONLY},
-    {SL_OP_RING_ATTN,
-     "T=48 of 1 H=64 of 512 all 1024",
-     attend,
-     {48, 1, 131072, 64, 512, 128, 128, 0, B, B},
-     CF_PERF_ONLY},
+    {SL_OP_ENTRY_SCORES, "T=6 of 2 H=40 of 32 rate 4 bf16, a slice", scores, {6, 2, 700, 40, 32, 4, B, 1, 4}, 0},
+    {SL_OP_ENTRY_SCORES, "T=16 of 1 H=64 of 128 64K bf16", scores, {16, 1, 65536, 64, 128, 4, B, 0, 16}, CF_PERF_ONLY},
+    {SL_OP_RING_ATTN, "T=12 of 4 H=5 of 24 rate 4 k=6 by rows f32", attend, {12, 4, 300, 5, 24, 9, 4, 6, F, F, 1}, CF_SPLIT},
+    {SL_OP_RING_ATTN, "T=6 of 1 H=9 of 64 rate 4 k=40 by rows bf16", attend, {6, 1, 500, 9, 64, 32, 4, 40, B, B, 1}, CF_SPLIT},
+    {SL_OP_RING_ATTN, "T=12 of 6 H=3 of 20 window 5 alone f32", attend, {12, 6, 90, 3, 20, 5, 0, 0, F, F}, CF_SPLIT},
+    {SL_OP_RING_ATTN, "T=40 of 20 H=4 of 32 window 24 lists f32", attend, {40, 20, 300, 4, 32, 24, 4, 8, F, F}, CF_SPLIT | CF_FEW},
+    {SL_OP_RING_ATTN, "T=12 of 6 H=17 of 16 window 70 all f32", attend, {12, 6, 400, 17, 16, 70, 32, 0, F, F}, CF_SPLIT},
+    {SL_OP_RING_ATTN, "T=6 of 3 H=8 of 64 window 16 lists bf16", attend, {6, 3, 600, 8, 64, 16, 4, 40, B, B}, CF_SPLIT},
+    {SL_OP_RING_ATTN, "T=4 of 2 H=5 of 36 window 9 lists f32 over bf16", attend, {4, 2, 300, 5, 36, 9, 5, 6, F, B}, CF_SPLIT},
+    {SL_OP_RING_ATTN, "T=2 of 1 H=64 of 512 window 128 lists bf16", attend, {2, 1, 2500, 64, 512, 128, 4, 200, B, B}, CF_SPLIT},
+    {SL_OP_RING_ATTN, "T=12 of 4 H=7 of 512 window 128 all bf16", attend, {12, 4, 3000, 7, 512, 128, 128, 0, B, B}, CF_SPLIT},
+    {SL_OP_RING_ATTN, "T=6 of 6 H=70 of 512 window 20 by rows bf16", attend, {6, 6, 900, 70, 512, 20, 4, 60, B, B, 1}, CF_SPLIT},
+    {SL_OP_RING_ATTN, "T=5 of 1 H=64 of 512 window 128 all rate 4 bf16", attend, {5, 1, 5000, 64, 512, 128, 4, 0, B, B}, CF_SPLIT | CF_LARGE},
+    {SL_OP_RING_ATTN, "T=9 of 3 H=3 of 512 window 5 alone bf16", attend, {9, 3, 90, 3, 512, 5, 0, 0, B, B}, CF_SPLIT},
+    {SL_OP_RING_ATTN, "T=300 of 100 H=8 of 512 lists bf16", attend, {300, 100, 700, 8, 512, 64, 4, 30, B, B}, CF_SPLIT | CF_LARGE},
+    {SL_OP_RING_ATTN, "T=16 of 1 H=64 of 512 512 entries", attend, {16, 1, 8192, 64, 512, 128, 4, 512, B, B, 1}, CF_PERF_ONLY},
+    {SL_OP_RING_ATTN, "T=48 of 1 H=64 of 512 512 entries", attend, {48, 1, 8192, 64, 512, 128, 4, 512, B, B, 1}, CF_PERF_ONLY},
+    {SL_OP_RING_ATTN, "T=16 of 1 H=64 of 512 all 1024", attend, {16, 1, 131072, 64, 512, 128, 128, 0, B, B}, CF_PERF_ONLY},
+    {SL_OP_RING_ATTN, "T=48 of 1 H=64 of 512 all 1024", attend, {48, 1, 131072, 64, 512, 128, 128, 0, B, B}, CF_PERF_ONLY},
     {SL_OP_RING_ATTN, "what is not there", refused, {1}, 0},
     {SL_OP_RING_STORE, "T=40 of 20 window 7 f32", store, {40, 20, 300, 12, 7, F}, 0},
     {SL_OP_RING_STORE, "T=6 of 2 window 128 bf16", store, {6, 2, 300, 64, 128, B}, 0},
 };
+/* clang-format on */
 
 const cf_table cf_entries_cases = {cases, SL_COUNT(cases)};

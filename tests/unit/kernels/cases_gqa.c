@@ -119,22 +119,19 @@ static void report(cf_run *r, const sl_gqa_attn_params *p, size_t row)
 static void attention(cf_run *r, const int64_t *a)
 {
     static const int32_t lengths[] = {0, 1, 63, 64, 65, 128, 1 << 30, 7, 1 << 30};
-    int64_t width = a[1] * a[3], kv = a[2] * a[3], pool = a[7];
+    int64_t width = a[1] * a[3], pool = a[7];
     sl_gqa_attn_params p = params_of(r, a);
     size_t row = (size_t)sl_gqa_row_bytes(p.format, p.kv_heads, p.dim);
     size_t out = (size_t)width * sl_dtype_size(p.act);
-    float *k = cf_temp(r, 8 * (size_t)kv), *v = k + kv;
+    const sl_row_view whole = {.row_bytes = (int64_t)row};
     uint8_t *rows = cf_temp(r, 2 * (size_t)pool * row);
     uint8_t *got[2] = {cf_temp(r, (size_t)r->n * out), cf_temp(r, (size_t)r->n * out)};
     int32_t *phys = cf_temp(r, 4 * (size_t)(r->n * p.ld_ids));
 
     /* Logical row i is at i; a second copy of all rows follows the first, in reverse order. */
     for (int64_t i = 0; i < pool; i++) {
-        for (int64_t d = 0; d < kv; d++) {
-            k[d] = 2 * cf_uniform(5, i * 4099 + d);
-            v[d] = 2 * cf_uniform(8, i * 4099 + d);
-        }
-        sl_gqa_row_encode(p.format, p.kv_heads, p.dim, 0, p.kv_heads, k, v, rows + (size_t)i * row);
+        batch_put_token(&whole, p.format, p.kv_heads, p.dim, 0, (batch_values){5, 8, i, i},
+                        rows + (size_t)i * row);
         memcpy(rows + (size_t)(2 * pool - 1 - i) * row, rows + (size_t)i * row, row);
     }
     p.rows = (sl_row_view){.row_bytes = (int64_t)row, .base = cf_mem(r, rows, 2 * (size_t)pool * row)};
@@ -205,24 +202,16 @@ static void make_division(cf_run *r, division *d, const int64_t *a)
 static void make_pools(cf_run *r, division *d)
 {
     const sl_gqa_attn_params *p = &d->p;
-    int32_t in_row = sl_gqa_row_heads(&p->rows, p->kv_heads), slots = sl_gqa_row_slots(&p->rows, p->kv_heads);
-    int64_t kv = (int64_t)p->kv_heads * p->dim;
-    float *k = cf_temp(r, 8 * (size_t)kv), *v = k + kv;
+    const sl_row_view whole = {.row_bytes = d->whole};
 
     d->tokens = cf_temp(r, (size_t)(d->blocks * d->block * d->whole));
     d->rows = cf_temp(r, (size_t)(d->blocks * d->lists * p->rows.row_bytes));
     for (int64_t t = 0; t < d->blocks * d->block; t++) {
-        int32_t slot = (int32_t)(t % d->block) * in_row;
+        const batch_values from = {5, 8, t, t};
 
-        for (int64_t i = 0; i < kv; i++) {
-            k[i] = 2 * cf_uniform(5, t * 4099 + i);
-            v[i] = 2 * cf_uniform(8, t * 4099 + i);
-        }
-        sl_gqa_row_encode(p->format, p->kv_heads, p->dim, 0, p->kv_heads, k, v, d->tokens + t * d->whole);
-        for (int64_t l = 0; l < d->lists; l++)
-            sl_gqa_row_encode(p->format, slots, p->dim, slot, in_row, k + l * in_row * p->dim,
-                              v + l * in_row * p->dim,
-                              d->rows + (t / d->block * d->lists + l) * p->rows.row_bytes);
+        batch_put_token(&whole, p->format, p->kv_heads, p->dim, 0, from, d->tokens + t * d->whole);
+        batch_put_token(&p->rows, p->format, p->kv_heads, p->dim, (int32_t)(t % d->block), from,
+                        d->rows + t / d->block * d->lists * p->rows.row_bytes);
     }
 }
 
@@ -309,32 +298,6 @@ static void list_all(cf_run *r, const batch *b, sl_gqa_attn_params *p)
     p->pos = p->seqs->token_pos;
 }
 
-/* A pool of rows of the batch's pages. What no token of the batch sees is NaN. */
-static void make_pages(cf_run *r, const batch *b, sl_gqa_attn_params *p)
-{
-    int32_t heads = sl_gqa_row_heads(&p->rows, p->kv_heads), slots = sl_gqa_row_slots(&p->rows, p->kv_heads);
-    int64_t lists = sl_row_lists(&p->rows), kv = (int64_t)p->kv_heads * p->dim,
-            size = 1 << p->rows.block_log2;
-    size_t bytes = (size_t)(b->pages * (64 / size) * lists * p->rows.row_bytes);
-    float *k = cf_temp(r, 8 * (size_t)kv), *v = k + kv;
-    uint8_t *rows = memset(cf_temp(r, bytes), 0xff, bytes);
-
-    for (int64_t s = 0; s < b->seqs; s++)
-        for (int64_t j = 0; j <= batch_last(b, s); j++) {
-            int64_t row = ((int64_t)b->row_pages[s * b->ld + j / 64] * 64 + j % 64) / size * lists;
-
-            for (int64_t i = 0; i < kv; i++) {
-                k[i] = 2 * cf_uniform(5, (s * 8192 + j) * 4099 + i);
-                v[i] = 2 * cf_uniform(8, (s * 8192 + j) * 4099 + i);
-            }
-            for (int64_t l = 0; l < lists; l++)
-                sl_gqa_row_encode(p->format, slots, p->dim, (int32_t)(j % size) * heads, heads,
-                                  k + l * heads * p->dim, v + l * heads * p->dim,
-                                  rows + (row + l) * p->rows.row_bytes);
-        }
-    p->rows.base = cf_mem(r, rows, bytes);
-}
-
 /*
  * Every token attends to everything before it: by the tables of the sequences, and by lists of all blocks: the bits must
  * agree, and with skip_factor the tiles that were counted. Each sequence's first token of the case is padding if the last number is 1. T, heads, KV heads, dim, format,
@@ -365,7 +328,7 @@ static void causal(cf_run *r, const int64_t *a)
     cf_put(r, (void *)(uintptr_t)b.t.token_seq, b.seq, 4 * (size_t)r->n);
     cf_put(r, (void *)(uintptr_t)b.t.token_pos, b.pos, 4 * (size_t)r->n);
     p.seqs = &b.t;
-    make_pages(r, &b, &p);
+    batch_pages(r, &b, &p.rows, p.format, p.kv_heads, p.dim, false);
     p.q = queries(r, a[1] * a[3], p.act);
     p.out = cf_mem(r, NULL, (size_t)r->n * out);
     if (a[9]) {

@@ -8,34 +8,6 @@
 
 enum { BY_HEAD = 16, PAGE = SL_PAGE_TOKENS };
 
-/* A pool of rows of the batch's pages. What no token of the batch sees is NaN. */
-static void make_pages(cf_run *r, const batch *b, sl_row_view *rows, sl_row_format format, int32_t kv_heads,
-                       int32_t dim, bool whole)
-{
-    const int32_t heads = sl_gqa_row_heads(rows, kv_heads), slots = sl_gqa_row_slots(rows, kv_heads);
-    const int64_t lists = sl_row_lists(rows), kv = (int64_t)kv_heads * dim, size = 1 << rows->block_log2;
-    const size_t bytes = (size_t)(b->pages * (PAGE / size) * lists * rows->row_bytes);
-    float *k = cf_temp(r, 8 * (size_t)kv), *v = k + kv;
-    uint8_t *to = memset(cf_temp(r, bytes), 0xff, bytes);
-
-    for (int64_t s = 0; s < b->seqs; s++) {
-        const int64_t last = batch_last(b, s), end = whole ? last / PAGE * PAGE + PAGE : last + 1;
-        for (int64_t j = 0; j < end; j++) {
-            const int64_t row =
-                ((int64_t)b->row_pages[s * b->ld + j / PAGE] * PAGE + j % PAGE) / size * lists;
-
-            for (int64_t i = 0; i < kv; i++) {
-                k[i] = 2 * cf_uniform(5, (s * 8192 + j) * 4099 + i);
-                v[i] = 2 * cf_uniform(8, (s * 8192 + j) * 4099 + i);
-            }
-            for (int64_t l = 0; l < lists; l++)
-                sl_gqa_row_encode(format, slots, dim, (int32_t)(j % size) * heads, heads, k + l * heads * dim,
-                                  v + l * heads * dim, to + (row + l) * rows->row_bytes);
-        }
-    }
-    rows->base = cf_mem(r, to, bytes);
-}
-
 /* Whether the list of page `page` of a sequence has page j. The tokens of every fourth page have no list. */
 static bool has(int64_t seq, int64_t page, int64_t v, int64_t j, int64_t permille)
 {
@@ -139,7 +111,7 @@ static void chosen(cf_run *r, const int64_t *a)
     cf_put(r, (void *)(uintptr_t)b.t.token_seq, b.seq, 4 * (size_t)r->n);
     cf_put(r, (void *)(uintptr_t)b.t.token_pos, b.pos, 4 * (size_t)r->n);
     p.seqs = &b.t;
-    make_pages(r, &b, &p.rows, p.format, p.kv_heads, p.dim, false);
+    batch_pages(r, &b, &p.rows, p.format, p.kv_heads, p.dim, false);
     p.q = cf_matrix(r, 6, r->first, r->n, a[1] * a[3], a[1] * a[3], p.act, 2);
     if (p.act == SL_BF16) { /* queries are f32 values that bf16 has */
         uint16_t *half = cf_temp(r, 2 * (size_t)(r->n * a[1] * a[3]));
@@ -214,7 +186,7 @@ static void scores(cf_run *r, const int64_t *a)
         first[i] = i * PAGE, pages[i] = b.pos[i * PAGE] / PAGE + 1;
     p.first = cf_mem(r, first, 4 * (size_t)p.n);
     p.seqs = &b.t;
-    make_pages(r, &b, &p.rows, p.format, p.kv_heads, p.dim, true);
+    batch_pages(r, &b, &p.rows, p.format, p.kv_heads, p.dim, true);
     /* Queries with few bits: their products with bf16 keys are exact in every order of a short sum. */
     float *q = cf_temp(r, 4 * (size_t)(r->n * a[1] * a[3]));
     for (int64_t i = 0; i < r->n * a[1] * a[3]; i++)

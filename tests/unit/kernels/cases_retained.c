@@ -13,9 +13,7 @@ enum { ON_DEVICE = OWN + 4 }; /* of scores: keys are in device memory, to see wh
 /* Host rows of every position of every sequence; those of all heads in one row when a format's case asks for it. */
 static void host_rows(cf_run *r, const batch *b, const int64_t *a, sl_retained *x)
 {
-    const int64_t width = a[KV] * a[DIM];
-    const int32_t lists = sl_row_lists(&x->rows), in_row = sl_gqa_row_heads(&x->rows, x->kv_heads);
-    float *k = cf_temp(r, 8 * (size_t)width), *v = k + width;
+    const int32_t lists = sl_row_lists(&x->rows);
 
     x->host_rows = (sl_host_plane){.row_stride = lists * x->rows.row_bytes + 16};
     x->host_rows.page_stride = SL_PAGE_TOKENS * x->host_rows.row_stride + 48;
@@ -27,13 +25,8 @@ static void host_rows(cf_run *r, const batch *b, const int64_t *a, sl_retained *
             uint8_t *at = rows + batch_page(b, b->host_pages, s, t) * x->host_rows.page_stride +
                           t % SL_PAGE_TOKENS * x->host_rows.row_stride;
 
-            for (int64_t i = 0; i < width; i++) {
-                k[i] = 2 * cf_uniform(51, (s * 4099 + t) * 4099 + i);
-                v[i] = 2 * cf_uniform(52, t * 4099 + i);
-            }
-            for (int32_t l = 0; l < lists; l++)
-                sl_gqa_row_encode(x->format, in_row, x->dim, 0, in_row, k + (int64_t)l * in_row * x->dim,
-                                  v + (int64_t)l * in_row * x->dim, at + l * x->rows.row_bytes);
+            batch_put_token(&x->rows, x->format, x->kv_heads, x->dim, 0,
+                            (batch_values){51, 52, s * 4099 + t, t}, at);
         }
     x->host_rows.base = a[ON_DEVICE] ? cf_mem(r, rows, bytes) : cf_host_mem(r, rows, bytes);
 }

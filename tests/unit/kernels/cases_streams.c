@@ -3,16 +3,6 @@
 #include "kernels/streams.h"
 #include "tests/unit/kernels/cf.h"
 
-static size_t e(sl_dtype d)
-{
-    return sl_dtype_size(d);
-}
-
-static cf_kind kind_of(sl_dtype act)
-{
-    return act == SL_BF16 ? CF_BF16 : CF_F32;
-}
-
 /* T, dim, count, act, post, times that a matrix is balanced */
 static void streams_out(cf_run *r, const int64_t *a)
 {
@@ -30,14 +20,14 @@ static void streams_out(cf_run *r, const int64_t *a)
     p.mix = cf_matrix(r, 2, r->first, r->n, gates, gates, SL_F32, 8);
     p.base = cf_matrix(r, 3, 0, 1, gates, gates, SL_F32, 1);
     p.scale = cf_matrix(r, 4, 0, 1, scales, scales, SL_F32, 2);
-    p.out = cf_mem(r, NULL, (size_t)(r->n * a[1]) * e(p.act));
+    p.out = cf_mem(r, NULL, (size_t)(r->n * a[1]) * cf_size(p.act));
     if (a[4])
         p.post = cf_mem(r, NULL, 4 * (size_t)(r->n * a[2]));
     if (a[5])
         p.comb = cf_mem(r, NULL, 4 * (size_t)(r->n * a[2] * a[2]));
     cf_op(r, SL_OP_STREAMS_OUT, &p);
-    cf_work(r, (double)r->n * (double)(a[1] * (a[2] + 1)) * (double)e(p.act), 0, SL_F32, 0);
-    cf_out_tokens(r, "out", p.out, (size_t)a[1] * e(p.act), kind_of(p.act), 2e-6);
+    cf_work(r, (double)r->n * (double)(a[1] * (a[2] + 1)) * (double)cf_size(p.act), 0, SL_F32, 0);
+    cf_out_tokens(r, "out", p.out, (size_t)a[1] * cf_size(p.act), cf_kind_of(p.act), 2e-6);
     if (a[4])
         cf_out_tokens(r, "post", p.post, 4 * (size_t)a[2], CF_F32, 2e-6);
     if (a[5])
@@ -51,10 +41,10 @@ static void streams_mean(cf_run *r, const int64_t *a)
         .tokens = (int32_t)r->n, .dim = (int32_t)a[1], .count = (int32_t)a[2], .act = (sl_dtype)a[3]};
 
     p.streams = cf_matrix(r, 1, r->first, r->n, a[1] * a[2], a[1] * a[2], p.act, 3);
-    p.out = cf_mem(r, NULL, (size_t)(r->n * a[1]) * e(p.act));
+    p.out = cf_mem(r, NULL, (size_t)(r->n * a[1]) * cf_size(p.act));
     cf_op(r, SL_OP_STREAMS_OUT, &p);
-    cf_work(r, (double)r->n * (double)(a[1] * (a[2] + 1)) * (double)e(p.act), 0, SL_F32, 0);
-    cf_out_tokens(r, "out", p.out, (size_t)a[1] * e(p.act), kind_of(p.act), 1e-6);
+    cf_work(r, (double)r->n * (double)(a[1] * (a[2] + 1)) * (double)cf_size(p.act), 0, SL_F32, 0);
+    cf_out_tokens(r, "out", p.out, (size_t)a[1] * cf_size(p.act), cf_kind_of(p.act), 1e-6);
 }
 
 /* T, dim, count, act, post, mixed */
@@ -62,7 +52,7 @@ static void streams_add(cf_run *r, const int64_t *a)
 {
     sl_streams_add_params p = {
         .tokens = (int32_t)r->n, .dim = (int32_t)a[1], .count = (int32_t)a[2], .act = (sl_dtype)a[3]};
-    size_t row = (size_t)(a[1] * a[2]) * e(p.act);
+    size_t row = (size_t)(a[1] * a[2]) * cf_size(p.act);
 
     p.streams = a[4] ? cf_matrix(r, 1, r->first, r->n, a[1] * a[2], a[1] * a[2], p.act, 3)
                      : cf_mem(r, NULL, (size_t)r->n * row);
@@ -72,8 +62,8 @@ static void streams_add(cf_run *r, const int64_t *a)
     if (a[5])
         p.comb = cf_matrix(r, 4, r->first, r->n, a[2] * a[2], a[2] * a[2], SL_F32, 1);
     cf_op(r, SL_OP_STREAMS_ADD, &p);
-    cf_work(r, (double)r->n * (double)(a[1] * (2 * a[2] + 1)) * (double)e(p.act), 0, SL_F32, 0);
-    cf_out_tokens(r, "streams", p.streams, row, kind_of(p.act), 1e-6);
+    cf_work(r, (double)r->n * (double)(a[1] * (2 * a[2] + 1)) * (double)cf_size(p.act), 0, SL_F32, 0);
+    cf_out_tokens(r, "streams", p.streams, row, cf_kind_of(p.act), 1e-6);
 }
 
 /* T, dim, ld_x, ld_gate, act, the gate is x itself */
@@ -88,8 +78,8 @@ static void sigmoid_mul(cf_run *r, const int64_t *a)
     p.x = cf_matrix(r, 1, r->first, r->n, a[1], a[2], p.act, 3);
     p.gate = a[5] ? p.x : cf_matrix(r, 2, r->first, r->n, a[1], a[3], p.act, 8);
     cf_op(r, SL_OP_SIGMOID_MUL, &p);
-    cf_work(r, 3.0 * (double)r->n * (double)a[1] * (double)e(p.act), 0, SL_F32, 0);
-    cf_out_tokens(r, "x", p.x, (size_t)a[2] * e(p.act), kind_of(p.act), 1e-6);
+    cf_work(r, 3.0 * (double)r->n * (double)a[1] * (double)cf_size(p.act), 0, SL_F32, 0);
+    cf_out_tokens(r, "x", p.x, (size_t)a[2] * cf_size(p.act), cf_kind_of(p.act), 1e-6);
 }
 
 /* T, dim_a, dim_b, act */
@@ -97,7 +87,7 @@ static void join(cf_run *r, const int64_t *a)
 {
     sl_join_params p = {
         .tokens = (int32_t)r->n, .dim_a = (int32_t)a[1], .dim_b = (int32_t)a[2], .act = (sl_dtype)a[3]};
-    size_t row = (size_t)(a[1] + a[2]) * e(p.act);
+    size_t row = (size_t)(a[1] + a[2]) * cf_size(p.act);
 
     p.a = cf_matrix(r, 1, r->first, r->n, a[1], a[1], p.act, 3);
     p.b = cf_matrix(r, 2, r->first, r->n, a[2], a[2], p.act, 3);
@@ -116,14 +106,14 @@ static void glu(cf_run *r, const int64_t *a)
                             .ld_out = (int32_t)a[1],
                             .act = (sl_dtype)a[2],
                             .glu = {(float)a[3] / 1000, (float)a[4] / 1000, (float)a[5] / 1000}};
-    size_t row = (size_t)a[1] * e(p.act);
+    size_t row = (size_t)a[1] * cf_size(p.act);
 
     p.gate = cf_matrix(r, 1, r->first, r->n, a[1], a[1], p.act, 12);
     p.up = cf_matrix(r, 2, r->first, r->n, a[1], a[1], p.act, 12);
     p.out = cf_mem(r, NULL, (size_t)r->n * row);
     cf_op(r, SL_OP_SILU_MUL, &p);
     cf_work(r, 3.0 * (double)r->n * (double)row, 0, SL_F32, 0);
-    cf_out_tokens(r, "out", p.out, row, kind_of(p.act), 1e-6);
+    cf_out_tokens(r, "out", p.out, row, cf_kind_of(p.act), 1e-6);
 }
 
 static void refused(cf_run *r, const int64_t *a)

@@ -19,38 +19,16 @@ static void votes(cf_run *r, const int64_t *a)
                                 .pooling = (sl_pooling)a[9],
                                 .scale = 0.3f,
                                 .format = (sl_row_format)a[6]};
-    const int32_t n_pages = sl_pages_for(p.tokens);
-    const int64_t width = (int64_t)p.kv_heads * p.dim;
-    int32_t *pages = cf_temp(r, 4 * (size_t)n_pages);
-    float *k = cf_temp(r, 8 * (size_t)width), *v = k + width;
+    const sl_key_source keys = batch_keys(r, p.tokens, p.kv_heads, p.dim, p.format, a[7] != 0, false, 0, 41);
+    const double bytes = (double)(sl_pages_for(p.tokens) + 1) * SL_PAGE_TOKENS *
+                         (double)sl_row_lists(&keys.rows) * (double)keys.rows.row_bytes;
 
-    p.rows.heads = a[7] ? p.kv_heads : 0;
-    p.rows.row_bytes = sl_gqa_row_bytes(p.format, sl_gqa_row_slots(&p.rows, p.kv_heads), p.dim);
-    const int32_t lists = sl_row_lists(&p.rows), in_row = sl_gqa_row_heads(&p.rows, p.kv_heads);
-    const size_t bytes = (size_t)(n_pages + 1) * SL_PAGE_TOKENS * (size_t)(lists * p.rows.row_bytes);
-    uint8_t *rows = cf_temp(r, bytes);
-
-    memset(rows, 0xff, bytes); /* rows of other tokens are NaN */
-    for (int32_t i = 0; i < n_pages; i++)
-        pages[i] = n_pages - i;
-    for (int64_t t = 0; t < p.tokens; t++) {
-        int64_t at = ((int64_t)pages[t / SL_PAGE_TOKENS] * SL_PAGE_TOKENS + t % SL_PAGE_TOKENS) * lists;
-
-        for (int64_t i = 0; i < width; i++) {
-            k[i] = 2 * cf_uniform(41, t * 4099 + i);
-            v[i] = 2 * cf_uniform(42, t * 4099 + i);
-        }
-        for (int32_t l = 0; l < lists; l++)
-            sl_gqa_row_encode(p.format, in_row, p.dim, 0, in_row, k + (int64_t)l * in_row * p.dim,
-                              v + (int64_t)l * in_row * p.dim, rows + (at + l) * p.rows.row_bytes);
-    }
-    p.rows.base = cf_mem(r, rows, bytes);
-    p.row_pages = cf_mem(r, pages, 4 * (size_t)n_pages);
+    p.rows = keys.rows;
+    p.row_pages = keys.pages;
     p.q = cf_matrix(r, 43, 0, p.window, (int64_t)p.heads * p.dim, (int64_t)p.heads * p.dim, SL_F32, 2);
     p.votes = cf_mem(r, NULL, 4 * (size_t)p.kv_heads * (size_t)p.ld_votes);
     cf_op(r, SL_OP_WINDOW_VOTES, &p);
-    cf_work(r, (double)bytes, 2.0 * (double)p.tokens * (double)p.window * (double)(p.heads * p.dim), SL_F32,
-            0);
+    cf_work(r, bytes, 2.0 * (double)p.tokens * (double)p.window * (double)(p.heads * p.dim), SL_F32, 0);
     cf_out(r, "votes", p.votes, p.kv_heads, 4 * (size_t)(p.tokens - p.window), 4 * (size_t)p.ld_votes, CF_F32,
            1e-5);
 }

@@ -26,6 +26,17 @@ typedef enum {
     CF_ROW_FP8, /* one latent row: e4m3, scales, bf16; see CF_FP8. tol is the lora width */
 } cf_kind;
 
+/* How activations of a type are compared, and their bytes. */
+static inline cf_kind cf_kind_of(sl_dtype act)
+{
+    return act == SL_BF16 ? CF_BF16 : CF_F32;
+}
+
+static inline size_t cf_size(sl_dtype act)
+{
+    return sl_dtype_size(act);
+}
+
 typedef enum {
     CF_FIX_ALL = 0,
     CF_SPLIT = 1,
