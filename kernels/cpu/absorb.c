@@ -19,87 +19,61 @@ static const float *head_weight(const sl_weight *w, int64_t first, int32_t rows,
     return buf;
 }
 
-typedef struct q_ctx {
-    sl_cpu *cpu;
-    const sl_q_absorb_params *p;
-    uint32_t bad;
-} q_ctx;
-
-static void q_heads(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t q_head(const void *arg, int64_t h, void *own)
 {
-    q_ctx *c = arg;
-    const sl_q_absorb_params *p = c->p;
-    int32_t q_dim = p->nope + p->rope, l_dim = p->lora + p->rope;
-    float *q = sl_cpu_own(c->cpu, worker), *buf = q + q_dim;
+    const sl_q_absorb_params *p = arg;
+    const int32_t q_dim = p->nope + p->rope, l_dim = p->lora + p->rope;
+    float *q = own, *buf = q + q_dim;
+    const float *w = head_weight(&p->kv_b, h * ((int64_t)p->nope + p->v), p->nope, p->act, buf);
+    uint32_t bad = 0;
 
-    for (int64_t h = first; h < first + count; h++) {
-        const float *w = head_weight(&p->kv_b, h * ((int64_t)p->nope + p->v), p->nope, p->act, buf);
+    for (int64_t t = 0; t < p->tokens; t++) {
+        float *out = (float *)p->ql + (t * p->heads + h) * l_dim;
 
-        for (int64_t t = 0; t < p->tokens; t++) {
-            float *out = (float *)p->ql + (t * p->heads + h) * l_dim;
-
-            sl_load_f32(p->act, p->q, (t * p->heads + h) * q_dim, q_dim, q);
-            if (p->rope && p->pos[t] < 0) {
-                sl_cpu_flag(&c->bad, SL_DEVERR_POS);
-                continue;
-            }
-            if (p->rope)
-                sl_rope(q + p->nope, p->rope, p->cos_sin + (int64_t)p->pos[t] * p->rope, true, p->act);
-            memset(out, 0, 4 * (size_t)p->lora);
-            sl_vec_axpy(out, p->lora, q, w, p->lora, p->nope);
-            memcpy(out + p->lora, q + p->nope, 4 * (size_t)p->rope);
+        sl_load_f32(p->act, p->q, (t * p->heads + h) * q_dim, q_dim, q);
+        if (p->rope && p->pos[t] < 0) {
+            bad = SL_DEVERR_POS;
+            continue;
         }
+        if (p->rope)
+            sl_rope(q + p->nope, p->rope, p->cos_sin + (int64_t)p->pos[t] * p->rope, true, p->act);
+        memset(out, 0, 4 * (size_t)p->lora);
+        sl_vec_axpy(out, p->lora, q, w, p->lora, p->nope);
+        memcpy(out + p->lora, q + p->nope, 4 * (size_t)p->rope);
     }
+    return bad;
 }
 
 static sl_status run_q_absorb(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_q_absorb_params *p = params;
-    q_ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    size_t floats = (size_t)p->nope * (size_t)p->lora + (size_t)p->nope + (size_t)p->rope;
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * floats, err));
-    sl_cpu_for(c.cpu, p->heads, (int64_t)p->nope * p->lora * (1 + p->tokens) / 8, q_heads, &c);
-    return sl_deverr(c.bad, "q_absorb", err);
+    const size_t floats = (size_t)p->nope * (size_t)p->lora + (size_t)p->nope + (size_t)p->rope;
+    return sl_cpu_run(be, "q_absorb", 4 * floats, p->heads, (int64_t)p->nope * p->lora * (1 + p->tokens) / 8,
+                      q_head, p, err);
 }
 
 const sl_op_impl sl_cpu_q_absorb = {.run = run_q_absorb};
 
-typedef struct v_ctx {
-    sl_cpu *cpu;
-    const sl_v_up_params *p;
-} v_ctx;
-
-static void v_heads(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t v_head(const void *arg, int64_t h, void *own)
 {
-    v_ctx *c = arg;
-    const sl_v_up_params *p = c->p;
-    float *tile = sl_cpu_own(c->cpu, worker), *buf = tile + (int64_t)p->tokens * p->v;
+    const sl_v_up_params *p = arg;
+    float *tile = own, *buf = tile + (int64_t)p->tokens * p->v;
+    const float *w = head_weight(&p->kv_b, h * ((int64_t)p->nope + p->v) + p->nope, p->v, p->act, buf);
 
-    for (int64_t h = first; h < first + count; h++) {
-        int64_t row = h * ((int64_t)p->nope + p->v) + p->nope;
-        sl_dot_job j = {
-            .w = head_weight(&p->kv_b, row, p->v, p->act, buf), .x = p->o + h * p->lora, .out = tile};
-
-        j.ld_w = p->lora;
-        j.ld_x = (int64_t)p->heads * p->lora;
-        j.ld_out = p->v;
-        j.rows = p->v;
-        j.tokens = p->tokens;
-        j.n = p->lora;
-        sl_vec_dots(&j);
-        for (int64_t t = 0; t < p->tokens; t++)
-            sl_store_f32(p->act, tile + t * p->v, p->v, p->out, (t * p->heads + h) * p->v);
-    }
+    sl_vec_products((sl_vec_rows){w, p->lora, p->v},
+                    (sl_vec_rows){p->o + h * p->lora, (int64_t)p->heads * p->lora, p->tokens}, p->lora, tile,
+                    p->v);
+    for (int64_t t = 0; t < p->tokens; t++)
+        sl_store_f32(p->act, tile + t * p->v, p->v, p->out, (t * p->heads + h) * p->v);
+    return 0;
 }
 
 static sl_status run_v_up(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_v_up_params *p = params;
-    v_ctx c = {(sl_cpu *)be, p};
-    size_t floats = (size_t)p->v * ((size_t)p->lora + (size_t)p->tokens);
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * floats, err));
-    sl_cpu_for(c.cpu, p->heads, (int64_t)p->v * p->lora * (1 + p->tokens) / 8, v_heads, &c);
-    return SL_OK;
+    const size_t floats = (size_t)p->v * ((size_t)p->lora + (size_t)p->tokens);
+    return sl_cpu_run(be, "v_up", 4 * floats, p->heads, (int64_t)p->v * p->lora * (1 + p->tokens) / 8, v_head,
+                      p, err);
 }
 
 const sl_op_impl sl_cpu_v_up = {.run = run_v_up};

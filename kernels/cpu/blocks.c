@@ -14,12 +14,6 @@
 
 /* ---- scores ---- */
 
-typedef struct scores_ctx {
-    sl_cpu *cpu;
-    const sl_block_scores_params *p;
-    uint32_t bad;
-} scores_ctx;
-
 /* Products of keys first .. first + n - 1 of a request with one head, into the scores of their blocks. */
 static void add_keys(const float *dots, int32_t first, int32_t n, int32_t block_tokens, float *out)
 {
@@ -35,9 +29,11 @@ static void add_keys(const float *dots, int32_t first, int32_t n, int32_t block_
     }
 }
 
-static uint32_t score_token(const scores_ctx *c, int64_t t, float *dots)
+static uint32_t score_token(const void *arg, int64_t i, void *own)
 {
-    const sl_block_scores_params *p = c->p;
+    const sl_block_scores_params *p = arg;
+    const int64_t t = p->token_first + i;
+    float *dots = own;
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
 
@@ -48,23 +44,17 @@ static uint32_t score_token(const scores_ctx *c, int64_t t, float *dots)
     if (at.pos / p->block_tokens >= p->ld_scores)
         return SL_DEVERR_POS;
     const int32_t *pages = p->seqs->index_pages + (int64_t)at.seq * p->seqs->ld;
-    float *out = p->scores + (t - p->token_first) * p->heads * p->ld_scores;
+    float *out = p->scores + i * p->heads * p->ld_scores;
     for (int32_t first = 0; first <= at.pos; first += SL_PAGE_TOKENS) {
         const int32_t page = pages[first / SL_PAGE_TOKENS], left = at.pos + 1 - first;
         const int32_t n = left < SL_PAGE_TOKENS ? left : SL_PAGE_TOKENS;
 
         if (page < 0)
             return SL_DEVERR_PAGE;
-        const sl_dot_job j = {.w = (const float *)(const void *)(p->index_base + page * p->index_page_stride),
-                              .x = p->q + t * p->heads * p->dim,
-                              .out = dots,
-                              .ld_w = p->dim,
-                              .ld_x = p->dim,
-                              .ld_out = SL_PAGE_TOKENS,
-                              .rows = n,
-                              .tokens = p->heads,
-                              .n = p->dim};
-        sl_vec_dots(&j);
+        const float *keys = (const float *)(const void *)(p->index_base + page * p->index_page_stride);
+        sl_vec_products((sl_vec_rows){keys, p->dim, n},
+                        (sl_vec_rows){p->q + t * p->heads * p->dim, p->dim, p->heads}, p->dim, dots,
+                        SL_PAGE_TOKENS);
         for (int32_t h = 0; h < p->heads; h++)
             add_keys(dots + (int64_t)h * SL_PAGE_TOKENS, first, n, p->block_tokens,
                      out + (int64_t)h * p->ld_scores);
@@ -72,36 +62,16 @@ static uint32_t score_token(const scores_ctx *c, int64_t t, float *dots)
     return 0;
 }
 
-static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    scores_ctx *c = arg;
-
-    for (int64_t i = first; i < first + count; i++) {
-        uint32_t bad = score_token(c, c->p->token_first + i, sl_cpu_own(c->cpu, worker));
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
-}
-
 static sl_status run_block_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_block_scores_params *p = params;
-    scores_ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->heads * SL_PAGE_TOKENS, err));
-    sl_cpu_for(c.cpu, p->token_count, (int64_t)p->ld_scores * p->heads * p->dim, scores_tasks, &c);
-    return sl_deverr(c.bad, "block_scores", err);
+    return sl_cpu_run(be, "block_scores", 4 * (size_t)p->heads * SL_PAGE_TOKENS, p->token_count,
+                      (int64_t)p->ld_scores * p->heads * p->dim, score_token, p, err);
 }
 
 const sl_op_impl sl_cpu_block_scores = {.run = run_block_scores};
 
 /* ---- lists ---- */
-
-typedef struct lists_ctx {
-    sl_cpu *cpu;
-    const sl_block_lists_params *p;
-    uint32_t bad;
-} lists_ctx;
 
 /* By rank: the key of the score above, the older block below. Larger is better. */
 static uint64_t rank_of(uint32_t key, int32_t block)
@@ -145,9 +115,11 @@ static uint64_t worst_of(const sl_block_lists_params *p, const float *scores, in
     return heap[0];
 }
 
-static uint32_t list_of(const lists_ctx *c, int64_t t, int32_t list, uint64_t *heap)
+static uint32_t list_of(const void *arg, int64_t i, void *heap)
 {
-    const sl_block_lists_params *p = c->p;
+    const sl_block_lists_params *p = arg;
+    const int64_t t = p->token_first + i / p->lists;
+    const int32_t list = (int32_t)(i % p->lists);
     int32_t *ids = p->ids + (t * p->lists + list) * p->ld_ids, used = 0;
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
@@ -180,28 +152,11 @@ static uint32_t list_of(const lists_ctx *c, int64_t t, int32_t list, uint64_t *h
     return 0;
 }
 
-static void lists_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    lists_ctx *c = arg;
-    const int32_t lists = c->p->lists;
-
-    for (int64_t i = first; i < first + count; i++) {
-        uint32_t bad =
-            list_of(c, c->p->token_first + i / lists, (int32_t)(i % lists), sl_cpu_own(c->cpu, worker));
-
-        if (bad)
-            sl_cpu_flag(&c->bad, bad);
-    }
-}
-
 static sl_status run_block_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_block_lists_params *p = params;
-    lists_ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(uint64_t) * (size_t)p->k, err));
-    sl_cpu_for(c.cpu, (int64_t)p->token_count * p->lists, 4 * (int64_t)p->ld_scores + p->ld_ids, lists_tasks,
-               &c);
-    return sl_deverr(c.bad, "block_lists", err);
+    return sl_cpu_run(be, "block_lists", sizeof(uint64_t) * (size_t)p->k, (int64_t)p->token_count * p->lists,
+                      4 * (int64_t)p->ld_scores + p->ld_ids, list_of, p, err);
 }
 
 const sl_op_impl sl_cpu_block_lists = {.run = run_block_lists};

@@ -37,10 +37,8 @@ static void widen_bf16(const float *k, int32_t dim, bool first, uint16_t *most, 
 }
 
 typedef struct append_ctx {
-    sl_cpu *cpu;
     const sl_bounds_append_params *p;
     int64_t unit; /* bytes */
-    uint32_t bad;
 } append_ctx;
 
 /* The rows of the token, of which the first is that of head 0; NULL and a code in *bad if it has none. */
@@ -121,31 +119,24 @@ static bool continues(const sl_bounds_append_params *p, int64_t t)
            s->token_pos[t] >> p->rows.block_log2 == s->token_pos[t - 1] >> p->rows.block_log2;
 }
 
-static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t append_block(const void *arg, int64_t t, void *k)
 {
-    append_ctx *c = arg;
-    float *k = sl_cpu_own(c->cpu, worker);
+    const append_ctx *c = arg;
+    uint32_t bad = 0;
 
-    for (int64_t t = first; t < first + count; t++) {
-        if (continues(c->p, t))
-            continue; /* belongs to the task of the block's first token in this step */
-        int64_t u = t;
-        do {
-            uint32_t bad = add_token(c, u, u == t, k);
-
-            if (bad && bad != SL_PLACE_NONE)
-                sl_cpu_flag(&c->bad, bad);
-        } while (++u < c->p->seqs->n_tokens && continues(c->p, u));
-    }
+    if (continues(c->p, t))
+        return 0; /* belongs to the task of the block's first token in this step */
+    for (int64_t u = t; u == t || (u < c->p->seqs->n_tokens && continues(c->p, u)); u++)
+        bad |= add_token(c, u, u == t, k);
+    return bad;
 }
 
 static sl_status run_bounds_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_bounds_append_params *p = params;
-    append_ctx c = {.cpu = (sl_cpu *)be, .p = p, .unit = sl_bounds_unit_bytes(p->dim, p->dtype)};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
-    sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * (int64_t)p->heads * p->dim, append_tasks, &c);
-    return sl_deverr(c.bad, "bounds_append", err);
+    const append_ctx c = {p, sl_bounds_unit_bytes(p->dim, p->dtype)};
+    return sl_cpu_run(be, "bounds_append", 4 * (size_t)p->dim, p->seqs->n_tokens,
+                      4 * (int64_t)p->heads * p->dim, append_block, &c, err);
 }
 
 const sl_op_impl sl_cpu_bounds_append = {.run = run_bounds_append};
@@ -153,12 +144,10 @@ const sl_op_impl sl_cpu_bounds_append = {.run = run_bounds_append};
 /* ---- scores ---- */
 
 typedef struct scores_ctx {
-    sl_cpu *cpu;
     const sl_bounds_scores_params *p;
     int64_t unit;  /* bytes */
     int32_t group; /* query heads per KV head */
     int32_t rows;  /* queries whose bounds are computed per KV head: group, or 1 of their mean */
-    uint32_t bad;
 } scores_ctx;
 
 /* A worker's scratch: queries as [max(q, 0) | min(q, 0)], the bounds of a chunk of blocks, and by query the scores of all
@@ -281,26 +270,30 @@ static bool bounds_of_head(const scores_ctx *c, const int32_t *pages, int32_t he
                 return false;
         }
         have = have < n - b ? have : n - b;
-        sl_dot_job j = {.w = s->units,
-                        .x = s->x,
-                        .out = s->each + b,
-                        .ld_w = both,
-                        .ld_x = both,
-                        .ld_out = p->ld_scores,
-                        .rows = have,
-                        .tokens = c->rows,
-                        .n = both};
-
-        sl_vec_dots(&j);
+        sl_vec_products((sl_vec_rows){s->units, both, have}, (sl_vec_rows){s->x, both, c->rows}, both,
+                        s->each + b, p->ld_scores);
         b += have;
     }
     return true;
 }
 
-static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, const scores_scratch *s)
+static scores_scratch scratch_of(const scores_ctx *c, float *own)
 {
+    scores_scratch s = {.x = own};
+
+    s.units = s.x + 2 * (int64_t)c->p->dim * c->rows;
+    s.each = s.units + 2 * (int64_t)c->p->dim * CHUNK;
+    s.own = (uint32_t *)(void *)(s.each + (int64_t)c->rows * c->p->ld_scores);
+    return s;
+}
+
+static uint32_t score_list(const void *arg, int64_t i, void *own)
+{
+    const scores_ctx *c = arg;
     const sl_bounds_scores_params *p = c->p;
-    const int32_t per = p->kv_heads / p->lists;
+    const int32_t per = p->kv_heads / p->lists, list = (int32_t)(i % p->lists);
+    const int64_t t = p->token_first + i / p->lists;
+    const scores_scratch s = scratch_of(c, own);
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
 
@@ -311,48 +304,28 @@ static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, const s
     int32_t n = at.pos >> p->block_log2;
     if (n >= p->ld_scores)
         return SL_DEVERR_POS;
-    float *out = p->scores + ((t - p->token_first) * p->lists + list) * p->ld_scores;
+    float *out = p->scores + i * p->ld_scores;
     out[n] = 0;
     for (int32_t h = list * per; n > 0 && h < (list + 1) * per; h++) {
-        make_queries(c, p->q + (t * p->heads + (int64_t)h * c->group) * p->dim, s);
-        if (!bounds_of_head(c, p->seqs->index_pages + (int64_t)at.seq * p->seqs->ld, h, n, s))
+        make_queries(c, p->q + (t * p->heads + (int64_t)h * c->group) * p->dim, &s);
+        if (!bounds_of_head(c, p->seqs->index_pages + (int64_t)at.seq * p->seqs->ld, h, n, &s))
             return SL_DEVERR_PAGE;
         for (int32_t r = 0; r < c->rows; r++)
-            sl_group_add(p->reduce, p->scale, s->each + (int64_t)r * p->ld_scores, n,
-                         h == list * per && r == 0, s->own, out);
+            sl_group_add(p->reduce, p->scale, s.each + (int64_t)r * p->ld_scores, n,
+                         h == list * per && r == 0, s.own, out);
     }
     return 0;
-}
-
-static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    scores_ctx *c = arg;
-    const sl_bounds_scores_params *p = c->p;
-    scores_scratch s = {.x = sl_cpu_own(c->cpu, worker)};
-
-    s.units = s.x + 2 * (int64_t)p->dim * c->rows;
-    s.each = s.units + 2 * (int64_t)p->dim * CHUNK;
-    s.own = (uint32_t *)(void *)(s.each + (int64_t)c->rows * p->ld_scores);
-    for (int64_t i = first; i < first + count; i++) {
-        uint32_t bad = score_list(c, p->token_first + i / p->lists, (int32_t)(i % p->lists), &s);
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
 }
 
 static sl_status run_bounds_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_bounds_scores_params *p = params;
-    scores_ctx c = {.cpu = (sl_cpu *)be,
-                    .p = p,
-                    .unit = sl_bounds_unit_bytes(p->dim, p->dtype),
-                    .group = p->heads / p->kv_heads};
-    c.rows = p->reduce == SL_GROUP_MEAN ? 1 : c.group;
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * scratch_floats(&c), err));
-    sl_cpu_for(c.cpu, (int64_t)p->token_count * p->lists,
-               (int64_t)p->ld_scores * p->dim * c.rows * (p->kv_heads / p->lists), scores_tasks, &c);
-    return sl_deverr(c.bad, "bounds_scores", err);
+    const int32_t group = p->heads / p->kv_heads;
+    const scores_ctx c = {p, sl_bounds_unit_bytes(p->dim, p->dtype), group,
+                          p->reduce == SL_GROUP_MEAN ? 1 : group};
+    return sl_cpu_run(be, "bounds_scores", 4 * scratch_floats(&c), (int64_t)p->token_count * p->lists,
+                      (int64_t)p->ld_scores * p->dim * c.rows * (p->kv_heads / p->lists), score_list, &c,
+                      err);
 }
 
 const sl_op_impl sl_cpu_bounds_scores = {.run = run_bounds_scores};

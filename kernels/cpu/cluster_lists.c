@@ -15,11 +15,9 @@ typedef struct ranked {
 } ranked;
 
 typedef struct lists_ctx {
-    sl_cpu *cpu;
     const sl_cluster_lists_params *p;
     int32_t group; /* query heads per KV head */
     int32_t rows;  /* queries whose products are computed: group, or 1 of their mean */
-    uint32_t bad;
 } lists_ctx;
 
 /* A worker's scratch. */
@@ -37,10 +35,10 @@ static size_t scratch_bytes(const lists_ctx *c)
            4 * sl_group_words(c->p->reduce, c->p->ld_clusters);
 }
 
-static scratch scratch_of(const lists_ctx *c, int worker)
+static scratch scratch_of(const lists_ctx *c, float *own)
 {
     const int64_t clusters = c->p->ld_clusters;
-    scratch s = {.mean = sl_cpu_own(c->cpu, worker)};
+    scratch s = {.mean = own};
 
     s.each = s.mean + c->p->dim;
     s.score = s.each + clusters * c->rows;
@@ -69,16 +67,8 @@ static void rank_clusters(const lists_ctx *c, int64_t t, int32_t list, const flo
         sl_group_mean(q, c->group, p->dim, s->mean);
         q = s->mean;
     }
-    const sl_dot_job j = {.w = centroids,
-                          .x = q,
-                          .out = s->each,
-                          .ld_w = p->dim,
-                          .ld_x = p->dim,
-                          .ld_out = p->ld_clusters,
-                          .rows = n,
-                          .tokens = c->rows,
-                          .n = p->dim};
-    sl_vec_dots(&j);
+    sl_vec_products((sl_vec_rows){centroids, p->dim, n}, (sl_vec_rows){q, p->dim, c->rows}, p->dim, s->each,
+                    p->ld_clusters);
     for (int32_t r = 0; r < c->rows; r++)
         sl_group_add(p->reduce, p->scale, s->each + (int64_t)r * p->ld_clusters, n, r == 0, s->own, s->score);
     for (int32_t i = 0; i < n; i++)
@@ -120,17 +110,6 @@ static void fill_room(const lists_ctx *c, const uint16_t *labels, int32_t to, in
     }
 }
 
-/* Writes first .. last; returns how many ids there are then, or -1 when they do not fit. */
-static int32_t put_range(const sl_cluster_lists_params *p, int32_t *ids, int32_t n, int32_t first,
-                         int32_t last)
-{
-    if (n < 0 || last - first >= p->ld_ids - n)
-        return -1;
-    for (int32_t i = first; i <= last; i++)
-        ids[n++] = i;
-    return n;
-}
-
 /* The number of ids, or -1 when they do not fit. */
 static int32_t make_list(const lists_ctx *c, int64_t t, int32_t list, const sl_place *at, const scratch *s,
                          int32_t *ids)
@@ -142,7 +121,7 @@ static int32_t make_list(const lists_ctx *c, int64_t t, int32_t list, const sl_p
     const sl_cluster_state g = sl_clusters_at(&p->rule, prompt, at->pos);
 
     if (at->pos < prompt || at->pos < p->dense_below || g.groups == 0)
-        return put_range(p, ids, 0, 0, at->pos);
+        return sl_put_range(ids, p->ld_ids, 0, 0, at->pos);
     if (g.count > p->ld_clusters || g.end > p->ld_labels || p->rule.budget > p->ld_ids)
         return -1;
     int32_t room = p->rule.budget;
@@ -151,45 +130,34 @@ static int32_t make_list(const lists_ctx *c, int64_t t, int32_t list, const sl_p
     room = room > p->rule.sinks ? room - p->rule.sinks : 0;
     rank_clusters(c, t, list, p->centroids + row * p->ld_clusters * p->dim, g.count, s);
     fill_room(c, labels, g.end, g.count, room, s);
-    int32_t n = put_range(p, ids, 0, 0, p->rule.sinks - 1);
+    int32_t n = sl_put_range(ids, p->ld_ids, 0, 0, p->rule.sinks - 1);
     for (int32_t i = p->rule.sinks; i < g.end; i++)
         if (s->take[labels[i]] > 0)
             s->take[labels[i]]--, ids[n++] = i;
-    return put_range(p, ids, n, g.end, at->pos);
+    return sl_put_range(ids, p->ld_ids, n, g.end, at->pos);
 }
 
-static void lists_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t list_task(const void *arg, int64_t i, void *own)
 {
-    lists_ctx *c = arg;
+    const lists_ctx *c = arg;
     const sl_cluster_lists_params *p = c->p;
-    const scratch s = scratch_of(c, worker);
+    const int64_t t = p->token_first + i / p->kv_heads;
+    const scratch s = scratch_of(c, own);
+    int32_t *ids = p->ids + i * p->ld_ids;
+    sl_place at;
+    uint32_t bad = sl_place_of(p->seqs, t, &at);
 
-    for (int64_t i = first; i < first + count; i++) {
-        const int64_t t = p->token_first + i / p->kv_heads;
-        int32_t *ids = p->ids + i * p->ld_ids, n = 0;
-        sl_place at;
-        uint32_t bad = sl_place_of(p->seqs, t, &at);
-
-        if (!bad) {
-            n = make_list(c, t, (int32_t)(i % p->kv_heads), &at, &s, ids);
-            bad = n < 0 ? SL_DEVERR_SELECTION : 0;
-        }
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-        for (n = n < 0 ? 0 : n; n < p->ld_ids; n++)
-            ids[n] = -1;
-    }
+    return sl_list_end(ids, p->ld_ids, bad ? 0 : make_list(c, t, (int32_t)(i % p->kv_heads), &at, &s, ids),
+                       bad);
 }
 
 static sl_status run_cluster_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_cluster_lists_params *p = params;
-    lists_ctx c = {.cpu = (sl_cpu *)be, .p = p, .group = p->heads / p->kv_heads};
-    c.rows = p->reduce == SL_GROUP_MEAN ? 1 : c.group;
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, scratch_bytes(&c), err));
-    sl_cpu_for(c.cpu, (int64_t)p->token_count * p->kv_heads,
-               (int64_t)p->ld_clusters * p->dim * c.rows / 8 + p->ld_labels, lists_tasks, &c);
-    return sl_deverr(c.bad, "cluster_lists", err);
+    const int32_t group = p->heads / p->kv_heads;
+    const lists_ctx c = {p, group, p->reduce == SL_GROUP_MEAN ? 1 : group};
+    return sl_cpu_run(be, "cluster_lists", scratch_bytes(&c), (int64_t)p->token_count * p->kv_heads,
+                      (int64_t)p->ld_clusters * p->dim * c.rows / 8 + p->ld_labels, list_task, &c, err);
 }
 
 const sl_op_impl sl_cpu_cluster_lists = {.run = run_cluster_lists};

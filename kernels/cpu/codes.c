@@ -12,54 +12,53 @@
 
 /* ---- codes ---- */
 
+/* What both forms of the op have; a worker's scratch: a codebook, products, a point, a key. */
 typedef struct codes_ctx {
-    sl_cpu *cpu;
     const sl_codes_params *p;
     int32_t width; /* channels of a part */
-    uint32_t bad;
 } codes_ctx;
 
-static size_t codes_scratch(const codes_ctx *c)
+typedef struct codes_scratch {
+    sl_book book;
+    float *dots, *point, *key;
+} codes_scratch;
+
+static size_t scratch_bytes(const codes_ctx *c)
 {
     const size_t k = (size_t)c->p->k, width = (size_t)c->width;
     return 4 * (k * width + k + k + width + (size_t)c->p->keys.dim);
 }
 
-static void codes_tasks(void *arg, int64_t first, int64_t count, int worker)
+static codes_scratch scratch_of(const codes_ctx *c, float *own)
 {
-    codes_ctx *c = arg;
+    const int32_t k = c->p->k;
+    codes_scratch s = {.book = {.metric = SL_KMEANS_L2, .k = k, .dim = c->width, .rows = own}};
+
+    s.book.half = s.book.rows + (int64_t)k * c->width;
+    s.dots = s.book.half + k, s.point = s.dots + k, s.key = s.point + c->width;
+    return s;
+}
+
+static uint32_t code_part(const void *arg, int64_t i, void *own)
+{
+    const codes_ctx *c = arg;
     const sl_codes_params *p = c->p;
-    const int32_t dim = p->keys.dim;
-    sl_book book = {.metric = SL_KMEANS_L2, .k = p->k, .dim = c->width, .rows = sl_cpu_own(c->cpu, worker)};
-    float *dots, *point, *key;
+    const int32_t dim = p->keys.dim, head = (int32_t)(i / p->parts), part = (int32_t)(i % p->parts);
+    codes_scratch s = scratch_of(c, own);
 
-    book.half = book.rows + (int64_t)p->k * c->width;
-    dots = book.half + p->k, point = dots + p->k, key = point + c->width;
-    for (int64_t i = first; i < first + count; i++) {
-        const int32_t head = (int32_t)(i / p->parts), part = (int32_t)(i % p->parts);
+    sl_book_set(&s.book, p->centroids + (int64_t)head * p->k * dim + (int64_t)part * c->width, dim);
+    for (int32_t t = p->first; t < p->first + p->tokens; t++) {
+        int32_t code;
 
-        sl_book_set(&book, p->centroids + (int64_t)head * p->k * dim + (int64_t)part * c->width, dim);
-        for (int32_t t = p->first; t < p->first + p->tokens; t++) {
-            int32_t code;
-
-            if (!sl_keys_part(&p->keys, head, t, part * c->width, c->width, key, point)) {
-                sl_cpu_flag(&c->bad, SL_DEVERR_PAGE);
-                break;
-            }
-            sl_nearest(&book, point, 1, dots, &code);
-            p->codes[((int64_t)head * p->ld_codes + t) * p->parts + part] = (uint8_t)code;
-        }
+        if (!sl_keys_part(&p->keys, head, t, part * c->width, c->width, s.key, s.point))
+            return SL_DEVERR_PAGE;
+        sl_nearest(&s.book, s.point, 1, s.dots, &code);
+        p->codes[((int64_t)head * p->ld_codes + t) * p->parts + part] = (uint8_t)code;
     }
+    return 0;
 }
 
 /* ---- codes of a step ---- */
-
-typedef struct step_ctx {
-    sl_cpu *cpu;
-    const sl_codes_params *p;
-    int32_t width;
-    uint32_t bad;
-} step_ctx;
 
 /* Where the keys of a sequence are. */
 static sl_key_source keys_of(const sl_codes_params *p, int32_t seq)
@@ -74,18 +73,17 @@ static sl_key_source keys_of(const sl_codes_params *p, int32_t seq)
     return s;
 }
 
-static uint32_t code_token(const step_ctx *c, int64_t t, int32_t head, float *own)
+static uint32_t code_token(const void *arg, int64_t i, void *own)
 {
+    const codes_ctx *c = arg;
     const sl_codes_params *p = c->p;
-    sl_book book = {.metric = SL_KMEANS_L2, .k = p->k, .dim = c->width, .rows = own};
-    float *dots, *point, *key;
+    const int32_t head = (int32_t)(i % p->keys.heads);
+    codes_scratch s = scratch_of(c, own);
     sl_place at;
-    uint32_t bad = sl_place_of(p->step->seqs, t, &at);
+    uint32_t bad = sl_place_of(p->step->seqs, i / p->keys.heads, &at);
 
     if (bad || at.pos < p->step->trained[at.seq] || at.pos < p->step->recent)
         return bad;
-    book.half = book.rows + (int64_t)p->k * c->width;
-    dots = book.half + p->k, point = dots + p->k, key = point + c->width;
     const sl_key_source keys = keys_of(p, at.seq);
     const int64_t list = (int64_t)at.seq * p->keys.heads + head;
     const int32_t token = at.pos - p->step->recent;
@@ -96,47 +94,25 @@ static uint32_t code_token(const step_ctx *c, int64_t t, int32_t head, float *ow
     for (int32_t part = 0; part < p->parts; part++) {
         int32_t code;
 
-        if (!sl_keys_part(&keys, head, token, part * c->width, c->width, key, point))
+        if (!sl_keys_part(&keys, head, token, part * c->width, c->width, s.key, s.point))
             return SL_DEVERR_PAGE;
-        sl_book_set(&book, p->centroids + list * p->k * p->keys.dim + (int64_t)part * c->width, p->keys.dim);
-        sl_nearest(&book, point, 1, dots, &code);
+        sl_book_set(&s.book, p->centroids + list * p->k * p->keys.dim + (int64_t)part * c->width,
+                    p->keys.dim);
+        sl_nearest(&s.book, s.point, 1, s.dots, &code);
         p->codes[(list * p->ld_codes + token) * p->parts + part] = (uint8_t)code;
     }
     return 0;
 }
 
-static void step_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    step_ctx *c = arg;
-
-    for (int64_t i = first; i < first + count; i++) {
-        uint32_t bad =
-            code_token(c, i / c->p->keys.heads, (int32_t)(i % c->p->keys.heads), sl_cpu_own(c->cpu, worker));
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
-}
-
-static sl_status codes_of_step(sl_cpu *cpu, const sl_codes_params *p, sl_err *err)
-{
-    step_ctx c = {.cpu = cpu, .p = p, .width = p->keys.dim / p->parts};
-    const size_t k = (size_t)p->k, width = (size_t)c.width;
-    SL_TRY(sl_cpu_scratch_threads(cpu, 4 * (k * width + k + k + width + (size_t)p->keys.dim), err));
-    sl_cpu_for(cpu, (int64_t)p->tokens * p->keys.heads, (int64_t)p->k * p->keys.dim / 4, step_tasks, &c);
-    return sl_deverr(c.bad, "codes", err);
-}
-
 static sl_status run_codes(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_codes_params *p = params;
-    codes_ctx c = {.cpu = (sl_cpu *)be, .p = p, .width = p->keys.dim / p->parts};
+    const codes_ctx c = {p, p->keys.dim / p->parts};
     if (p->step)
-        return codes_of_step(c.cpu, p, err);
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, codes_scratch(&c), err));
-    sl_cpu_for(c.cpu, (int64_t)p->keys.heads * p->parts, (int64_t)p->tokens * p->k * c.width / 8 + 1,
-               codes_tasks, &c);
-    return sl_deverr(c.bad, "codes", err);
+        return sl_cpu_run(be, "codes", scratch_bytes(&c), (int64_t)p->tokens * p->keys.heads,
+                          (int64_t)p->k * p->keys.dim / 4, code_token, &c, err);
+    return sl_cpu_run(be, "codes", scratch_bytes(&c), (int64_t)p->keys.heads * p->parts,
+                      (int64_t)p->tokens * p->k * c.width / 8 + 1, code_part, &c, err);
 }
 
 const sl_op_impl sl_cpu_codes = {.run = run_codes};
@@ -144,10 +120,8 @@ const sl_op_impl sl_cpu_codes = {.run = run_codes};
 /* ---- scores ---- */
 
 typedef struct scores_ctx {
-    sl_cpu *cpu;
     const sl_code_scores_params *p;
     int32_t group, width;
-    uint32_t bad;
 } scores_ctx;
 
 /* each[i] = the score of token first + i, by the products of a query with the centroids of each part, [parts][k]. */
@@ -164,11 +138,12 @@ static void look_up(const sl_code_scores_params *p, const float *table, const ui
     }
 }
 
-static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, float *table)
+static uint32_t score_list(const void *arg, int64_t i, void *own)
 {
+    const scores_ctx *c = arg;
     const sl_code_scores_params *p = c->p;
-    float *each = table + (int64_t)p->parts * p->k;
-    float *out = p->scores + ((t - p->token_first) * p->kv_heads + list) * p->ld_scores;
+    const int64_t t = p->token_first + i / p->kv_heads, list = i % p->kv_heads;
+    float *table = own, *each = table + (int64_t)p->parts * p->k, *out = p->scores + i * p->ld_scores;
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
 
@@ -183,17 +158,11 @@ static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, float *
     memset(out, 0, 4 * ((size_t)at.pos + 1));
     for (int32_t g = 0; g < c->group && n > 0; g++) {
         for (int32_t s = 0; s < p->parts; s++) {
-            const sl_dot_job j = {.w = p->centroids + row * p->k * p->dim + (int64_t)s * c->width,
-                                  .x = p->q + (t * p->heads + (int64_t)list * c->group + g) * p->dim +
-                                       (int64_t)s * c->width,
-                                  .out = table + (int64_t)s * p->k,
-                                  .ld_w = p->dim,
-                                  .ld_x = p->dim,
-                                  .ld_out = p->k,
-                                  .rows = p->k,
-                                  .tokens = 1,
-                                  .n = c->width};
-            sl_vec_dots(&j);
+            const int64_t from = (int64_t)s * c->width;
+            sl_vec_products(
+                (sl_vec_rows){p->centroids + row * p->k * p->dim + from, p->dim, p->k},
+                (sl_vec_rows){p->q + (t * p->heads + list * c->group + g) * p->dim + from, p->dim, 1},
+                c->width, table + (int64_t)s * p->k, p->k);
         }
         look_up(p, table, p->codes + (row * p->ld_codes + p->sinks) * p->parts, n, each);
         sl_group_add(SL_GROUP_SOFTMAX, p->scale, each, n, g == 0, NULL, out + p->sinks);
@@ -201,29 +170,14 @@ static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, float *
     return 0;
 }
 
-static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    scores_ctx *c = arg;
-    const sl_code_scores_params *p = c->p;
-
-    for (int64_t i = first; i < first + count; i++) {
-        uint32_t bad = score_list(c, p->token_first + i / p->kv_heads, (int32_t)(i % p->kv_heads),
-                                  sl_cpu_own(c->cpu, worker));
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
-}
-
 static sl_status run_code_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_code_scores_params *p = params;
-    scores_ctx c = {.cpu = (sl_cpu *)be, .p = p, .group = p->heads / p->kv_heads, .width = p->dim / p->parts};
+    const scores_ctx c = {p, p->heads / p->kv_heads, p->dim / p->parts};
     const size_t floats = (size_t)p->parts * (size_t)p->k + (size_t)p->ld_scores;
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * floats, err));
-    sl_cpu_for(c.cpu, (int64_t)p->token_count * p->kv_heads,
-               ((int64_t)p->k * p->dim / 8 + (int64_t)p->ld_scores * p->parts) * c.group, scores_tasks, &c);
-    return sl_deverr(c.bad, "code_scores", err);
+    return sl_cpu_run(be, "code_scores", 4 * floats, (int64_t)p->token_count * p->kv_heads,
+                      ((int64_t)p->k * p->dim / 8 + (int64_t)p->ld_scores * p->parts) * c.group, score_list,
+                      &c, err);
 }
 
 const sl_op_impl sl_cpu_code_scores = {.run = run_code_scores};

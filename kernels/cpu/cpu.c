@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/cpu/place.h"
 #include "kernels/cpu/vec.h"
 
 static sl_status cpu_create(const sl_backend_opts *opts, sl_backend **out, sl_err *err)
@@ -173,6 +174,37 @@ void sl_cpu_for(sl_cpu *c, int64_t items, int64_t cost, sl_pool_fn fn, void *ctx
     int64_t grain = 20000 / (cost > 0 ? cost : 1); /* waking a worker costs some microseconds */
 
     sl_pool_run(c->pool, items, grain > 1 ? grain : 1, fn, ctx);
+}
+
+typedef struct job {
+    const sl_cpu *cpu;
+    sl_cpu_task task;
+    const void *ctx;
+    bool scratch;
+    uint32_t bad;
+} job;
+
+static void run_items(void *arg, int64_t first, int64_t count, int worker)
+{
+    job *j = arg;
+    void *own = j->scratch ? sl_cpu_own(j->cpu, worker) : NULL;
+    uint32_t bad = 0;
+
+    for (int64_t i = first; i < first + count; i++)
+        bad |= j->task(j->ctx, i, own);
+    if (bad & ~SL_PLACE_NONE)
+        sl_cpu_flag(&j->bad, bad & ~SL_PLACE_NONE);
+}
+
+sl_status sl_cpu_run(sl_backend *be, const char *op, size_t scratch, int64_t items, int64_t cost,
+                     sl_cpu_task task, const void *ctx, sl_err *err)
+{
+    job j = {.cpu = (sl_cpu *)be, .task = task, .ctx = ctx, .scratch = scratch > 0};
+
+    if (scratch > 0)
+        SL_TRY(sl_cpu_scratch_threads((sl_cpu *)be, scratch, err));
+    sl_cpu_for((sl_cpu *)be, items, cost, run_items, &j);
+    return sl_deverr(j.bad, op, err);
 }
 
 const sl_backend_desc sl_backend_cpu = {

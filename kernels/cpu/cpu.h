@@ -14,13 +14,7 @@
 #include "kernels/backend_impl.h"
 #include "kernels/cpu/pool.h"
 
-typedef enum {
-    SL_SCRATCH_X,
-    SL_SCRATCH_Y,
-    SL_SCRATCH_Z,
-    SL_SCRATCH_THREADS,
-    SL_SCRATCH_COUNT
-} sl_scratch_area;
+typedef enum { SL_SCRATCH_X, SL_SCRATCH_Y, SL_SCRATCH_THREADS, SL_SCRATCH_COUNT } sl_scratch_area;
 
 typedef struct sl_cpu {
     sl_backend base;
@@ -51,6 +45,15 @@ static inline void sl_cpu_flag(uint32_t *mask, uint32_t bit)
 {
     __atomic_fetch_or(mask, bit, __ATOMIC_RELAXED);
 }
+
+/* A task of an op: item i of the job, with the worker's scratch. Returns 0, bits of SL_DEVERR_*, or SL_PLACE_NONE: an item
+ * without a place (kernels/cpu/place.h), which is no error. */
+typedef uint32_t (*sl_cpu_task)(const void *ctx, int64_t i, void *own);
+
+/* What most ops are: the task of each of the items, and an error of the op if one of them found something. items, cost: as of
+ * sl_cpu_for(). scratch: bytes of a worker; 0: none, and own is NULL. */
+sl_status sl_cpu_run(sl_backend *be, const char *op, size_t scratch, int64_t items, int64_t cost,
+                     sl_cpu_task task, const void *ctx, sl_err *err);
 
 /* kernels/cpu/matmul.c: out = x * w^T, the product that linear and moe use. */
 typedef struct sl_matmul {

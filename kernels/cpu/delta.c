@@ -7,23 +7,18 @@
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/norm.h"
 #include "kernels/cpu/runs.h"
 #include "kernels/formats.h"
-
-static float sigmoid(float v)
-{
-    return 1.0f / (1.0f + expf(-v));
-}
 
 /* ---- conv ---- */
 
 enum { PIECE = 256 }; /* channels of a task */
 
-typedef struct conv_ctx {
-    const sl_conv_params *p;
-    int32_t pieces;
-    uint32_t bad;
-} conv_ctx;
+static int32_t pieces(const sl_conv_params *p)
+{
+    return (p->channels + PIECE - 1) / PIECE;
+}
 
 /* One channel of a sequence: tokens t .. end - 1, of which the first is at position pos. */
 static void convolve(const sl_conv_params *p, int64_t t, int64_t end, int32_t pos, float *state, int32_t ch)
@@ -45,7 +40,7 @@ static void convolve(const sl_conv_params *p, int64_t t, int64_t end, int32_t po
                 x = state[(int64_t)(from % ring) * p->channels + ch];
             sum += w[j] * x;
         }
-        sum = sum * sigmoid(sum);
+        sum = sum * sl_sigmoid(sum);
         if (p->add)
             sum += p->add[t * p->channels + ch];
         sl_store_f32(p->out_dtype, &sum, 1, p->out, t * p->channels + ch);
@@ -54,52 +49,41 @@ static void convolve(const sl_conv_params *p, int64_t t, int64_t end, int32_t po
         state[(int64_t)((pos + (int32_t)(t - first)) % ring) * p->channels + ch] = p->x[t * p->ld_x + ch];
 }
 
-static void conv_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t conv_piece(const void *arg, int64_t i, void *own)
 {
-    conv_ctx *c = arg;
-    const sl_conv_params *p = c->p;
-    (void)worker;
+    const sl_conv_params *p = arg;
+    const int32_t from = (int32_t)(i % pieces(p)) * PIECE;
+    const int64_t t = i / pieces(p);
+    sl_place at;
+    int64_t end;
+    uint32_t bad = sl_run_at(p->seqs, t, &at, &end);
 
-    for (int64_t i = first; i < first + count; i++) {
-        const int32_t from = (int32_t)(i % c->pieces) * PIECE;
-        sl_place at;
-        int64_t t = i / c->pieces, end;
-        uint32_t bad = sl_run_at(p->seqs, t, &at, &end);
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-        if (bad)
-            continue;
-        float *state = (float *)(void *)(p->state + at.seq * p->state_stride);
-        for (int32_t ch = from; ch < from + PIECE && ch < p->channels; ch++)
-            convolve(p, t, end, at.pos, state, ch);
-    }
+    (void)own;
+    if (bad)
+        return bad;
+    float *state = (float *)(void *)(p->state + at.seq * p->state_stride);
+    for (int32_t ch = from; ch < from + PIECE && ch < p->channels; ch++)
+        convolve(p, t, end, at.pos, state, ch);
+    return 0;
 }
 
 static sl_status run_conv(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_conv_params *p = params;
-    conv_ctx c = {.p = p, .pieces = (p->channels + PIECE - 1) / PIECE};
-    sl_cpu_for((sl_cpu *)be, (int64_t)p->seqs->n_tokens * c.pieces, (int64_t)PIECE * 20, conv_tasks, &c);
-    return sl_deverr(c.bad, "conv", err);
+    return sl_cpu_run(be, "conv", 0, (int64_t)p->seqs->n_tokens * pieces(p), (int64_t)PIECE * 20, conv_piece,
+                      p, err);
 }
 
 const sl_op_impl sl_cpu_conv = {.run = run_conv};
 
 /* ---- delta ---- */
 
-typedef struct delta_ctx {
-    sl_cpu *cpu;
-    const sl_delta_params *p;
-    uint32_t bad;
-} delta_ctx;
-
 static float log_decay(const sl_delta_params *p, float gate, int64_t at, float a)
 {
     const float z = gate + p->dt_bias[at];
 
     if (p->bound < 0)
-        return p->bound * sigmoid(a * z);
+        return p->bound * sl_sigmoid(a * z);
     return -a * (z > 20 ? z : log1pf(expf(z)));
 }
 
@@ -121,7 +105,7 @@ static void step(const sl_delta_params *p, int64_t t, int32_t h, const float *q,
 {
     const int32_t dk = p->key_dim, dv = p->value_dim;
     const int64_t head = t * p->value_heads + h;
-    const float a = expf(p->a_log[h]), beta = sigmoid(p->beta[head]),
+    const float a = expf(p->a_log[h]), beta = sl_sigmoid(p->beta[head]),
                 *v = p->v + t * p->ld_v + (int64_t)h * dv;
     float *out = p->out + head * dv, decay = 0;
 
@@ -151,86 +135,68 @@ static void step(const sl_delta_params *p, int64_t t, int32_t h, const float *q,
     }
 }
 
-static void delta_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t delta_head(const void *arg, int64_t i, void *own)
 {
-    delta_ctx *c = arg;
-    const sl_delta_params *p = c->p;
-    const int32_t dk = p->key_dim, per = p->value_heads / p->key_heads;
-    float *q = sl_cpu_own(c->cpu, worker), *k = q + dk, *u = k + dk;
+    const sl_delta_params *p = arg;
+    const int32_t dk = p->key_dim, per = p->value_heads / p->key_heads, h = (int32_t)(i % p->value_heads);
     const float scale = (float)(1.0 / sqrt((double)dk));
+    float *q = own, *k = q + dk, *u = k + dk;
+    sl_place at;
+    int64_t t = i / p->value_heads, end;
+    uint32_t bad = sl_run_at(p->seqs, t, &at, &end);
 
-    for (int64_t i = first; i < first + count; i++) {
-        const int32_t h = (int32_t)(i % p->value_heads);
-        sl_place at;
-        int64_t t = i / p->value_heads, end;
-        uint32_t bad = sl_run_at(p->seqs, t, &at, &end);
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-        if (bad)
-            continue;
-        float *s = (float *)(void *)(p->state + at.seq * p->state_stride) + (int64_t)h * dk * p->value_dim;
-        for (; t < end; t++) {
-            unit_length(p->q + t * p->ld_q + (int64_t)(h / per) * dk, dk, scale, q);
-            unit_length(p->k + t * p->ld_k + (int64_t)(h / per) * dk, dk, 1, k);
-            step(p, t, h, q, k, s, u);
-        }
+    if (bad)
+        return bad;
+    float *s = (float *)(void *)(p->state + at.seq * p->state_stride) + (int64_t)h * dk * p->value_dim;
+    for (; t < end; t++) {
+        unit_length(p->q + t * p->ld_q + (int64_t)(h / per) * dk, dk, scale, q);
+        unit_length(p->k + t * p->ld_k + (int64_t)(h / per) * dk, dk, 1, k);
+        step(p, t, h, q, k, s, u);
     }
+    return 0;
 }
 
 static sl_status run_delta(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_delta_params *p = params;
-    delta_ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (2 * (size_t)p->key_dim + (size_t)p->value_dim), err));
-    sl_cpu_for(c.cpu, (int64_t)p->seqs->n_tokens * p->value_heads, (int64_t)p->key_dim * p->value_dim,
-               delta_tasks, &c);
-    return sl_deverr(c.bad, "delta", err);
+    return sl_cpu_run(be, "delta", 4 * (2 * (size_t)p->key_dim + (size_t)p->value_dim),
+                      (int64_t)p->seqs->n_tokens * p->value_heads, (int64_t)p->key_dim * p->value_dim,
+                      delta_head, p, err);
 }
 
 const sl_op_impl sl_cpu_delta = {.run = run_delta};
 
 /* ---- gated_norm ---- */
 
-typedef struct norm_ctx {
-    sl_cpu *cpu;
-    const sl_gated_norm_params *p;
-} norm_ctx;
-
-static void norm_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t norm_head(const void *arg, int64_t i, void *own)
 {
-    const norm_ctx *c = arg;
-    const sl_gated_norm_params *p = c->p;
-    float *y = sl_cpu_own(c->cpu, worker);
+    const sl_gated_norm_params *p = arg;
+    const float *x = p->x + i * p->dim, *g = p->gate ? p->gate + i * p->dim : NULL;
+    float *y = own;
+    double all = 0, sum = 0;
 
-    for (int64_t i = first; i < first + count; i++) {
-        const float *x = p->x + i * p->dim, *g = p->gate ? p->gate + i * p->dim : NULL;
-        double all = 0, sum = 0;
-
-        for (int32_t d = 0; p->bias && d < p->dim; d++)
-            all += (double)x[d];
-        const float mean = (float)(all / p->dim);
-        for (int32_t d = 0; d < p->dim; d++)
-            sum += (double)(x[d] - mean) * (double)(x[d] - mean);
-        const float inv = (float)(1.0 / sqrt(sum / p->dim + (double)p->eps));
-        for (int32_t d = 0; d < p->dim; d++) {
-            y[d] = (x[d] - mean) * inv * p->weight[d];
-            if (g)
-                y[d] *= p->form == SL_GATE_SILU ? g[d] * sigmoid(g[d]) : sigmoid(g[d]);
-            if (p->bias)
-                y[d] += p->bias[d];
-        }
-        sl_store_f32(p->act, y, p->dim, p->out, i * p->dim);
+    for (int32_t d = 0; p->bias && d < p->dim; d++)
+        all += (double)x[d];
+    const float mean = (float)(all / p->dim);
+    for (int32_t d = 0; d < p->dim; d++)
+        sum += (double)(x[d] - mean) * (double)(x[d] - mean);
+    const float inv = (float)(1.0 / sqrt(sum / p->dim + (double)p->eps));
+    for (int32_t d = 0; d < p->dim; d++) {
+        y[d] = (x[d] - mean) * inv * p->weight[d];
+        if (g)
+            y[d] *= p->form == SL_GATE_SILU ? g[d] * sl_sigmoid(g[d]) : sl_sigmoid(g[d]);
+        if (p->bias)
+            y[d] += p->bias[d];
     }
+    sl_store_f32(p->act, y, p->dim, p->out, i * p->dim);
+    return 0;
 }
 
 static sl_status run_gated_norm(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gated_norm_params *p = params;
-    norm_ctx c = {(sl_cpu *)be, p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
-    sl_cpu_for(c.cpu, (int64_t)p->tokens * p->heads, 20 * (int64_t)p->dim, norm_tasks, &c);
-    return SL_OK;
+    return sl_cpu_run(be, "gated_norm", 4 * (size_t)p->dim, (int64_t)p->tokens * p->heads,
+                      20 * (int64_t)p->dim, norm_head, p, err);
 }
 
 const sl_op_impl sl_cpu_gated_norm = {.run = run_gated_norm};

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/norm.h"
 #include "kernels/cpu/place.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/formats.h"
@@ -17,11 +18,8 @@
 /* x *= rsqrt(mean(x^2) + eps) * norm. */
 static void norm_of(float *x, int32_t n, float eps, const void *norm, sl_dtype dtype, sl_dtype act)
 {
-    double sum = 0;
+    float inv = sl_inverse_rms(x, n, eps), w = 1;
 
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)x[i] * (double)x[i];
-    float inv = (float)(1.0 / sqrt(sum / n + (double)eps)), w = 1;
     for (int32_t i = 0; i < n; i++) {
         if (norm)
             sl_load_f32(dtype, norm, i, 1, &w);
@@ -29,51 +27,35 @@ static void norm_of(float *x, int32_t n, float eps, const void *norm, sl_dtype d
     }
 }
 
-typedef struct rotate_ctx {
-    sl_cpu *cpu;
-    const sl_head_rotate_params *p;
-} rotate_ctx;
-
-static void rotate_heads(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t rotate_head(const void *arg, int64_t i, void *own)
 {
-    const rotate_ctx *c = arg;
-    const sl_head_rotate_params *p = c->p;
-    float *x = sl_cpu_own(c->cpu, worker), *angle = x + p->dim;
+    const sl_head_rotate_params *p = arg;
+    const int64_t t = i / p->heads, h = i % p->heads;
+    const float *cs = sl_cos_sin_at(p->cos_sin, p->pos[t], p->rope);
+    float *x = own, *angle = x + p->dim;
 
-    for (int64_t i = first; i < first + count; i++) {
-        const int64_t t = i / p->heads, h = i % p->heads;
-        const float *cs = sl_cos_sin_at(p->cos_sin, p->pos[t], p->rope);
-
-        sl_load_f32(p->act, p->x, t * p->ld_x + h * p->dim, p->dim, x);
-        if (p->eps > 0)
-            norm_of(x, p->dim, p->eps, p->norm, p->norm_dtype, p->act);
-        for (int32_t k = 0; k < p->rope; k += 2) {
-            angle[k] = cs[k];
-            angle[k + 1] = p->back ? -cs[k + 1] : cs[k + 1];
-        }
-        sl_rope(x + p->dim - p->rope, p->rope, angle, true, p->act);
-        sl_store_f32(p->out_dtype, x, p->dim, p->out, i * p->dim);
+    sl_load_f32(p->act, p->x, t * p->ld_x + h * p->dim, p->dim, x);
+    if (p->eps > 0)
+        norm_of(x, p->dim, p->eps, p->norm, p->norm_dtype, p->act);
+    for (int32_t k = 0; k < p->rope; k += 2) {
+        angle[k] = cs[k];
+        angle[k + 1] = p->back ? -cs[k + 1] : cs[k + 1];
     }
+    sl_rope(x + p->dim - p->rope, p->rope, angle, true, p->act);
+    sl_store_f32(p->out_dtype, x, p->dim, p->out, i * p->dim);
+    return 0;
 }
 
 static sl_status run_head_rotate(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_head_rotate_params *p = params;
-    rotate_ctx c = {(sl_cpu *)be, p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(float) * ((size_t)p->dim + (size_t)p->rope), err));
-    sl_cpu_for(c.cpu, (int64_t)p->tokens * p->heads, 4 * (int64_t)p->dim, rotate_heads, &c);
-    return SL_OK;
+    return sl_cpu_run(be, "head_rotate", sizeof(float) * ((size_t)p->dim + (size_t)p->rope),
+                      (int64_t)p->tokens * p->heads, 4 * (int64_t)p->dim, rotate_head, p, err);
 }
 
 const sl_op_impl sl_cpu_head_rotate = {.run = run_head_rotate};
 
 /* ---- entries_append ---- */
-
-typedef struct append_ctx {
-    sl_cpu *cpu;
-    const sl_entries_append_params *p;
-    uint32_t bad;
-} append_ctx;
 
 /* The entry's values, from the open state, which has all its tokens: without overlap maximum, sum and products. */
 static void close_plain(const sl_entries_append_params *p, const float *open, float *out)
@@ -189,18 +171,15 @@ static void clear_page(const sl_entries_append_params *p, const sl_place *at)
     }
 }
 
-static void append_token(append_ctx *c, int64_t t, float *x)
+static uint32_t append_token(const sl_entries_append_params *p, int64_t t, float *x)
 {
-    const sl_entries_append_params *p = c->p;
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
 
-    if (!bad && ((!p->rows.base && p->seqs->index_pages[at.entry] < 0) || p->seqs->host_pages[at.entry] < 0))
-        bad = SL_DEVERR_PAGE;
-    if (bad) {
-        sl_cpu_flag(&c->bad, bad & ~SL_PLACE_NONE);
-        return;
-    }
+    if (bad)
+        return bad;
+    if ((!p->rows.base && p->seqs->index_pages[at.entry] < 0) || p->seqs->host_pages[at.entry] < 0)
+        return SL_DEVERR_PAGE;
     float *open = (float *)(void *)(p->open + at.seq * p->open_stride);
     bool last = (at.pos + 1) % p->rate == 0;
     if (at.pos % SL_PAGE_TOKENS == 0)
@@ -214,42 +193,31 @@ static void append_token(append_ctx *c, int64_t t, float *x)
         if (last)
             close_plain(p, open, x);
     }
-    if (last)
-        sl_cpu_flag(&c->bad, write_entry(p, t, &at, x));
+    return last ? write_entry(p, t, &at, x) : 0;
 }
 
 /* The tokens from the i-th on that belong to the same sequence, if the i-th is the first of them. */
-static void append_runs(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t append_run(const void *arg, int64_t i, void *own)
 {
-    append_ctx *c = arg;
-    const sl_seq_tables *s = c->p->seqs;
+    const sl_entries_append_params *p = arg;
+    const int32_t *seq = p->seqs->token_seq;
+    uint32_t bad = 0;
 
-    for (int64_t i = first; i < first + count; i++) {
-        if (i > 0 && s->token_seq[i - 1] == s->token_seq[i])
-            continue;
-        for (int64_t t = i; t < s->n_tokens && s->token_seq[t] == s->token_seq[i]; t++)
-            append_token(c, t, sl_cpu_own(c->cpu, worker));
-    }
+    for (int64_t t = i; (i == 0 || seq[i - 1] != seq[i]) && t < p->seqs->n_tokens && seq[t] == seq[i]; t++)
+        bad |= append_token(p, t, own);
+    return bad;
 }
 
 static sl_status run_entries_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_entries_append_params *p = params;
-    append_ctx c = {(sl_cpu *)be, p, 0};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(float) * (size_t)p->dim, err));
-    sl_cpu_for(c.cpu, p->seqs->n_tokens, 60 * (int64_t)p->dim, append_runs, &c);
-    return sl_deverr(c.bad, "entries_append", err);
+    return sl_cpu_run(be, "entries_append", sizeof(float) * (size_t)p->dim, p->seqs->n_tokens,
+                      60 * (int64_t)p->dim, append_run, p, err);
 }
 
 const sl_op_impl sl_cpu_entries_append = {.run = run_entries_append};
 
 /* ---- entry_scores ---- */
-
-typedef struct scores_ctx {
-    sl_cpu *cpu;
-    const sl_entry_scores_params *p;
-    uint32_t bad;
-} scores_ctx;
 
 /* Scores of the n entries from w on, which are in one page. */
 static void score_page(const sl_entry_scores_params *p, int64_t t, const uint8_t *page, int32_t n,
@@ -257,14 +225,10 @@ static void score_page(const sl_entry_scores_params *p, int64_t t, const uint8_t
 {
     const int32_t dim = p->entries.dim;
     const float *weights = p->weights + t * p->heads;
-    sl_dot_job j = {.w = keys, .x = p->q + t * p->heads * dim, .out = dots, .ld_w = dim, .ld_x = dim};
 
     sl_load_f32(p->entries.dtype, page, 0, (int64_t)n * dim, keys);
-    j.ld_out = n;
-    j.rows = n;
-    j.tokens = p->heads;
-    j.n = dim;
-    sl_vec_dots(&j);
+    sl_vec_products((sl_vec_rows){keys, dim, n}, (sl_vec_rows){p->q + t * p->heads * dim, dim, p->heads}, dim,
+                    dots, n);
     memset(out, 0, sizeof(float) * (size_t)n);
     for (int32_t h = 0; h < p->heads; h++)
         for (int32_t i = 0; i < n; i++) {
@@ -274,15 +238,18 @@ static void score_page(const sl_entry_scores_params *p, int64_t t, const uint8_t
         }
 }
 
-static uint32_t score_token(const sl_entry_scores_params *p, int64_t t, float *keys, float *dots)
+static uint32_t score_token(const void *arg, int64_t i, void *own)
 {
+    const sl_entry_scores_params *p = arg;
     const sl_entries_view *e = &p->entries;
+    const int64_t t = p->token_first + i;
+    float *keys = own, *dots = keys + (int64_t)sl_entries_per_page(e->rate) * e->dim;
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
 
     p->seen_seq[t] = -1, p->seen_pos[t] = 0;
     if (bad)
-        return bad & ~SL_PLACE_NONE;
+        return bad;
     const int32_t n = (at.pos + 1) / e->rate, *pages = p->seqs->index_pages + (int64_t)at.seq * p->seqs->ld;
     if (n > p->ld_scores)
         return SL_DEVERR_POS;
@@ -296,33 +263,19 @@ static uint32_t score_token(const sl_entry_scores_params *p, int64_t t, float *k
         score_page(p, t,
                    e->base + pages[page] * e->page_stride +
                        place * (int64_t)e->dim * (int64_t)sl_dtype_size(e->dtype),
-                   here, keys, dots, p->scores + (t - p->token_first) * p->ld_scores + w);
+                   here, keys, dots, p->scores + i * p->ld_scores + w);
     }
     if (n > 0)
         p->seen_seq[t] = at.seq, p->seen_pos[t] = n - 1;
     return 0;
 }
 
-static void score_tokens(void *arg, int64_t first, int64_t count, int worker)
-{
-    scores_ctx *c = arg;
-    const sl_entry_scores_params *p = c->p;
-    float *keys = sl_cpu_own(c->cpu, worker),
-          *dots = keys + (int64_t)sl_entries_per_page(p->entries.rate) * p->entries.dim;
-
-    for (int64_t t = first; t < first + count; t++)
-        sl_cpu_flag(&c->bad, score_token(p, p->token_first + t, keys, dots));
-}
-
 static sl_status run_entry_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_entry_scores_params *p = params;
-    scores_ctx c = {(sl_cpu *)be, p, 0};
     const size_t per = (size_t)sl_entries_per_page(p->entries.rate);
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(float) * per * ((size_t)p->entries.dim + (size_t)p->heads),
-                                  err));
-    sl_cpu_for(c.cpu, p->token_count, 1000 * (int64_t)p->heads, score_tokens, &c);
-    return sl_deverr(c.bad, "entry_scores", err);
+    return sl_cpu_run(be, "entry_scores", sizeof(float) * per * ((size_t)p->entries.dim + (size_t)p->heads),
+                      p->token_count, 1000 * (int64_t)p->heads, score_token, p, err);
 }
 
 const sl_op_impl sl_cpu_entry_scores = {.run = run_entry_scores};

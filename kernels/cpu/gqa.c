@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/norm.h"
 #include "kernels/cpu/place.h"
 #include "kernels/cpu/softmax.h"
 #include "kernels/formats.h"
@@ -29,10 +30,7 @@ static void finish_head(const sl_gqa_head_params *p, const float *x, int32_t h, 
 {
     add_bias(x, p->bias ? p->bias + (int64_t)h * dim : NULL, dim, act, out);
     if (p->norm) {
-        double sum = 0;
-        for (int32_t i = 0; i < dim; i++)
-            sum += (double)out[i] * (double)out[i];
-        float inv = (float)(1.0 / sqrt(sum / dim + (double)p->eps));
+        const float inv = sl_inverse_rms(out, dim, p->eps);
         for (int32_t i = 0; i < dim; i++)
             out[i] = sl_round_act(out[i] * inv * p->norm[i], act);
     }
@@ -40,33 +38,25 @@ static void finish_head(const sl_gqa_head_params *p, const float *x, int32_t h, 
     sl_rope(out, rope, sl_cos_sin_at(p->cos_sin, pos, rope), false, act);
 }
 
-static void query_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t query_head(const void *arg, int64_t i, void *own)
 {
     const sl_gqa_query_params *p = arg;
-    (void)worker;
-    for (int64_t i = first; i < first + count; i++)
-        finish_head(&p->head, p->q + i * p->dim, (int32_t)(i % p->heads), p->dim, p->pos[i / p->heads],
-                    p->act, p->out + i * p->dim);
+    (void)own;
+    finish_head(&p->head, p->q + i * p->dim, (int32_t)(i % p->heads), p->dim, p->pos[i / p->heads], p->act,
+                p->out + i * p->dim);
+    return 0;
 }
 
 static sl_status run_gqa_query(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gqa_query_params *p = params;
-    sl_gqa_query_params mine = *p;
-    (void)err;
-    sl_cpu_for((sl_cpu *)be, (int64_t)p->tokens * p->heads, 4 * (int64_t)p->dim, query_tasks, &mine);
-    return SL_OK;
+    return sl_cpu_run(be, "gqa_query", 0, (int64_t)p->tokens * p->heads, 4 * (int64_t)p->dim, query_head, p,
+                      err);
 }
 
 const sl_op_impl sl_cpu_gqa_query = {.run = run_gqa_query};
 
 /* ---- rows ---- */
-
-typedef struct append_ctx {
-    sl_cpu *cpu;
-    const sl_gqa_append_params *p;
-    uint32_t bad;
-} append_ctx;
 
 /* Writes the token at pos, of all KV heads, into its row or its rows, of which the first is at `row`. */
 static void put_token(const sl_gqa_append_params *p, int32_t pos, const float *k, const float *v,
@@ -80,44 +70,35 @@ static void put_token(const sl_gqa_append_params *p, int32_t pos, const float *k
                           v + (int64_t)h * p->dim, row);
 }
 
-static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t append_token(const void *arg, int64_t t, void *own)
 {
-    append_ctx *c = arg;
-    const sl_gqa_append_params *p = c->p;
-    int64_t all = (int64_t)p->heads * p->dim;
-    float *k = sl_cpu_own(c->cpu, worker), *v = k + all;
+    const sl_gqa_append_params *p = arg;
+    const int64_t all = (int64_t)p->heads * p->dim;
+    float *k = own, *v = k + all;
     uint8_t *dev, *host;
+    uint32_t bad = sl_place_row(p->seqs, &p->rows, &p->host, t, &dev, &host);
 
-    for (int64_t t = first; t < first + count; t++) {
-        uint32_t bad = sl_place_row(p->seqs, &p->rows, &p->host, t, &dev, &host);
+    if (bad)
+        return bad;
+    for (int32_t h = 0; h < p->heads; h++) {
+        int64_t at = (int64_t)h * p->dim;
 
-        if (bad == SL_PLACE_NONE)
-            continue;
-        if (bad) {
-            sl_cpu_flag(&c->bad, bad);
-            continue;
-        }
-        for (int32_t h = 0; h < p->heads; h++) {
-            int64_t at = (int64_t)h * p->dim;
-
-            finish_head(&p->key, p->k + t * all + at, h, p->dim, p->seqs->token_pos[t], p->act, k + at);
-            add_bias(p->v + t * all + at, p->v_bias ? p->v_bias + at : NULL, p->dim, p->act, v + at);
-        }
-        if (dev)
-            put_token(p, p->seqs->token_pos[t], k, v, dev);
-        if (host)
-            put_token(p, p->seqs->token_pos[t], k, v, host);
+        finish_head(&p->key, p->k + t * all + at, h, p->dim, p->seqs->token_pos[t], p->act, k + at);
+        add_bias(p->v + t * all + at, p->v_bias ? p->v_bias + at : NULL, p->dim, p->act, v + at);
     }
+    if (dev)
+        put_token(p, p->seqs->token_pos[t], k, v, dev);
+    if (host)
+        put_token(p, p->seqs->token_pos[t], k, v, host);
+    return 0;
 }
 
 static sl_status run_gqa_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gqa_append_params *p = params;
-    append_ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    int64_t floats = 2 * (int64_t)p->heads * p->dim;
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)floats, err));
-    sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * floats, append_tasks, &c);
-    return sl_deverr(c.bad, "gqa_append", err);
+    const int64_t floats = 2 * (int64_t)p->heads * p->dim;
+    return sl_cpu_run(be, "gqa_append", 4 * (size_t)floats, p->seqs->n_tokens, 4 * floats, append_token, p,
+                      err);
 }
 
 const sl_op_impl sl_cpu_gqa_append = {.run = run_gqa_append};
@@ -285,17 +266,8 @@ static void attend(attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *
         n = load_rows(c, t, kv_head, &at, false, s->k);
         if (n == 0)
             break;
-        sl_dot_job j = {.w = s->k,
-                        .x = p->q + head * dim,
-                        .out = s->scores,
-                        .ld_w = dim,
-                        .ld_x = dim,
-                        .ld_out = BLOCK,
-                        .rows = n,
-                        .tokens = g,
-                        .n = dim};
-
-        sl_vec_dots(&j);
+        sl_vec_products((sl_vec_rows){s->k, dim, n}, (sl_vec_rows){p->q + head * dim, dim, g}, dim, s->scores,
+                        BLOCK);
         tiles++;
         if (below > -INFINITY && skippable(c, n, below, s)) {
             skipped++;

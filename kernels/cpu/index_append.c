@@ -3,6 +3,7 @@
  * kernels/params.h: plain rounds to act, official to bf16 at its fixed places whatever act is.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/norm.h"
 
 #include <math.h>
 #include <string.h>
@@ -36,19 +37,14 @@ static void load(const void *src, sl_dtype act, int64_t first, int32_t n, sl_ind
 /* ---- keys ---- */
 
 typedef struct k_ctx {
-    sl_cpu *cpu;
     const sl_index_append_params *p;
     const float *w, *b; /* b NULL: RMS norm */
-    uint32_t bad;
 } k_ctx;
 
 static void rms_norm(const sl_index_append_params *p, const float *w, sl_dtype point, float *x)
 {
-    double sum = 0;
+    const float inv = sl_inverse_rms(x, p->dim, p->eps);
 
-    for (int32_t i = 0; i < p->dim; i++)
-        sum += (double)x[i] * (double)x[i];
-    float inv = (float)(1.0 / sqrt(sum / p->dim + (double)p->eps));
     for (int32_t i = 0; i < p->dim; i++)
         x[i] = sl_round_act(x[i] * inv * w[i], point);
 }
@@ -91,99 +87,75 @@ static uint32_t find(const sl_index_append_params *p, int64_t t, uint8_t **dev, 
     return 0;
 }
 
-static void keys(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t key(const void *arg, int64_t t, void *own)
 {
-    k_ctx *c = arg;
+    const k_ctx *c = arg;
     const sl_index_append_params *p = c->p;
-    float *x = sl_cpu_own(c->cpu, worker);
+    float *x = own;
+    uint8_t *dev, *host;
+    int32_t i;
+    uint32_t bad = find(p, t, &dev, &host, &i);
 
-    for (int64_t t = first; t < first + count; t++) {
-        uint8_t *dev, *host;
-        int32_t i;
-        uint32_t bad = find(p, t, &dev, &host, &i);
-
-        if (bad == SL_PLACE_NONE)
-            continue;
-        if (bad) {
-            sl_cpu_flag(&c->bad, bad);
-            continue;
-        }
-        load(p->k, p->act, t * p->ld_k, p->dim, p->format, x);
-        norm(p, c->w, c->b, x);
-        rotate(x, p->dim, p->rope, sl_cos_sin_at(p->cos_sin, p->seqs->token_pos[t], p->rope), p->interleaved,
-               p->format, p->act);
-        sl_index_key_encode(p->format, p->dim, x, dev, i);
-        if (host)
-            sl_index_key_encode(p->format, p->dim, x, host, i);
-    }
+    if (bad)
+        return bad;
+    load(p->k, p->act, t * p->ld_k, p->dim, p->format, x);
+    norm(p, c->w, c->b, x);
+    rotate(x, p->dim, p->rope, sl_cos_sin_at(p->cos_sin, p->seqs->token_pos[t], p->rope), p->interleaved,
+           p->format, p->act);
+    sl_index_key_encode(p->format, p->dim, x, dev, i);
+    if (host)
+        sl_index_key_encode(p->format, p->dim, x, host, i);
+    return 0;
 }
 
 static sl_status run_index_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_index_append_params *p = params;
-    k_ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    float *wb;
     void *mem;
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
-    SL_TRY(sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 8 * (size_t)p->dim, &mem, err));
-    wb = mem;
-    sl_load_f32(p->norm_dtype, p->norm_weight, 0, p->dim, wb);
-    c.w = wb;
-    if (p->norm_bias) {
-        sl_load_f32(p->norm_dtype, p->norm_bias, 0, p->dim, wb + p->dim);
-        c.b = wb + p->dim;
-    }
-    sl_cpu_for(c.cpu, p->seqs->n_tokens, 10 * (int64_t)p->dim, keys, &c);
-    return sl_deverr(c.bad, "index_append", err);
+    SL_TRY(sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_X, 8 * (size_t)p->dim, &mem, err));
+    float *w = mem, *b = p->norm_bias ? w + p->dim : NULL;
+    sl_load_f32(p->norm_dtype, p->norm_weight, 0, p->dim, w);
+    if (b)
+        sl_load_f32(p->norm_dtype, p->norm_bias, 0, p->dim, b);
+    const k_ctx c = {p, w, b};
+    return sl_cpu_run(be, "index_append", 4 * (size_t)p->dim, p->seqs->n_tokens, 10 * (int64_t)p->dim, key,
+                      &c, err);
 }
 
 const sl_op_impl sl_cpu_index_append = {.run = run_index_append};
 
 /* ---- queries ---- */
 
-typedef struct q_ctx {
-    sl_cpu *cpu;
-    const sl_index_query_params *p;
-    uint32_t bad;
-} q_ctx;
-
-static void queries(void *arg, int64_t first, int64_t count, int worker)
+/* i = token * heads + head */
+static uint32_t query(const void *arg, int64_t i, void *own)
 {
-    q_ctx *c = arg;
-    const sl_index_query_params *p = c->p;
-    float *x = sl_cpu_own(c->cpu, worker), by_heads = (float)(1.0 / sqrt((double)p->heads));
-    float by_dim = (float)(1.0 / sqrt((double)p->dim));
+    const sl_index_query_params *p = arg;
+    const float by_heads = (float)(1.0 / sqrt((double)p->heads)),
+                by_dim = (float)(1.0 / sqrt((double)p->dim));
+    const int32_t pos = p->rope ? p->pos[i / p->heads] : 0;
+    float *x = own, w = p->wproj[i] * by_heads;
 
-    for (int64_t i = first; i < first + count; i++) { /* i = token * heads + head */
-        int32_t pos = p->rope ? p->pos[i / p->heads] : 0;
-        float w = p->wproj[i] * by_heads;
+    if (pos < 0)
+        return SL_DEVERR_POS;
+    load(p->q, p->act, i * p->dim, p->dim, p->format, x);
+    rotate(x, p->dim, p->rope, sl_cos_sin_at(p->cos_sin, pos, p->rope), p->interleaved, p->format, p->act);
+    if (p->format == SL_INDEX_OFFICIAL) {
+        float s = sl_scale_act(sl_amax(x, p->dim));
 
-        if (pos < 0) {
-            sl_cpu_flag(&c->bad, SL_DEVERR_POS);
-            continue;
-        }
-        load(p->q, p->act, i * p->dim, p->dim, p->format, x);
-        rotate(x, p->dim, p->rope, sl_cos_sin_at(p->cos_sin, pos, p->rope), p->interleaved, p->format,
-               p->act);
-        if (p->format == SL_INDEX_OFFICIAL) {
-            float s = sl_scale_act(sl_amax(x, p->dim));
-
-            sl_quant_e4m3(x, p->dim, s, (uint8_t *)p->q_out + i * p->dim);
-            w *= s;
-        } else {
-            memcpy((float *)p->q_out + i * p->dim, x, 4 * (size_t)p->dim);
-        }
-        p->weights[i] = w * by_dim;
+        sl_quant_e4m3(x, p->dim, s, (uint8_t *)p->q_out + i * p->dim);
+        w *= s;
+    } else {
+        memcpy((float *)p->q_out + i * p->dim, x, 4 * (size_t)p->dim);
     }
+    p->weights[i] = w * by_dim;
+    return 0;
 }
 
 static sl_status run_index_query(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_index_query_params *p = params;
-    q_ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
-    sl_cpu_for(c.cpu, (int64_t)p->tokens * p->heads, 10 * (int64_t)p->dim, queries, &c);
-    return sl_deverr(c.bad, "index_query", err);
+    return sl_cpu_run(be, "index_query", 4 * (size_t)p->dim, (int64_t)p->tokens * p->heads,
+                      10 * (int64_t)p->dim, query, p, err);
 }
 
 const sl_op_impl sl_cpu_index_query = {.run = run_index_query};

@@ -41,14 +41,9 @@ static void score_token(const ctx *c, int32_t g, const float *keys, const float 
     int64_t t = c->first + g;
     const float *w = p->weights + t * p->heads;
     float *out = p->scores + (t - p->token_first) * p->ld_scores + page * SL_PAGE_TOKENS;
-    sl_dot_job j = {
-        .w = keys, .x = c->q + (int64_t)g * p->heads * p->dim, .out = dots, .ld_w = p->dim, .ld_x = p->dim};
-
-    j.ld_out = SL_PAGE_TOKENS;
-    j.rows = count;
-    j.tokens = p->heads;
-    j.n = p->dim;
-    sl_vec_dots(&j);
+    sl_vec_products((sl_vec_rows){keys, p->dim, count},
+                    (sl_vec_rows){c->q + (int64_t)g * p->heads * p->dim, p->dim, p->heads}, p->dim, dots,
+                    SL_PAGE_TOKENS);
     for (int32_t i = 0; i < count; i++)
         out[i] = 0;
     for (int32_t h = 0; h < p->heads; h++)

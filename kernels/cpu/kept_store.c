@@ -8,11 +8,6 @@
 #include "kernels/cpu/place.h"
 #include "kernels/window.h"
 
-typedef struct store_ctx {
-    const sl_kept_store_params *p;
-    uint32_t bad;
-} store_ctx;
-
 /* Whether the prompt ends after token t, in the same page, with a token of this step, which then writes the unit. */
 static bool ends_later(const sl_kept_store_params *p, int64_t t, const sl_place *at)
 {
@@ -48,11 +43,14 @@ static bool put_gaps(const sl_kept_store_params *p, const int32_t *header, const
     return true;
 }
 
-static uint32_t store(const sl_kept_store_params *p, int64_t t, int32_t list)
+static uint32_t store(const void *arg, int64_t i, void *own)
 {
+    const sl_kept_store_params *p = arg;
+    const int64_t t = i / p->lists, list = i % p->lists;
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
 
+    (void)own;
     if (bad)
         return bad;
     const int32_t *header = p->prompts + 2 * (int64_t)at.seq;
@@ -62,7 +60,7 @@ static uint32_t store(const sl_kept_store_params *p, int64_t t, int32_t list)
     const int32_t page = p->seqs->host_pages[at.entry];
     if (page < 0)
         return SL_DEVERR_PAGE;
-    uint8_t *unit = p->host.base + page * p->host.page_stride + (int64_t)list * p->unit_bytes;
+    uint8_t *unit = p->host.base + page * p->host.page_stride + list * p->unit_bytes;
     memset(unit, 0, (size_t)p->unit_bytes);
     if (!ends)
         return 0;
@@ -72,25 +70,10 @@ static uint32_t store(const sl_kept_store_params *p, int64_t t, int32_t list)
     return 0;
 }
 
-static void store_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    store_ctx *c = arg;
-    (void)worker;
-
-    for (int64_t i = first; i < first + count; i++) {
-        uint32_t bad = store(c->p, i / c->p->lists, (int32_t)(i % c->p->lists));
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
-}
-
 static sl_status run_kept_store(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kept_store_params *p = params;
-    store_ctx c = {.p = p};
-    sl_cpu_for((sl_cpu *)be, (int64_t)p->seqs->n_tokens * p->lists, 10, store_tasks, &c);
-    return sl_deverr(c.bad, "kept_store", err);
+    return sl_cpu_run(be, "kept_store", 0, (int64_t)p->seqs->n_tokens * p->lists, 10, store, p, err);
 }
 
 const sl_op_impl sl_cpu_kept_store = {.run = run_kept_store};

@@ -53,17 +53,8 @@ void sl_book_set(sl_book *b, const float *centroids, int64_t ld)
 
 void sl_nearest(const sl_book *b, const float *points, int32_t n, float *dots, int32_t *labels)
 {
-    const sl_dot_job j = {.w = b->rows,
-                          .x = points,
-                          .out = dots,
-                          .ld_w = b->dim,
-                          .ld_x = b->dim,
-                          .ld_out = b->k,
-                          .rows = b->k,
-                          .tokens = n,
-                          .n = b->dim};
-
-    sl_vec_dots(&j);
+    sl_vec_products((sl_vec_rows){b->rows, b->dim, b->k}, (sl_vec_rows){points, b->dim, n}, b->dim, dots,
+                    b->k);
     for (int32_t t = 0; t < n; t++) {
         const float *dot = dots + (int64_t)t * b->k;
         float best = dot[0] - b->half[0];

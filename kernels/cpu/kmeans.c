@@ -12,10 +12,8 @@ enum { CHUNK = 64 }; /* points whose products are computed at a time */
 #define SAME_DIRECTION 1e-6
 
 typedef struct kmeans_ctx {
-    sl_cpu *cpu;
     const sl_kmeans_params *p;
     int32_t width; /* channels of a point */
-    uint32_t bad;
 } kmeans_ctx;
 
 /* One part of one head; in a worker's scratch. */
@@ -177,32 +175,27 @@ static void cluster(task *t)
     assign(t);
 }
 
-static void kmeans_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t cluster_part(const void *arg, int64_t i, void *own)
 {
-    kmeans_ctx *c = arg;
+    const kmeans_ctx *c = arg;
     const sl_kmeans_params *p = c->p;
+    task t = task_make(c, i, own);
 
-    for (int64_t i = first; i < first + count; i++) {
-        task t = task_make(c, i, sl_cpu_own(c->cpu, worker));
-
-        if (!load_points(&t, (int32_t)(i / p->parts), (int32_t)(i % p->parts))) {
-            sl_cpu_flag(&c->bad, SL_DEVERR_PAGE);
-            continue;
-        }
-        cluster(&t);
-        for (int32_t j = 0; j < t.n && p->labels; j++)
-            p->labels[i * p->ld_labels + j] = (uint16_t)(p->label_base + t.labels[j]);
-    }
+    if (!load_points(&t, (int32_t)(i / p->parts), (int32_t)(i % p->parts)))
+        return SL_DEVERR_PAGE;
+    cluster(&t);
+    for (int32_t j = 0; j < t.n && p->labels; j++)
+        p->labels[i * p->ld_labels + j] = (uint16_t)(p->label_base + t.labels[j]);
+    return 0;
 }
 
 static sl_status run_kmeans(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kmeans_params *p = params;
-    kmeans_ctx c = {.cpu = (sl_cpu *)be, .p = p, .width = p->keys.dim / p->parts};
+    const kmeans_ctx c = {p, p->keys.dim / p->parts};
     const int64_t cost = (int64_t)p->tokens * p->k * (p->iterations + 1);
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, scratch_bytes(&c), err));
-    sl_cpu_for(c.cpu, (int64_t)p->keys.heads * p->parts, cost * c.width / 16 + 1, kmeans_tasks, &c);
-    return sl_deverr(c.bad, "kmeans", err);
+    return sl_cpu_run(be, "kmeans", scratch_bytes(&c), (int64_t)p->keys.heads * p->parts,
+                      cost * c.width / 16 + 1, cluster_part, &c, err);
 }
 
 const sl_op_impl sl_cpu_kmeans = {.run = run_kmeans};

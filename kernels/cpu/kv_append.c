@@ -3,6 +3,7 @@
  * and to the host arena. The row is encoded once and copied, so both are the same bytes.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/norm.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,59 +12,44 @@
 #include "kernels/formats.h"
 
 typedef struct ctx {
-    sl_cpu *cpu;
     const sl_kv_append_params *p;
     const float *norm;
-    uint32_t bad;
 } ctx;
 
-static void append(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t append(const void *arg, int64_t t, void *own)
 {
-    ctx *c = arg;
+    const ctx *c = arg;
     const sl_kv_append_params *p = c->p;
-    float *x = sl_cpu_own(c->cpu, worker);
+    float *x = own;
     uint8_t *row = (uint8_t *)(x + p->lora + p->rope), *dev, *host;
+    uint32_t bad = sl_place_row(p->seqs, &p->rows, &p->host, t, &dev, &host);
 
-    for (int64_t t = first; t < first + count; t++) {
-        double sum = 0;
-        uint32_t bad = sl_place_row(p->seqs, &p->rows, &p->host, t, &dev, &host);
-
-        if (bad == SL_PLACE_NONE)
-            continue;
-        if (bad) {
-            sl_cpu_flag(&c->bad, bad);
-            continue;
-        }
-        sl_load_f32(p->act, p->kv, t * p->ld_kv, p->lora + p->rope, x);
-        for (int32_t i = 0; i < p->lora; i++)
-            sum += (double)x[i] * (double)x[i];
-        float inv = (float)(1.0 / sqrt(sum / p->lora + (double)p->eps));
-
-        for (int32_t i = 0; i < p->lora; i++)
-            x[i] = sl_round_act(x[i] * inv * c->norm[i], p->act);
-        if (p->rope)
-            sl_rope(x + p->lora, p->rope, p->cos_sin + (int64_t)p->seqs->token_pos[t] * p->rope, true,
-                    p->act);
-        sl_row_encode(p->format, p->lora, p->rope, x, row);
-        if (dev)
-            memcpy(dev, row, (size_t)p->rows.row_bytes);
-        if (host)
-            memcpy(host, row, (size_t)p->rows.row_bytes);
-    }
+    if (bad)
+        return bad;
+    sl_load_f32(p->act, p->kv, t * p->ld_kv, p->lora + p->rope, x);
+    const float inv = sl_inverse_rms(x, p->lora, p->eps);
+    for (int32_t i = 0; i < p->lora; i++)
+        x[i] = sl_round_act(x[i] * inv * c->norm[i], p->act);
+    if (p->rope)
+        sl_rope(x + p->lora, p->rope, p->cos_sin + (int64_t)p->seqs->token_pos[t] * p->rope, true, p->act);
+    sl_row_encode(p->format, p->lora, p->rope, x, row);
+    if (dev)
+        memcpy(dev, row, (size_t)p->rows.row_bytes);
+    if (host)
+        memcpy(host, row, (size_t)p->rows.row_bytes);
+    return 0;
 }
 
 static sl_status run_kv_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kv_append_params *p = params;
-    ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    size_t floats = (size_t)p->lora + (size_t)p->rope;
+    const size_t floats = (size_t)p->lora + (size_t)p->rope;
     void *norm;
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * floats + (size_t)p->rows.row_bytes, err));
-    SL_TRY(sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 4 * (size_t)p->lora, &norm, err));
+    SL_TRY(sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_X, 4 * (size_t)p->lora, &norm, err));
     sl_load_f32(p->norm_dtype, p->norm, 0, p->lora, norm);
-    c.norm = norm;
-    sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * (int64_t)floats, append, &c);
-    return sl_deverr(c.bad, "kv_append", err);
+    const ctx c = {p, norm};
+    return sl_cpu_run(be, "kv_append", 4 * floats + (size_t)p->rows.row_bytes, p->seqs->n_tokens,
+                      4 * (int64_t)floats, append, &c, err);
 }
 
 const sl_op_impl sl_cpu_kv_append = {.run = run_kv_append};

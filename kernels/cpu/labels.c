@@ -16,19 +16,18 @@
 /* ---- update ---- */
 
 typedef struct append_ctx {
-    sl_cpu *cpu;
     const sl_labels_append_params *p;
     int64_t unit; /* bytes */
-    uint32_t bad;
 } append_ctx;
 
 /* A worker's scratch: one key, then its label. */
-static uint32_t append_token(const append_ctx *c, int64_t t, float *k)
+static uint32_t append_token(const void *arg, int64_t t, void *own)
 {
+    const append_ctx *c = arg;
     const sl_labels_append_params *p = c->p;
     const int32_t in_row = sl_gqa_row_heads(&p->rows, p->heads), slots = sl_gqa_row_slots(&p->rows, p->heads);
     const size_t bytes = (size_t)p->count * sl_dtype_size(p->dtype);
-    float *label = k + p->dim;
+    float *k = own, *label = k + p->dim;
     uint8_t *dev, *host;
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
@@ -57,25 +56,12 @@ static uint32_t append_token(const append_ctx *c, int64_t t, float *k)
     return 0;
 }
 
-static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    append_ctx *c = arg;
-
-    for (int64_t t = first; t < first + count; t++) {
-        uint32_t bad = append_token(c, t, sl_cpu_own(c->cpu, worker));
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
-}
-
 static sl_status run_labels_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_labels_append_params *p = params;
-    append_ctx c = {.cpu = (sl_cpu *)be, .p = p, .unit = sl_labels_unit_bytes(p->count, p->dtype)};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * ((size_t)p->dim + (size_t)p->count), err));
-    sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * (int64_t)p->heads * p->dim, append_tasks, &c);
-    return sl_deverr(c.bad, "labels_append", err);
+    const append_ctx c = {p, sl_labels_unit_bytes(p->count, p->dtype)};
+    return sl_cpu_run(be, "labels_append", 4 * ((size_t)p->dim + (size_t)p->count), p->seqs->n_tokens,
+                      4 * (int64_t)p->heads * p->dim, append_token, &c, err);
 }
 
 const sl_op_impl sl_cpu_labels_append = {.run = run_labels_append};
@@ -83,12 +69,10 @@ const sl_op_impl sl_cpu_labels_append = {.run = run_labels_append};
 /* ---- scores ---- */
 
 typedef struct scores_ctx {
-    sl_cpu *cpu;
     const sl_labels_scores_params *p;
     int64_t unit;  /* bytes */
     int32_t group; /* query heads per KV head */
     int32_t rows;  /* queries whose products are computed per KV head: group, or 1 of their mean */
-    uint32_t bad;
 } scores_ctx;
 
 /* A worker's scratch: the channels of the queries, a mean query, the labels of a page, and by query the products with all
@@ -128,29 +112,36 @@ static bool products_of_head(const scores_ctx *c, const int32_t *pages, int32_t 
 
     for (int32_t from = 0; from < n; from += SL_PAGE_TOKENS) {
         const int32_t page = pages[from / SL_PAGE_TOKENS], left = n - from;
-        sl_dot_job j = {.w = s->labels,
-                        .x = s->x,
-                        .out = s->each + from,
-                        .ld_w = p->count,
-                        .ld_x = p->count,
-                        .ld_out = p->ld_scores,
-                        .rows = left < SL_PAGE_TOKENS ? left : SL_PAGE_TOKENS,
-                        .tokens = c->rows,
-                        .n = p->count};
+        const int32_t tokens = left < SL_PAGE_TOKENS ? left : SL_PAGE_TOKENS;
 
         if (page < 0)
             return false;
-        sl_load_f32(p->dtype, p->base + page * p->page_stride + head * c->unit, 0, (int64_t)j.rows * p->count,
+        sl_load_f32(p->dtype, p->base + page * p->page_stride + head * c->unit, 0, (int64_t)tokens * p->count,
                     s->labels);
-        sl_vec_dots(&j);
+        sl_vec_products((sl_vec_rows){s->labels, p->count, tokens}, (sl_vec_rows){s->x, p->count, c->rows},
+                        p->count, s->each + from, p->ld_scores);
     }
     return true;
 }
 
-static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, const scores_scratch *s)
+static scores_scratch scratch_of(const scores_ctx *c, float *own)
 {
+    scores_scratch s = {.x = own};
+
+    s.mean = s.x + (size_t)c->rows * (size_t)c->p->count;
+    s.labels = s.mean + c->p->dim;
+    s.each = s.labels + (size_t)SL_PAGE_TOKENS * (size_t)c->p->count;
+    s.own = (uint32_t *)(void *)(s.each + (int64_t)c->rows * c->p->ld_scores);
+    return s;
+}
+
+static uint32_t score_list(const void *arg, int64_t i, void *own)
+{
+    const scores_ctx *c = arg;
     const sl_labels_scores_params *p = c->p;
-    const int32_t per = p->kv_heads / p->lists;
+    const int32_t per = p->kv_heads / p->lists, list = (int32_t)(i % p->lists);
+    const int64_t t = p->token_first + i / p->lists;
+    const scores_scratch s = scratch_of(c, own);
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
 
@@ -160,48 +151,27 @@ static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, const s
         return 0;
     if (at.pos >= p->ld_scores)
         return SL_DEVERR_POS;
-    float *out = p->scores + ((t - p->token_first) * p->lists + list) * p->ld_scores;
+    float *out = p->scores + i * p->ld_scores;
     for (int32_t h = list * per; h < (list + 1) * per; h++) {
-        take_channels(c, p->q + (t * p->heads + (int64_t)h * c->group) * p->dim, h, s);
-        if (!products_of_head(c, p->seqs->index_pages + (int64_t)at.seq * p->seqs->ld, h, at.pos + 1, s))
+        take_channels(c, p->q + (t * p->heads + (int64_t)h * c->group) * p->dim, h, &s);
+        if (!products_of_head(c, p->seqs->index_pages + (int64_t)at.seq * p->seqs->ld, h, at.pos + 1, &s))
             return SL_DEVERR_PAGE;
         for (int32_t r = 0; r < c->rows; r++)
-            sl_group_add(p->reduce, p->scale, s->each + (int64_t)r * p->ld_scores, at.pos + 1,
-                         h == list * per && r == 0, s->own, out);
+            sl_group_add(p->reduce, p->scale, s.each + (int64_t)r * p->ld_scores, at.pos + 1,
+                         h == list * per && r == 0, s.own, out);
     }
     return 0;
-}
-
-static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    scores_ctx *c = arg;
-    const sl_labels_scores_params *p = c->p;
-    scores_scratch s = {.x = sl_cpu_own(c->cpu, worker)};
-
-    s.mean = s.x + (size_t)c->rows * (size_t)p->count;
-    s.labels = s.mean + p->dim;
-    s.each = s.labels + (size_t)SL_PAGE_TOKENS * (size_t)p->count;
-    s.own = (uint32_t *)(void *)(s.each + (int64_t)c->rows * p->ld_scores);
-    for (int64_t i = first; i < first + count; i++) {
-        uint32_t bad = score_list(c, p->token_first + i / p->lists, (int32_t)(i % p->lists), &s);
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
 }
 
 static sl_status run_labels_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_labels_scores_params *p = params;
-    scores_ctx c = {.cpu = (sl_cpu *)be,
-                    .p = p,
-                    .unit = sl_labels_unit_bytes(p->count, p->dtype),
-                    .group = p->heads / p->kv_heads};
-    c.rows = p->reduce == SL_GROUP_MEAN ? 1 : c.group;
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * scratch_floats(&c), err));
-    sl_cpu_for(c.cpu, (int64_t)p->token_count * p->lists,
-               (int64_t)p->ld_scores * p->count * c.rows * (p->kv_heads / p->lists) / 8, scores_tasks, &c);
-    return sl_deverr(c.bad, "labels_scores", err);
+    const int32_t group = p->heads / p->kv_heads;
+    const scores_ctx c = {p, sl_labels_unit_bytes(p->count, p->dtype), group,
+                          p->reduce == SL_GROUP_MEAN ? 1 : group};
+    return sl_cpu_run(be, "labels_scores", 4 * scratch_floats(&c), (int64_t)p->token_count * p->lists,
+                      (int64_t)p->ld_scores * p->count * c.rows * (p->kv_heads / p->lists) / 8, score_list,
+                      &c, err);
 }
 
 const sl_op_impl sl_cpu_labels_scores = {.run = run_labels_scores};

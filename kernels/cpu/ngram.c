@@ -4,13 +4,9 @@
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/norm.h"
 #include "kernels/cpu/runs.h"
 #include "kernels/formats.h"
-
-typedef struct gram_ctx {
-    const sl_ngram_params *p;
-    uint32_t bad;
-} gram_ctx;
 
 /* A row of the table, by shards, to values of the result from `to` on. */
 static void load_row(const sl_ngram_params *p, int64_t row, int64_t to)
@@ -85,85 +81,58 @@ static uint32_t gram_run(const sl_ngram_params *p, int64_t first, int64_t end, i
     return bad;
 }
 
-static void gram_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t gram_task(const void *arg, int64_t t, void *own)
 {
-    gram_ctx *c = arg;
-    (void)worker;
+    const sl_ngram_params *p = arg;
+    sl_place at;
+    int64_t end;
+    uint32_t bad = sl_run_at(p->seqs, t, &at, &end);
 
-    for (int64_t t = first; t < first + count; t++) {
-        sl_place at;
-        int64_t end;
-        uint32_t bad = sl_run_at(c->p->seqs, t, &at, &end);
-
-        if (!bad)
-            bad = gram_run(c->p, t, end, at.pos,
-                           (int32_t *)(void *)(c->p->state + at.seq * c->p->state_stride));
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
+    (void)own;
+    return bad ? bad : gram_run(p, t, end, at.pos, (int32_t *)(void *)(p->state + at.seq * p->state_stride));
 }
 
 static sl_status run_ngram(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ngram_params *p = params;
-    gram_ctx c = {.p = p};
-    sl_cpu_for((sl_cpu *)be, p->seqs->n_tokens, (int64_t)p->order * p->heads * p->dim, gram_tasks, &c);
-    return sl_deverr(c.bad, "ngram", err);
+    return sl_cpu_run(be, "ngram", 0, p->seqs->n_tokens, (int64_t)p->order * p->heads * p->dim, gram_task, p,
+                      err);
 }
 
 const sl_op_impl sl_cpu_ngram = {.run = run_ngram};
 
 /* ---- ngram_mix ---- */
 
-typedef struct mix_ctx {
-    sl_cpu *cpu;
-    const sl_ngram_mix_params *p;
-} mix_ctx;
-
-static float inverse_rms(const float *x, int32_t n, float eps)
+/* i = token * streams + stream */
+static uint32_t mix_stream(const void *arg, int64_t i, void *own)
 {
-    double sum = 0;
-
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)x[i] * (double)x[i];
-    return (float)(1.0 / sqrt(sum / n + (double)eps));
-}
-
-static void mix_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    const mix_ctx *c = arg;
-    const sl_ngram_mix_params *p = c->p;
+    const sl_ngram_mix_params *p = arg;
     const int32_t dim = p->dim;
-    float *x = sl_cpu_own(c->cpu, worker);
+    const int64_t gain = i % p->count * dim;
+    const float *key = p->key + i * dim, *value = p->value + i / p->count * dim;
+    float *x = own, *out = p->out + i * dim, *normed = p->normed + i * dim;
+    double dot = 0;
 
-    for (int64_t i = first; i < first + count; i++) { /* i = token * streams + stream */
-        const int64_t gain = i % p->count * dim;
-        const float *key = p->key + i * dim, *value = p->value + i / p->count * dim;
-        float *out = p->out + i * dim, *normed = p->normed + i * dim;
-        double dot = 0;
-
-        sl_load_f32(p->act, p->streams, i * dim, dim, x);
-        const float by_key = inverse_rms(key, dim, p->eps), by_x = inverse_rms(x, dim, p->eps);
-        for (int32_t d = 0; d < dim; d++)
-            dot += (double)(key[d] * by_key * p->key_gain[gain + d]) *
-                   (double)(x[d] * by_x * p->stream_gain[gain + d]);
-        float g = (float)(dot / sqrt((double)dim));
-        g = copysignf(sqrtf(fmaxf(fabsf(g), 1e-6f)), g) * (g != 0);
-        for (int32_t d = 0; d < dim; d++)
-            out[d] = 1.0f / (1.0f + expf(-g)) * value[d];
-        const float by_out = inverse_rms(out, dim, p->eps);
-        for (int32_t d = 0; d < dim; d++)
-            normed[d] = out[d] * by_out * p->out_gain[gain + d];
-    }
+    sl_load_f32(p->act, p->streams, i * dim, dim, x);
+    const float by_key = sl_inverse_rms(key, dim, p->eps), by_x = sl_inverse_rms(x, dim, p->eps);
+    for (int32_t d = 0; d < dim; d++)
+        dot += (double)(key[d] * by_key * p->key_gain[gain + d]) *
+               (double)(x[d] * by_x * p->stream_gain[gain + d]);
+    float g = (float)(dot / sqrt((double)dim));
+    g = copysignf(sqrtf(fmaxf(fabsf(g), 1e-6f)), g) * (g != 0);
+    for (int32_t d = 0; d < dim; d++)
+        out[d] = sl_sigmoid(g) * value[d];
+    const float by_out = sl_inverse_rms(out, dim, p->eps);
+    for (int32_t d = 0; d < dim; d++)
+        normed[d] = out[d] * by_out * p->out_gain[gain + d];
+    return 0;
 }
 
 static sl_status run_ngram_mix(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ngram_mix_params *p = params;
-    mix_ctx c = {(sl_cpu *)be, p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
-    sl_cpu_for(c.cpu, (int64_t)p->tokens * p->count, 10 * (int64_t)p->dim, mix_tasks, &c);
-    return SL_OK;
+    return sl_cpu_run(be, "ngram_mix", 4 * (size_t)p->dim, (int64_t)p->tokens * p->count,
+                      10 * (int64_t)p->dim, mix_stream, p, err);
 }
 
 const sl_op_impl sl_cpu_ngram_mix = {.run = run_ngram_mix};

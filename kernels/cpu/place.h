@@ -31,6 +31,24 @@ static inline uint32_t sl_place_of(const sl_seq_tables *s, int64_t t, sl_place *
     return 0;
 }
 
+/* Writes first .. last to a list of room for `most` ids; returns how many ids there are then, or -1 when they do not fit. */
+static inline int32_t sl_put_range(int32_t *ids, int32_t most, int32_t n, int32_t first, int32_t last)
+{
+    if (n < 0 || last - first >= most - n)
+        return -1;
+    for (int32_t i = first; i <= last; i++)
+        ids[n++] = i;
+    return n;
+}
+
+/* Ends a list of n ids, of which -1 says that they did not fit, with -1; bad: why a token has none. */
+static inline uint32_t sl_list_end(int32_t *ids, int32_t most, int32_t n, uint32_t bad)
+{
+    for (int32_t i = bad || n < 0 ? 0 : n; i < most; i++)
+        ids[i] = -1;
+    return !bad && n < 0 ? SL_DEVERR_SELECTION : bad;
+}
+
 /* cos and sin of one position: [rope/2][2]. */
 static inline const float *sl_cos_sin_at(const float *cos_sin, int32_t pos, int32_t rope)
 {

@@ -8,17 +8,12 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/norm.h"
 #include "kernels/cpu/runs.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/formats.h"
 
 /* ---- append ---- */
-
-typedef struct append_ctx {
-    sl_cpu *cpu;
-    const sl_pool_append_params *p;
-    uint32_t bad;
-} append_ctx;
 
 /* A run of tokens: `t` is the first one, at position pos. */
 typedef struct run {
@@ -59,12 +54,8 @@ static void pool(const sl_pool_append_params *p, const run *r, int32_t begin, fl
 
 static void finish(const sl_pool_append_params *p, int32_t begin, float *key)
 {
-    double sum = 0;
-
     if (p->norm) {
-        for (int32_t d = 0; d < p->dim; d++)
-            sum += (double)key[d] * (double)key[d];
-        const float inv = (float)(1.0 / sqrt(sum / p->dim + (double)p->eps));
+        const float inv = sl_inverse_rms(key, p->dim, p->eps);
         for (int32_t d = 0; d < p->dim; d++)
             key[d] = sl_round_act(key[d] * inv * p->norm[d], p->act);
     }
@@ -106,58 +97,36 @@ static uint32_t append_run(const sl_pool_append_params *p, const run *r, float *
     return bad;
 }
 
-static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t append_task(const void *arg, int64_t t, void *own)
 {
-    append_ctx *c = arg;
-    const sl_pool_append_params *p = c->p;
+    const sl_pool_append_params *p = arg;
+    run r = {.t = t};
+    uint32_t bad = sl_run_at(p->seqs, t, &r.at, &r.end);
 
-    for (int64_t t = first; t < first + count; t++) {
-        run r = {.t = t};
-        uint32_t bad = sl_run_at(p->seqs, t, &r.at, &r.end);
-
-        if (!bad) {
-            r.state = (float *)(void *)(p->state + r.at.seq * p->state_stride);
-            bad = append_run(p, &r, sl_cpu_own(c->cpu, worker));
-        }
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
+    if (bad)
+        return bad;
+    r.state = (float *)(void *)(p->state + r.at.seq * p->state_stride);
+    return append_run(p, &r, own);
 }
 
 static sl_status run_pool_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_pool_append_params *p = params;
-    append_ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
-    sl_cpu_for(c.cpu, p->seqs->n_tokens, 20 * (int64_t)p->dim, append_tasks, &c);
-    return sl_deverr(c.bad, "pool_append", err);
+    return sl_cpu_run(be, "pool_append", 4 * (size_t)p->dim, p->seqs->n_tokens, 20 * (int64_t)p->dim,
+                      append_task, p, err);
 }
 
 const sl_op_impl sl_cpu_pool_append = {.run = run_pool_append};
 
 /* ---- scores ---- */
 
-typedef struct scores_ctx {
-    sl_cpu *cpu;
-    const sl_pool_scores_params *p;
-    uint32_t bad;
-} scores_ctx;
-
 /* n units of one page, for token t. */
 static void score_page(const sl_pool_scores_params *p, int64_t t, const float *keys, int32_t n, float *dots,
                        float *out)
 {
-    const sl_dot_job j = {.w = keys,
-                          .x = p->q + t * p->heads * p->dim,
-                          .out = dots,
-                          .ld_w = p->dim,
-                          .ld_x = p->dim,
-                          .ld_out = SL_PAGE_TOKENS,
-                          .rows = n,
-                          .tokens = p->heads,
-                          .n = p->dim};
-
-    sl_vec_dots(&j);
+    sl_vec_products((sl_vec_rows){keys, p->dim, n},
+                    (sl_vec_rows){p->q + t * p->heads * p->dim, p->dim, p->heads}, p->dim, dots,
+                    SL_PAGE_TOKENS);
     for (int32_t i = 0; i < n; i++) {
         float sum = 0;
 
@@ -170,16 +139,17 @@ static void score_page(const sl_pool_scores_params *p, int64_t t, const float *k
     }
 }
 
-static uint32_t score_token(const sl_pool_scores_params *p, int64_t t, float *dots)
+static uint32_t score_token(const void *arg, int64_t at, void *dots)
 {
+    const sl_pool_scores_params *p = arg;
     const int32_t per = SL_PAGE_TOKENS >> p->unit_log2;
-    const int64_t at = t - p->token_first;
+    const int64_t t = p->token_first + at;
     sl_place place;
     uint32_t bad = sl_place_of(p->seqs, t, &place);
 
     p->unit_seq[at] = -1, p->unit_pos[at] = 0;
     if (bad)
-        return bad == SL_PLACE_NONE ? 0 : bad;
+        return bad;
     const int32_t units = (place.pos + 1) >> p->unit_log2;
     if (units == 0)
         return 0;
@@ -197,25 +167,11 @@ static uint32_t score_token(const sl_pool_scores_params *p, int64_t t, float *do
     return 0;
 }
 
-static void score_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    scores_ctx *c = arg;
-
-    for (int64_t i = first; i < first + count; i++) {
-        uint32_t bad = score_token(c->p, c->p->token_first + i, sl_cpu_own(c->cpu, worker));
-
-        if (bad)
-            sl_cpu_flag(&c->bad, bad);
-    }
-}
-
 static sl_status run_pool_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_pool_scores_params *p = params;
-    scores_ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->heads * SL_PAGE_TOKENS, err));
-    sl_cpu_for(c.cpu, p->token_count, (int64_t)p->ld_scores * p->heads * p->dim / 8, score_tasks, &c);
-    return sl_deverr(c.bad, "pool_scores", err);
+    return sl_cpu_run(be, "pool_scores", 4 * (size_t)p->heads * SL_PAGE_TOKENS, p->token_count,
+                      (int64_t)p->ld_scores * p->heads * p->dim / 8, score_token, p, err);
 }
 
 const sl_op_impl sl_cpu_pool_scores = {.run = run_pool_scores};

@@ -11,10 +11,8 @@
 enum { STRIP = SL_PROMPT_STRIP, STRIPS = SL_PAGE_TOKENS / STRIP /* of a page */ };
 
 typedef struct scores_ctx {
-    sl_cpu *cpu;
     const sl_prompt_scores_params *p;
     int32_t group, width; /* query heads of a KV head; strips up to max_pos */
-    uint32_t bad;
 } scores_ctx;
 
 /* A worker's scratch: one strip of keys, last token first; one of queries; the products of all query strips. */
@@ -28,10 +26,10 @@ static size_t scratch_floats(const scores_ctx *c)
     return strip + rows * (strip + (size_t)c->width);
 }
 
-static scratch scratch_of(const scores_ctx *c, int worker)
+static scratch scratch_of(const scores_ctx *c, float *own)
 {
     const size_t strip = STRIP * (size_t)c->p->dim;
-    scratch s = {.k = sl_cpu_own(c->cpu, worker)};
+    scratch s = {.k = own};
     s.q = s.k + strip;
     s.a = s.q + STRIPS * (size_t)c->group * strip;
     return s;
@@ -83,10 +81,13 @@ static void add_strip(const float *a, int32_t n, float scale, float *scores)
         scores[j / STRIPS] += (float)((double)expf(scale * (a[j] - top)) / sum);
 }
 
-static uint32_t score_block(const scores_ctx *c, int64_t i, int32_t head, const scratch *s)
+static uint32_t score_block(const void *arg, int64_t i, void *own)
 {
+    const scores_ctx *c = arg;
     const sl_prompt_scores_params *p = c->p;
-    const int32_t t = p->first[i], rows = c->group * STRIPS;
+    const int32_t head = (int32_t)(i % p->kv_heads), t = p->first[i / p->kv_heads], rows = c->group * STRIPS;
+    const int32_t strip = STRIP * p->dim;
+    const scratch s = scratch_of(c, own);
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
 
@@ -95,52 +96,26 @@ static uint32_t score_block(const scores_ctx *c, int64_t i, int32_t head, const 
     const int32_t page = at.pos / SL_PAGE_TOKENS, all = STRIPS * (page + 1);
     if (at.pos % SL_PAGE_TOKENS || all > c->width)
         return SL_DEVERR_POS;
-    float *scores = p->scores + (i * p->kv_heads + head) * p->ld_scores;
-    load_queries(c, t, head, s->q);
+    float *scores = p->scores + i * p->ld_scores;
+    load_queries(c, t, head, s.q);
     for (int32_t j = 0; j < all; j++) {
-        if (!load_strip(c, p->seqs->row_pages + (int64_t)at.seq * p->seqs->ld, head, j, s->k))
+        if (!load_strip(c, p->seqs->row_pages + (int64_t)at.seq * p->seqs->ld, head, j, s.k))
             return SL_DEVERR_PAGE;
-        const sl_dot_job d = {.w = s->k,
-                              .x = s->q,
-                              .out = s->a + j,
-                              .ld_w = STRIP * p->dim,
-                              .ld_x = STRIP * p->dim,
-                              .ld_out = c->width,
-                              .rows = 1,
-                              .tokens = rows,
-                              .n = STRIP * p->dim};
-        sl_vec_dots(&d);
+        sl_vec_products((sl_vec_rows){s.k, strip, 1}, (sl_vec_rows){s.q, strip, rows}, strip, s.a + j,
+                        c->width);
     }
     memset(scores, 0, 4 * (size_t)(page + 1));
     for (int32_t r = 0; r < rows; r++)
-        add_strip(s->a + (int64_t)r * c->width, all - STRIPS + 1 + r % STRIPS, p->scale / STRIP, scores);
+        add_strip(s.a + (int64_t)r * c->width, all - STRIPS + 1 + r % STRIPS, p->scale / STRIP, scores);
     return 0;
-}
-
-static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    scores_ctx *c = arg;
-    const scratch s = scratch_of(c, worker);
-
-    for (int64_t i = first; i < first + count; i++) {
-        uint32_t bad = score_block(c, i / c->p->kv_heads, (int32_t)(i % c->p->kv_heads), &s);
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
 }
 
 static sl_status run_prompt_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_prompt_scores_params *p = params;
-    scores_ctx c = {.cpu = (sl_cpu *)be,
-                    .p = p,
-                    .group = p->heads / p->kv_heads,
-                    .width = STRIPS * (p->max_pos / SL_PAGE_TOKENS + 1)};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * scratch_floats(&c), err));
-    sl_cpu_for(c.cpu, (int64_t)p->n * p->kv_heads, (int64_t)c.width * STRIP * p->dim * c.group, scores_tasks,
-               &c);
-    return sl_deverr(c.bad, "prompt_scores", err);
+    const scores_ctx c = {p, p->heads / p->kv_heads, STRIPS * (p->max_pos / SL_PAGE_TOKENS + 1)};
+    return sl_cpu_run(be, "prompt_scores", 4 * scratch_floats(&c), (int64_t)p->n * p->kv_heads,
+                      (int64_t)c.width * STRIP * p->dim * c.group, score_block, &c, err);
 }
 
 const sl_op_impl sl_cpu_prompt_scores = {.run = run_prompt_scores};

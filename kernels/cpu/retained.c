@@ -129,17 +129,13 @@ static bool make_unit(const sl_seq_tables *s, const sl_retained *r, int32_t seq,
 
 /* ---- bounds of complete pages ---- */
 
-typedef struct append_ctx {
-    sl_cpu *cpu;
-    const sl_retained_append_params *p;
-    uint32_t bad;
-} append_ctx;
-
-static uint32_t append_token(const append_ctx *c, int64_t t, int32_t head, float *k)
+static uint32_t append_token(const void *arg, int64_t i, void *k)
 {
-    const sl_retained *r = &c->p->r;
+    const sl_retained_append_params *a = arg;
+    const sl_retained *r = &a->r;
+    const int32_t head = (int32_t)(i % r->kv_heads);
     sl_place at;
-    uint32_t bad = sl_place_of(c->p->seqs, t, &at);
+    uint32_t bad = sl_place_of(a->seqs, i / r->kv_heads, &at);
 
     if (bad)
         return bad;
@@ -150,38 +146,23 @@ static uint32_t append_token(const append_ctx *c, int64_t t, int32_t head, float
     if (at.pos >= prompt && end % size)
         return 0;
     const int32_t pages = end >> r->page_log2;
-    if (pages > c->p->seqs->ld << (SL_PAGE_LOG2 - r->page_log2))
+    if (pages > a->seqs->ld << (SL_PAGE_LOG2 - r->page_log2))
         return SL_DEVERR_POS;
     for (int32_t p = at.pos >= prompt ? pages - 1 : 0; p < pages; p++) {
-        uint8_t *unit = unit_of(c->p->seqs, r, at.seq, head, p);
+        uint8_t *unit = unit_of(a->seqs, r, at.seq, head, p);
 
-        if (!unit || !make_unit(c->p->seqs, r, at.seq, head, p * size, (p + 1) * size - 1, k, unit))
+        if (!unit || !make_unit(a->seqs, r, at.seq, head, p * size, (p + 1) * size - 1, k, unit))
             return SL_DEVERR_PAGE;
     }
     return 0;
 }
 
-static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    append_ctx *c = arg;
-    const int32_t heads = c->p->r.kv_heads;
-
-    for (int64_t i = first; i < first + count; i++) {
-        uint32_t bad = append_token(c, i / heads, (int32_t)(i % heads), sl_cpu_own(c->cpu, worker));
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
-}
-
 static sl_status run_retained_append(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_retained_append_params *p = params;
-    append_ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 12 * (size_t)p->r.dim, err));
-    sl_cpu_for(c.cpu, (int64_t)p->seqs->n_tokens * p->r.kv_heads, 4 * (int64_t)p->r.dim << p->r.page_log2,
-               append_tasks, &c);
-    return sl_deverr(c.bad, "retained_append", err);
+    return sl_cpu_run(be, "retained_append", 12 * (size_t)p->r.dim,
+                      (int64_t)p->seqs->n_tokens * p->r.kv_heads, 4 * (int64_t)p->r.dim << p->r.page_log2,
+                      append_token, p, err);
 }
 
 const sl_op_impl sl_cpu_retained_append = {.run = run_retained_append};
@@ -189,10 +170,8 @@ const sl_op_impl sl_cpu_retained_append = {.run = run_retained_append};
 /* ---- scores ---- */
 
 typedef struct scores_ctx {
-    sl_cpu *cpu;
     const sl_retained_scores_params *p;
     int32_t group; /* query heads per KV head */
-    uint32_t bad;
 } scores_ctx;
 
 /* A worker's scratch: queries as [where max is taken | where min is], decoded units, the products of each query with all
@@ -242,17 +221,9 @@ static void make_queries(const scores_ctx *c, const float *q, const scores_scrat
 static void score_units(const scores_ctx *c, int32_t first, int32_t n, const scores_scratch *s)
 {
     const int32_t both = 2 * c->p->r.dim;
-    sl_dot_job j = {.w = s->units,
-                    .x = s->x,
-                    .out = s->each + first,
-                    .ld_w = both,
-                    .ld_x = both,
-                    .ld_out = c->p->ld_scores,
-                    .rows = n,
-                    .tokens = c->group,
-                    .n = both};
 
-    sl_vec_dots(&j);
+    sl_vec_products((sl_vec_rows){s->units, both, n}, (sl_vec_rows){s->x, both, c->group}, both,
+                    s->each + first, c->p->ld_scores);
 }
 
 /* each[h][page] for the complete pages 0 .. last - 1 and the open page. end: the query's own retained token. */
@@ -278,10 +249,26 @@ static bool score_pages(const scores_ctx *c, const sl_place *at, int32_t head, i
     return true;
 }
 
-static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t head, const scores_scratch *s)
+static scores_scratch scratch_of(const scores_ctx *c, float *own)
 {
+    const int64_t dim = c->p->r.dim;
+    scores_scratch s = {.x = own};
+
+    s.units = s.x + 2 * dim * c->group;
+    s.each = s.units + 2 * dim * CHUNK;
+    s.keys = s.each + (int64_t)c->group * c->p->ld_scores;
+    s.unit = (uint8_t *)(s.keys + 3 * dim);
+    return s;
+}
+
+static uint32_t score_list(const void *arg, int64_t i, void *own)
+{
+    const scores_ctx *c = arg;
     const sl_retained_scores_params *p = c->p;
-    int32_t *place = p->place + (t - p->token_first);
+    const int64_t t = p->token_first + i / p->r.kv_heads;
+    const int32_t head = (int32_t)(i % p->r.kv_heads);
+    const scores_scratch s = scratch_of(c, own);
+    int32_t *place = p->place + i / p->r.kv_heads;
     sl_place at;
     uint32_t bad = sl_place_of(p->seqs, t, &at);
 
@@ -296,53 +283,27 @@ static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t head, const s
         return 0;
     if (last >= p->ld_scores || last > p->seqs->ld << (SL_PAGE_LOG2 - p->r.page_log2))
         return SL_DEVERR_POS;
-    float *out = p->scores + ((t - p->token_first) * p->r.kv_heads + head) * p->ld_scores;
-    make_queries(c, p->q + (t * p->heads + (int64_t)head * c->group) * p->r.dim, s);
-    if (!score_pages(c, &at, head, end, s))
+    float *out = p->scores + i * p->ld_scores;
+    make_queries(c, p->q + (t * p->heads + (int64_t)head * c->group) * p->r.dim, &s);
+    if (!score_pages(c, &at, head, end, &s))
         return SL_DEVERR_PAGE;
     for (int32_t h = 0; h < c->group; h++)
-        sl_group_add(SL_GROUP_SOFTMAX, p->scale, s->each + (int64_t)h * p->ld_scores, last + 1, h == 0, NULL,
+        sl_group_add(SL_GROUP_SOFTMAX, p->scale, s.each + (int64_t)h * p->ld_scores, last + 1, h == 0, NULL,
                      out);
     return 0;
-}
-
-static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    scores_ctx *c = arg;
-    const sl_retained_scores_params *p = c->p;
-    const int64_t dim = p->r.dim;
-    scores_scratch s = {.x = sl_cpu_own(c->cpu, worker)};
-
-    s.units = s.x + 2 * dim * c->group;
-    s.each = s.units + 2 * dim * CHUNK;
-    s.keys = s.each + (int64_t)c->group * p->ld_scores;
-    s.unit = (uint8_t *)(s.keys + 3 * dim);
-    for (int64_t i = first; i < first + count; i++) {
-        uint32_t bad = score_list(c, p->token_first + i / p->r.kv_heads, (int32_t)(i % p->r.kv_heads), &s);
-
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-    }
 }
 
 static sl_status run_retained_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_retained_scores_params *p = params;
-    scores_ctx c = {.cpu = (sl_cpu *)be, .p = p, .group = p->heads / p->r.kv_heads};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * scratch_floats(&c), err));
-    sl_cpu_for(c.cpu, (int64_t)p->token_count * p->r.kv_heads, (int64_t)p->ld_scores * p->r.dim * c.group,
-               scores_tasks, &c);
-    return sl_deverr(c.bad, "retained_scores", err);
+    const scores_ctx c = {p, p->heads / p->r.kv_heads};
+    return sl_cpu_run(be, "retained_scores", 4 * scratch_floats(&c), (int64_t)p->token_count * p->r.kv_heads,
+                      (int64_t)p->ld_scores * p->r.dim * c.group, score_list, &c, err);
 }
 
 const sl_op_impl sl_cpu_retained_scores = {.run = run_retained_scores};
 
 /* ---- lists ---- */
-
-typedef struct lists_ctx {
-    const sl_retained_lists_params *p;
-    uint32_t bad;
-} lists_ctx;
 
 /* The number of ids, or -1 when they do not fit or a page does not exist. */
 static int32_t make_list(const sl_retained_lists_params *p, const sl_place *at, int64_t list, int32_t *ids)
@@ -361,44 +322,26 @@ static int32_t make_list(const sl_retained_lists_params *p, const sl_place *at, 
     return n;
 }
 
-static int32_t make_whole(const sl_retained_lists_params *p, int32_t pos, int32_t *ids)
+static uint32_t list_task(const void *arg, int64_t i, void *own)
 {
-    if (pos >= p->ld_ids)
-        return -1;
-    for (int32_t i = 0; i <= pos; i++)
-        ids[i] = i;
-    return pos + 1;
-}
+    const sl_retained_lists_params *p = arg;
+    int32_t *ids = p->ids + i * p->ld_ids, n = 0;
+    sl_place at;
+    uint32_t bad = sl_place_of(p->seqs, p->token_first + i / p->r.kv_heads, &at);
 
-static void lists_tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    lists_ctx *c = arg;
-    const sl_retained_lists_params *p = c->p;
-    (void)worker;
-
-    for (int64_t i = first; i < first + count; i++) {
-        int32_t *ids = p->ids + i * p->ld_ids, n = 0;
-        sl_place at;
-        uint32_t bad = sl_place_of(p->seqs, p->token_first + i / p->r.kv_heads, &at);
-
-        if (!bad) {
-            n = sl_retained_reads_all(&p->r, at.seq, at.pos, p->dense_below) ? make_whole(p, at.pos, ids)
-                                                                             : make_list(p, &at, i, ids);
-            bad = n < 0 ? SL_DEVERR_SELECTION : 0;
-        }
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-        for (n = n < 0 ? 0 : n; n < p->ld_ids; n++)
-            ids[n] = -1;
-    }
+    (void)own;
+    if (!bad)
+        n = sl_retained_reads_all(&p->r, at.seq, at.pos, p->dense_below)
+                ? sl_put_range(ids, p->ld_ids, 0, 0, at.pos)
+                : make_list(p, &at, i, ids);
+    return sl_list_end(ids, p->ld_ids, n, bad);
 }
 
 static sl_status run_retained_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_retained_lists_params *p = params;
-    lists_ctx c = {.p = p};
-    sl_cpu_for((sl_cpu *)be, (int64_t)p->token_count * p->r.kv_heads, p->ld_ids, lists_tasks, &c);
-    return sl_deverr(c.bad, "retained_lists", err);
+    return sl_cpu_run(be, "retained_lists", 0, (int64_t)p->token_count * p->r.kv_heads, p->ld_ids, list_task,
+                      p, err);
 }
 
 const sl_op_impl sl_cpu_retained_lists = {.run = run_retained_lists};

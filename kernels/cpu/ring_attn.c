@@ -15,10 +15,8 @@
 enum { BLOCK = 64, HEADS = 16 };
 
 typedef struct ctx {
-    sl_cpu *cpu;
     const sl_ring_attn_params *p;
     int32_t groups; /* groups of heads */
-    uint32_t bad;
 } ctx;
 
 typedef struct state {
@@ -63,13 +61,8 @@ static uint32_t load_phys(const sl_ring_attn_params *p, int32_t row, float *out)
 
 static void end_block(const sl_ring_attn_params *p, int32_t heads, state *s)
 {
-    sl_dot_job j = {
-        .w = s->rows, .x = s->q, .out = s->scores, .ld_w = p->dim, .ld_x = p->dim, .ld_out = BLOCK};
-
-    j.rows = s->n;
-    j.tokens = heads;
-    j.n = p->dim;
-    sl_vec_dots(&j);
+    sl_vec_products((sl_vec_rows){s->rows, p->dim, s->n}, (sl_vec_rows){s->q, p->dim, heads}, p->dim,
+                    s->scores, BLOCK);
     for (int32_t h = 0; h < heads; h++)
         sl_softmax_block(p->scale, s->n, s->scores + h * BLOCK, s->rows, p->dim, p->dim, &s->max[h],
                          &s->sum[h], s->o + (int64_t)h * p->dim);
@@ -91,7 +84,7 @@ static uint32_t add_rows(const sl_ring_attn_params *p, int64_t t, int32_t heads,
     uint32_t bad = sl_place_of(p->seqs, t, &at);
 
     if (bad)
-        return bad & ~SL_PLACE_NONE;
+        return bad;
     for (int32_t pos = at.pos < p->window ? 0 : at.pos - p->window + 1; pos <= at.pos; pos++)
         load_window(p, t, &at, pos, next_row(p, heads, s));
     const int32_t all = p->entries.rate ? (at.pos + 1) / p->entries.rate : 0, n = ids ? p->k : all;
@@ -103,50 +96,40 @@ static uint32_t add_rows(const sl_ring_attn_params *p, int64_t t, int32_t heads,
     return bad;
 }
 
-static uint32_t attend(const ctx *c, int64_t t, int32_t h0, int32_t heads, state *s)
+static uint32_t attend(const void *arg, int64_t item, void *own)
 {
+    const ctx *c = arg;
     const sl_ring_attn_params *p = c->p;
-    const int64_t at = (t * p->heads + h0) * p->dim;
-
-    sl_load_f32(p->act, p->q, at, (int64_t)heads * p->dim, s->q);
-    memset(s->o, 0, sizeof(float) * (size_t)heads * (size_t)p->dim);
-    s->n = 0;
-    for (int32_t h = 0; h < heads; h++)
-        s->max[h] = -INFINITY, s->sum[h] = 0;
-    uint32_t bad = add_rows(p, t, heads, s);
-    for (int32_t h = 0; s->sum[0] > 0 && h < heads; h++) {
-        float sum = s->sum[h] + expf(p->sinks[h0 + h] - s->max[h]);
-
-        for (int32_t i = 0; i < p->dim; i++)
-            s->o[(int64_t)h * p->dim + i] /= sum;
-    }
-    sl_store_f32(p->act, s->o, (int64_t)heads * p->dim, p->out, at);
-    return bad;
-}
-
-static void tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    ctx *c = arg;
-    const int64_t dim = c->p->dim;
-    state s = {.scores = sl_cpu_own(c->cpu, worker)};
+    const int64_t t = item / c->groups, dim = p->dim;
+    const int32_t h0 = (int32_t)(item % c->groups) * HEADS,
+                  heads = p->heads - h0 < HEADS ? p->heads - h0 : HEADS;
+    const int64_t at = (t * p->heads + h0) * dim;
+    state s = {.scores = own};
 
     s.rows = s.scores + HEADS * BLOCK;
     s.q = s.rows + BLOCK * dim;
     s.o = s.q + HEADS * dim;
-    for (int64_t i = first; i < first + count; i++) {
-        int32_t h0 = (int32_t)(i % c->groups) * HEADS, left = c->p->heads - h0;
+    sl_load_f32(p->act, p->q, at, heads * dim, s.q);
+    memset(s.o, 0, sizeof(float) * (size_t)heads * (size_t)dim);
+    for (int32_t h = 0; h < heads; h++)
+        s.max[h] = -INFINITY, s.sum[h] = 0;
+    uint32_t bad = add_rows(p, t, heads, &s);
+    for (int32_t h = 0; s.sum[0] > 0 && h < heads; h++) {
+        float sum = s.sum[h] + expf(p->sinks[h0 + h] - s.max[h]);
 
-        sl_cpu_flag(&c->bad, attend(c, i / c->groups, h0, left < HEADS ? left : HEADS, &s));
+        for (int32_t i = 0; i < p->dim; i++)
+            s.o[h * dim + i] /= sum;
     }
+    sl_store_f32(p->act, s.o, heads * dim, p->out, at);
+    return bad;
 }
 
 static sl_status run_ring_attn(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ring_attn_params *p = params;
-    ctx c = {.cpu = (sl_cpu *)be, .p = p, .groups = (p->heads + HEADS - 1) / HEADS};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (HEADS * BLOCK + (size_t)p->dim * (BLOCK + 2 * HEADS)), err));
-    sl_cpu_for(c.cpu, (int64_t)p->tokens * c.groups, (int64_t)p->window * p->dim, tasks, &c);
-    return sl_deverr(c.bad, "ring_attn", err);
+    const ctx c = {p, (p->heads + HEADS - 1) / HEADS};
+    return sl_cpu_run(be, "ring_attn", 4 * (HEADS * BLOCK + (size_t)p->dim * (BLOCK + 2 * HEADS)),
+                      (int64_t)p->tokens * c.groups, (int64_t)p->window * p->dim, attend, &c, err);
 }
 
 const sl_op_impl sl_cpu_ring_attn = {.run = run_ring_attn};

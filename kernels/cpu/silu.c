@@ -29,31 +29,22 @@ void sl_glu_mul(const sl_glu *glu, float *g, const float *u, int64_t n)
             g[i] = g[i] / (1.0f + expf(-g[i])) * u[i];
 }
 
-typedef struct ctx {
-    sl_cpu *cpu;
-    const sl_silu_mul_params *p;
-} ctx;
-
-static void tokens(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t token(const void *arg, int64_t t, void *own)
 {
-    ctx *c = arg;
-    const sl_silu_mul_params *p = c->p;
-    float *g = sl_cpu_own(c->cpu, worker), *u = g + p->dim;
+    const sl_silu_mul_params *p = arg;
+    float *g = own, *u = g + p->dim;
 
-    for (int64_t t = first; t < first + count; t++) {
-        sl_load_f32(p->act, p->gate, t * p->ld_in, p->dim, g);
-        sl_load_f32(p->act, p->up, t * p->ld_in, p->dim, u);
-        sl_glu_mul(&p->glu, g, u, p->dim);
-        sl_store_f32(p->act, g, p->dim, p->out, t * p->ld_out);
-    }
+    sl_load_f32(p->act, p->gate, t * p->ld_in, p->dim, g);
+    sl_load_f32(p->act, p->up, t * p->ld_in, p->dim, u);
+    sl_glu_mul(&p->glu, g, u, p->dim);
+    sl_store_f32(p->act, g, p->dim, p->out, t * p->ld_out);
+    return 0;
 }
 
 static sl_status run_silu_mul(sl_backend *be, const void *params, sl_err *err)
 {
-    ctx c = {(sl_cpu *)be, params};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)c.p->dim, err));
-    sl_cpu_for(c.cpu, c.p->tokens, 10 * (int64_t)c.p->dim, tokens, &c);
-    return SL_OK;
+    const sl_silu_mul_params *p = params;
+    return sl_cpu_run(be, "silu_mul", 8 * (size_t)p->dim, p->tokens, 10 * (int64_t)p->dim, token, p, err);
 }
 
 const sl_op_impl sl_cpu_silu_mul = {.run = run_silu_mul};

@@ -15,7 +15,6 @@
 #define HEADS 16 /* heads of a task */
 
 typedef struct ctx {
-    sl_cpu *cpu;
     const sl_sparse_attn_params *p;
     int32_t groups; /* groups of heads */
 } ctx;
@@ -33,10 +32,15 @@ static int32_t list_length(const int32_t *phys, int32_t k)
     return n;
 }
 
-static void attend(const ctx *c, int64_t t, int32_t h0, int32_t heads, float *rows, float *scores)
+static uint32_t attend(const void *arg, int64_t item, void *own)
 {
+    const ctx *c = arg;
     const sl_sparse_attn_params *p = c->p;
+    const int64_t t = item / c->groups;
+    const int32_t h0 = (int32_t)(item % c->groups) * HEADS,
+                  heads = p->heads - h0 < HEADS ? p->heads - h0 : HEADS;
     const int32_t *phys = p->phys + t * p->ld_ids;
+    float *scores = own, *rows = scores + HEADS * BLOCK;
     int32_t dim = p->lora + p->rope, n = list_length(phys, p->k);
     const float *q = p->ql + (t * p->heads + h0) * dim;
     float *o = p->o + (t * p->heads + h0) * p->lora;
@@ -49,15 +53,11 @@ static void attend(const ctx *c, int64_t t, int32_t h0, int32_t heads, float *ro
     }
     for (int32_t first = 0; first < n; first += BLOCK) {
         int32_t count = n - first < BLOCK ? n - first : BLOCK;
-        sl_dot_job j = {.w = rows, .x = q, .out = scores, .ld_w = dim, .ld_x = dim, .ld_out = BLOCK};
 
         for (int32_t r = 0; r < count; r++)
             sl_row_decode(p->format, p->lora, p->rope, p->rows.base + phys[first + r] * p->rows.row_bytes,
                           rows + (int64_t)r * dim);
-        j.rows = count;
-        j.tokens = heads;
-        j.n = dim;
-        sl_vec_dots(&j);
+        sl_vec_products((sl_vec_rows){rows, dim, count}, (sl_vec_rows){q, dim, heads}, dim, scores, BLOCK);
         for (int32_t h = 0; h < heads; h++)
             sl_softmax_block(p->scale, count, scores + h * BLOCK, rows, dim, p->lora, &st.max[h], &st.sum[h],
                              o + (int64_t)h * p->lora);
@@ -67,18 +67,7 @@ static void attend(const ctx *c, int64_t t, int32_t h0, int32_t heads, float *ro
     for (int32_t h = 0; n && h < heads; h++)
         for (int32_t i = 0; i < p->lora; i++)
             o[(int64_t)h * p->lora + i] /= st.sum[h];
-}
-
-static void tasks(void *arg, int64_t first, int64_t count, int worker)
-{
-    ctx *c = arg;
-    float *scores = sl_cpu_own(c->cpu, worker), *rows = scores + HEADS * BLOCK;
-
-    for (int64_t i = first; i < first + count; i++) {
-        int32_t h0 = (int32_t)(i % c->groups) * HEADS, left = c->p->heads - h0;
-
-        attend(c, i / c->groups, h0, left < HEADS ? left : HEADS, rows, scores);
-    }
+    return 0;
 }
 
 static bool blocks_done(const sl_sparse_attn_params *p)
@@ -93,14 +82,13 @@ static bool blocks_done(const sl_sparse_attn_params *p)
 static sl_status run_sparse_attn(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_sparse_attn_params *p = params;
-    ctx c = {.cpu = (sl_cpu *)be, .p = p, .groups = (p->heads + HEADS - 1) / HEADS};
+    const ctx c = {p, (p->heads + HEADS - 1) / HEADS};
     int64_t dim = (int64_t)p->lora + p->rope, heads = p->heads < HEADS ? p->heads : HEADS;
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * BLOCK * (HEADS + (size_t)dim), err));
     if (!blocks_done(p))
         return sl_fail(err, SL_ERR_INVALID,
                        "sparse_attn: block_done: rows are missing that no gather has fetched");
-    sl_cpu_for(c.cpu, (int64_t)p->tokens * c.groups, p->k * dim * heads / 8, tasks, &c);
-    return SL_OK;
+    return sl_cpu_run(be, "sparse_attn", 4 * BLOCK * (HEADS + (size_t)dim), (int64_t)p->tokens * c.groups,
+                      p->k * dim * heads / 8, attend, &c, err);
 }
 
 const sl_op_impl sl_cpu_sparse_attn = {.run = run_sparse_attn};

@@ -5,34 +5,22 @@
 #include "kernels/cpu/place.h"
 #include "kernels/turns.h"
 
-typedef struct keep_ctx {
-    const sl_state_keep_params *p;
-    uint32_t bad;
-} keep_ctx;
-
-static void keep_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t keep_state(const void *arg, int64_t t, void *own)
 {
-    keep_ctx *c = arg;
-    const sl_state_keep_params *p = c->p;
-    (void)worker;
+    const sl_state_keep_params *p = arg;
+    sl_place at;
+    uint32_t bad = sl_place_of(p->seqs, t, &at);
 
-    for (int64_t t = first; t < first + count; t++) {
-        sl_place at;
-        uint32_t bad = sl_place_of(p->seqs, t, &at);
-
-        if (bad)
-            sl_cpu_flag(&c->bad, bad & ~SL_PLACE_NONE);
-        else
-            memcpy(p->to + at.seq * p->stride, p->from + at.seq * p->stride, (size_t)p->bytes);
-    }
+    (void)own;
+    if (!bad)
+        memcpy(p->to + at.seq * p->stride, p->from + at.seq * p->stride, (size_t)p->bytes);
+    return bad;
 }
 
 static sl_status run_state_keep(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_state_keep_params *p = params;
-    keep_ctx c = {.p = p};
-    sl_cpu_for((sl_cpu *)be, p->seqs->n_tokens, p->bytes / 16, keep_tasks, &c);
-    return sl_deverr(c.bad, "state_keep", err);
+    return sl_cpu_run(be, "state_keep", 0, p->seqs->n_tokens, p->bytes / 16, keep_state, p, err);
 }
 
 const sl_op_impl sl_cpu_state_keep = {.run = run_state_keep};

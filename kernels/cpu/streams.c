@@ -3,22 +3,13 @@
  * them, SL_OP_SIGMOID_MUL and SL_OP_JOIN. A task is a token.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/norm.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "kernels/formats.h"
 #include "kernels/streams.h"
-
-typedef struct ctx {
-    sl_cpu *cpu;
-    const void *p;
-} ctx;
-
-static float sigmoid(float v)
-{
-    return 1.0f / (1.0f + expf(-v));
-}
 
 /* ---- streams_out ---- */
 
@@ -59,7 +50,7 @@ static void out_gates(const sl_streams_out_params *p, int64_t t, const float *m)
 
     for (int32_t k = n; p->post && k < 2 * n; k++)
         p->post[t * n + k - n] =
-            p->magnitude * sigmoid(m[k] * p->scale[1] + p->base[k]) + (comb ? 0.0f : p->hc_eps);
+            p->magnitude * sl_sigmoid(m[k] * p->scale[1] + p->base[k]) + (comb ? 0.0f : p->hc_eps);
     for (int32_t k = 0; comb && k < n * n; k++)
         comb[k] = m[2 * n + k] * p->scale[2] + p->base[2 * n + k];
     if (comb)
@@ -78,50 +69,41 @@ static void mean_of(const sl_streams_out_params *p, const float *x, float *out)
     }
 }
 
-static void out_tokens(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t out_token(const void *arg, int64_t t, void *own)
 {
-    const ctx *c = arg;
-    const sl_streams_out_params *p = c->p;
-    int32_t all = p->count * p->dim, gates = p->comb   ? (2 + p->count) * p->count
-                                             : p->post ? 2 * p->count
-                                                       : p->count;
-    float *x = sl_cpu_own(c->cpu, worker), *out = x + all, m[(2 + SL_STREAMS_MAX) * SL_STREAMS_MAX];
+    const sl_streams_out_params *p = arg;
+    const int32_t all = p->count * p->dim, gates = p->comb   ? (2 + p->count) * p->count
+                                                   : p->post ? 2 * p->count
+                                                             : p->count;
+    float *x = own, *out = x + all, m[(2 + SL_STREAMS_MAX) * SL_STREAMS_MAX];
 
-    for (int64_t t = first; t < first + count; t++) {
-        double sum = 0;
-
-        sl_load_f32(p->act, p->streams, t * all, all, x);
-        if (!p->mix) {
-            mean_of(p, x, out);
-            sl_store_f32(p->act, out, p->dim, p->out, t * p->dim);
-            continue;
-        }
-        for (int32_t i = 0; i < all; i++)
-            sum += (double)x[i] * (double)x[i];
-        float inv = (float)(1.0 / sqrt(sum / all + (double)p->eps));
-
-        for (int32_t k = 0; k < gates; k++)
-            m[k] = p->mix[t * gates + k] * inv;
-        memset(out, 0, sizeof(float) * (size_t)p->dim);
-        for (int32_t k = 0; k < p->count; k++) {
-            float pre = sigmoid(m[k] * p->scale[0] + p->base[k]) + p->hc_eps;
-
-            for (int32_t i = 0; i < p->dim; i++)
-                out[i] += pre * x[k * p->dim + i];
-        }
+    sl_load_f32(p->act, p->streams, t * all, all, x);
+    if (!p->mix) {
+        mean_of(p, x, out);
         sl_store_f32(p->act, out, p->dim, p->out, t * p->dim);
-        out_gates(p, t, m);
+        return 0;
     }
+    const float inv = sl_inverse_rms(x, all, p->eps);
+    for (int32_t k = 0; k < gates; k++)
+        m[k] = p->mix[t * gates + k] * inv;
+    memset(out, 0, sizeof(float) * (size_t)p->dim);
+    for (int32_t k = 0; k < p->count; k++) {
+        float pre = sl_sigmoid(m[k] * p->scale[0] + p->base[k]) + p->hc_eps;
+
+        for (int32_t i = 0; i < p->dim; i++)
+            out[i] += pre * x[k * p->dim + i];
+    }
+    sl_store_f32(p->act, out, p->dim, p->out, t * p->dim);
+    out_gates(p, t, m);
+    return 0;
 }
 
 static sl_status run_streams_out(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_streams_out_params *p = params;
-    ctx c = {(sl_cpu *)be, p};
-    int64_t values = (int64_t)p->count * p->dim;
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(float) * (size_t)(values + p->dim), err));
-    sl_cpu_for(c.cpu, p->tokens, 2 * values, out_tokens, &c);
-    return SL_OK;
+    const int64_t values = (int64_t)p->count * p->dim;
+    return sl_cpu_run(be, "streams_out", sizeof(float) * (size_t)(values + p->dim), p->tokens, 2 * values,
+                      out_token, p, err);
 }
 
 const sl_op_impl sl_cpu_streams_out = {.run = run_streams_out};
@@ -141,125 +123,108 @@ static void add_to(const sl_streams_add_params *p, int64_t t, int32_t k, const f
             x[i] += comb[j * p->count + k] * all[j * p->dim + i];
 }
 
-static void add_tokens(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t add_token(const void *arg, int64_t t, void *own)
 {
-    const ctx *c = arg;
-    const sl_streams_add_params *p = c->p;
-    float *x = sl_cpu_own(c->cpu, worker), *y = x + p->dim, *all = y + p->dim;
+    const sl_streams_add_params *p = arg;
     const int64_t n = (int64_t)p->count * p->dim;
+    float *x = own, *y = x + p->dim, *all = y + p->dim;
 
-    for (int64_t t = first; t < first + count; t++) {
-        sl_load_f32(p->act, p->y, t * p->dim, p->dim, y);
+    sl_load_f32(p->act, p->y, t * p->dim, p->dim, y);
+    if (p->post)
+        sl_load_f32(p->act, p->streams, t * n, n, all);
+    for (int32_t k = 0; k < p->count; k++) {
         if (p->post)
-            sl_load_f32(p->act, p->streams, t * n, n, all);
-        for (int32_t k = 0; k < p->count; k++) {
-            if (p->post)
-                add_to(p, t, k, all, y, x);
-            sl_store_f32(p->act, p->post ? x : y, p->dim, p->streams, t * n + (int64_t)k * p->dim);
-        }
+            add_to(p, t, k, all, y, x);
+        sl_store_f32(p->act, p->post ? x : y, p->dim, p->streams, t * n + (int64_t)k * p->dim);
     }
+    return 0;
 }
 
 static sl_status run_streams_add(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_streams_add_params *p = params;
-    ctx c = {(sl_cpu *)be, p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(float) * (size_t)p->dim * (2 + (size_t)p->count), err));
-    sl_cpu_for(c.cpu, p->tokens, 2 * (int64_t)p->count * p->dim, add_tokens, &c);
-    return SL_OK;
+    return sl_cpu_run(be, "streams_add", sizeof(float) * (size_t)p->dim * (2 + (size_t)p->count), p->tokens,
+                      2 * (int64_t)p->count * p->dim, add_token, p, err);
 }
 
 const sl_op_impl sl_cpu_streams_add = {.run = run_streams_add};
 
 /* ---- streams_mix ---- */
 
-static void mix_tokens(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t mix_token(const void *arg, int64_t t, void *own)
 {
-    const ctx *c = arg;
-    const sl_streams_mix_params *p = c->p;
-    float *x = sl_cpu_own(c->cpu, worker), *out = x + p->dim;
+    const sl_streams_mix_params *p = arg;
+    float *x = own, *out = x + p->dim;
 
-    for (int64_t t = first; t < first + count; t++) {
-        memset(out, 0, sizeof(float) * (size_t)p->dim);
-        for (int32_t k = 0; k < p->count; k++) {
-            const int64_t at = (t * p->count + k) * p->dim;
+    memset(out, 0, sizeof(float) * (size_t)p->dim);
+    for (int32_t k = 0; k < p->count; k++) {
+        const int64_t at = (t * p->count + k) * p->dim;
 
-            sl_load_f32(p->act, p->normed, at, p->dim, x);
-            for (int32_t i = 0; i < p->dim; i++)
-                out[i] += sigmoid(p->up[at + i]) * x[i];
-            if (p->post)
-                p->post[t * p->count + k] = 2 * sigmoid(p->inject[t * p->count + k] / (float)p->count);
-        }
+        sl_load_f32(p->act, p->normed, at, p->dim, x);
         for (int32_t i = 0; i < p->dim; i++)
-            out[i] /= (float)p->count;
-        sl_store_f32(p->act, out, p->dim, p->out, t * p->dim);
+            out[i] += sl_sigmoid(p->up[at + i]) * x[i];
+        if (p->post)
+            p->post[t * p->count + k] = 2 * sl_sigmoid(p->inject[t * p->count + k] / (float)p->count);
     }
+    for (int32_t i = 0; i < p->dim; i++)
+        out[i] /= (float)p->count;
+    sl_store_f32(p->act, out, p->dim, p->out, t * p->dim);
+    return 0;
 }
 
 static sl_status run_streams_mix(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_streams_mix_params *p = params;
-    ctx c = {(sl_cpu *)be, p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)p->dim, err));
-    sl_cpu_for(c.cpu, p->tokens, 20 * (int64_t)p->count * p->dim, mix_tokens, &c);
-    return SL_OK;
+    return sl_cpu_run(be, "streams_mix", 8 * (size_t)p->dim, p->tokens, 20 * (int64_t)p->count * p->dim,
+                      mix_token, p, err);
 }
 
 const sl_op_impl sl_cpu_streams_mix = {.run = run_streams_mix};
 
 /* ---- unary ---- */
 
-static void unary_tokens(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t unary_token(const void *arg, int64_t t, void *own)
 {
-    const ctx *c = arg;
-    const sl_unary_params *p = c->p;
-    float *y = sl_cpu_own(c->cpu, worker);
+    const sl_unary_params *p = arg;
+    float *y = own;
 
-    for (int64_t t = first; t < first + count; t++) {
-        for (int32_t i = 0; i < p->dim; i++) {
-            const float x = p->x[t * p->dim + i] * p->scale;
+    for (int32_t i = 0; i < p->dim; i++) {
+        const float x = p->x[t * p->dim + i] * p->scale;
 
-            y[i] = p->form == SL_UNARY_SILU ? x * sigmoid(x) : sigmoid(x);
-        }
-        sl_store_f32(p->out_dtype, y, p->dim, p->out, t * p->dim);
+        y[i] = p->form == SL_UNARY_SILU ? x * sl_sigmoid(x) : sl_sigmoid(x);
     }
+    sl_store_f32(p->out_dtype, y, p->dim, p->out, t * p->dim);
+    return 0;
 }
 
 static sl_status run_unary(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_unary_params *p = params;
-    ctx c = {(sl_cpu *)be, p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
-    sl_cpu_for(c.cpu, p->tokens, 10 * (int64_t)p->dim, unary_tokens, &c);
-    return SL_OK;
+    return sl_cpu_run(be, "unary", 4 * (size_t)p->dim, p->tokens, 10 * (int64_t)p->dim, unary_token, p, err);
 }
 
 const sl_op_impl sl_cpu_unary = {.run = run_unary};
 
 /* ---- sigmoid_mul ---- */
 
-static void mul_tokens(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t mul_token(const void *arg, int64_t t, void *own)
 {
-    const ctx *c = arg;
-    const sl_sigmoid_mul_params *p = c->p;
-    float *x = sl_cpu_own(c->cpu, worker), *g = x + p->dim;
+    const sl_sigmoid_mul_params *p = arg;
+    float *x = own, *g = x + p->dim;
 
-    for (int64_t t = first; t < first + count; t++) {
-        sl_load_f32(p->act, p->x, t * p->ld_x, p->dim, x);
-        sl_load_f32(p->act, p->gate, t * p->ld_gate, p->dim, g);
-        for (int32_t i = 0; i < p->dim; i++)
-            x[i] *= sigmoid(g[i]);
-        sl_store_f32(p->act, x, p->dim, p->x, t * p->ld_x);
-    }
+    sl_load_f32(p->act, p->x, t * p->ld_x, p->dim, x);
+    sl_load_f32(p->act, p->gate, t * p->ld_gate, p->dim, g);
+    for (int32_t i = 0; i < p->dim; i++)
+        x[i] *= sl_sigmoid(g[i]);
+    sl_store_f32(p->act, x, p->dim, p->x, t * p->ld_x);
+    return 0;
 }
 
 static sl_status run_sigmoid_mul(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_sigmoid_mul_params *p = params;
-    ctx c = {(sl_cpu *)be, p};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)p->dim, err));
-    sl_cpu_for(c.cpu, p->tokens, 10 * (int64_t)p->dim, mul_tokens, &c);
-    return SL_OK;
+    return sl_cpu_run(be, "sigmoid_mul", 8 * (size_t)p->dim, p->tokens, 10 * (int64_t)p->dim, mul_token, p,
+                      err);
 }
 
 const sl_op_impl sl_cpu_sigmoid_mul = {.run = run_sigmoid_mul};

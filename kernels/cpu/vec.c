@@ -142,15 +142,6 @@ void sl_vec_dots(const sl_dot_job *job)
     dots_portable(job);
 }
 
-float sl_vec_dot(const float *a, const float *b, int32_t n)
-{
-    float out;
-    sl_dot_job j = {.w = a, .x = b, .out = &out, .rows = 1, .tokens = 1, .n = n};
-
-    sl_vec_dots(&j);
-    return out;
-}
-
 void sl_vec_axpy(float *out, int32_t n, const float *p, const float *rows, int64_t ld, int32_t count)
 {
 #ifdef HAVE_AVX2

@@ -19,8 +19,28 @@
 #include "kernels/params.h"
 
 void sl_vec_dots(const sl_dot_job *job);
-/* The canonical dot of one pair. */
-float sl_vec_dot(const float *a, const float *b, int32_t n);
+
+/* `count` rows of floats, at a stride of ld. */
+typedef struct sl_vec_rows {
+    const float *at;
+    int64_t ld;
+    int32_t count;
+} sl_vec_rows;
+
+/* out[t * ld_out + r] = dot of row r of w and row t of x, of n values each. */
+static inline void sl_vec_products(sl_vec_rows w, sl_vec_rows x, int32_t n, float *out, int64_t ld_out)
+{
+    sl_vec_dots(&(sl_dot_job){.w = w.at,
+                              .x = x.at,
+                              .out = out,
+                              .ld_w = w.ld,
+                              .ld_x = x.ld,
+                              .ld_out = ld_out,
+                              .rows = w.count,
+                              .tokens = x.count,
+                              .n = n});
+}
+
 /* out[i] += sum over j of p[j] * rows[j * ld + i], i < n, j ascending. */
 void sl_vec_axpy(float *out, int32_t n, const float *p, const float *rows, int64_t ld, int32_t count);
 /* out[i] = the value of e4m3 code in[i]; NaN codes give NaN with the code's sign. */

@@ -17,11 +17,9 @@
 /* ---- votes ---- */
 
 typedef struct votes_ctx {
-    sl_cpu *cpu;
     const sl_window_votes_params *p;
     sl_row_shape shape;
     int32_t group; /* query heads per KV head */
-    uint32_t bad;
 } votes_ctx;
 
 /* A worker's scratch: the sums of one KV head, decoded keys, and the products of the group's queries of some window
@@ -65,17 +63,10 @@ static bool products(const votes_ctx *c, int32_t head, int32_t w, const votes_sc
 
         if (!load_keys(c, head, at, n, s->keys))
             return false;
-        sl_dot_job j = {.w = s->keys,
-                        .x = p->q + ((int64_t)w * p->heads + (int64_t)head * c->group) * p->dim,
-                        .out = s->each + at,
-                        .ld_w = p->dim,
-                        .ld_x = p->dim,
-                        .ld_out = p->tokens,
-                        .rows = n,
-                        .tokens = c->group,
-                        .n = p->dim};
-
-        sl_vec_dots(&j);
+        sl_vec_products((sl_vec_rows){s->keys, p->dim, n},
+                        (sl_vec_rows){p->q + ((int64_t)w * p->heads + (int64_t)head * c->group) * p->dim,
+                                      p->dim, c->group},
+                        p->dim, s->each + at, p->tokens);
     }
     return true;
 }
@@ -108,57 +99,37 @@ static void pool(const sl_window_votes_params *p, const double *sum, int32_t n, 
     }
 }
 
-static void votes_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t vote(const void *arg, int64_t h, void *own)
 {
-    votes_ctx *c = arg;
+    const votes_ctx *c = arg;
     const sl_window_votes_params *p = c->p;
     const int32_t before = p->tokens - p->window;
-    votes_scratch s = {.sum = sl_cpu_own(c->cpu, worker)};
+    votes_scratch s = {.sum = own};
 
     s.keys = (float *)(s.sum + p->tokens);
     s.each = s.keys + (int64_t)CHUNK * p->dim;
-    for (int64_t h = first; h < first + count; h++) {
-        memset(s.sum, 0, 8 * (size_t)before);
-        for (int32_t w = 0; w < p->window; w++) {
-            if (!products(c, (int32_t)h, w, &s)) {
-                sl_cpu_flag(&c->bad, SL_DEVERR_PAGE);
-                break;
-            }
-            for (int32_t g = 0; g < c->group; g++)
-                add_softmax(s.each + (int64_t)g * p->tokens, before + w + 1, before, p->scale, s.sum);
-        }
-        pool(p, s.sum, before, p->votes + h * p->ld_votes);
+    memset(s.sum, 0, 8 * (size_t)before);
+    for (int32_t w = 0; w < p->window; w++) {
+        if (!products(c, (int32_t)h, w, &s))
+            return SL_DEVERR_PAGE;
+        for (int32_t g = 0; g < c->group; g++)
+            add_softmax(s.each + (int64_t)g * p->tokens, before + w + 1, before, p->scale, s.sum);
     }
+    pool(p, s.sum, before, p->votes + h * p->ld_votes);
+    return 0;
 }
 
 static sl_status run_window_votes(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_window_votes_params *p = params;
-    votes_ctx c = {
-        .cpu = (sl_cpu *)be, .p = p, .shape = sl_row_shape_of(&p->rows), .group = p->heads / p->kv_heads};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, scratch_bytes(&c), err));
-    sl_cpu_for(c.cpu, p->kv_heads, (int64_t)p->tokens * p->window * p->dim * c.group / 4, votes_tasks, &c);
-    return sl_deverr(c.bad, "window_votes", err);
+    const votes_ctx c = {p, sl_row_shape_of(&p->rows), p->heads / p->kv_heads};
+    return sl_cpu_run(be, "window_votes", scratch_bytes(&c), p->kv_heads,
+                      (int64_t)p->tokens * p->window * p->dim * c.group / 4, vote, &c, err);
 }
 
 const sl_op_impl sl_cpu_window_votes = {.run = run_window_votes};
 
 /* ---- lists ---- */
-
-typedef struct lists_ctx {
-    const sl_kept_lists_params *p;
-    uint32_t bad;
-} lists_ctx;
-
-/* Writes first .. last; returns how many ids there are then, or -1 when they do not fit. */
-static int32_t put_range(const sl_kept_lists_params *p, int32_t *ids, int32_t n, int32_t first, int32_t last)
-{
-    if (n < 0 || last - first >= p->ld_ids - n)
-        return -1;
-    for (int32_t i = first; i <= last; i++)
-        ids[n++] = i;
-    return n;
-}
 
 static int32_t make_list(const sl_kept_lists_params *p, const sl_place *at, int32_t list, int32_t *ids)
 {
@@ -166,45 +137,32 @@ static int32_t make_list(const sl_kept_lists_params *p, const sl_place *at, int3
     const int32_t *kept = p->kept + ((int64_t)at->seq * p->lists + list) * p->ld_kept;
 
     if (at->pos < prompt || at->pos < p->dense_below)
-        return put_range(p, ids, 0, 0, at->pos);
+        return sl_put_range(ids, p->ld_ids, 0, 0, at->pos);
     if (n_kept > p->ld_kept || n_kept > p->ld_ids)
         return -1;
     for (int32_t i = 0; i < n_kept; i++)
         ids[i] = kept[i];
     int32_t window = prompt > p->window ? prompt - p->window : 0;
     int32_t oldest = p->output > 0 && at->pos - prompt >= p->output ? at->pos + 1 - p->output : prompt;
-    int32_t n = put_range(p, ids, n_kept, window, prompt - 1);
-    return put_range(p, ids, n, oldest, at->pos);
+    int32_t n = sl_put_range(ids, p->ld_ids, n_kept, window, prompt - 1);
+    return sl_put_range(ids, p->ld_ids, n, oldest, at->pos);
 }
 
-static void lists_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t list_task(const void *arg, int64_t i, void *own)
 {
-    lists_ctx *c = arg;
-    const sl_kept_lists_params *p = c->p;
-    (void)worker;
+    const sl_kept_lists_params *p = arg;
+    int32_t *ids = p->ids + i * p->ld_ids;
+    sl_place at;
+    uint32_t bad = sl_place_of(p->seqs, p->token_first + i / p->lists, &at);
 
-    for (int64_t i = first; i < first + count; i++) {
-        int32_t *ids = p->ids + i * p->ld_ids, n = 0;
-        sl_place at;
-        uint32_t bad = sl_place_of(p->seqs, p->token_first + i / p->lists, &at);
-
-        if (!bad) {
-            n = make_list(p, &at, (int32_t)(i % p->lists), ids);
-            bad = n < 0 ? SL_DEVERR_SELECTION : 0;
-        }
-        if (bad && bad != SL_PLACE_NONE)
-            sl_cpu_flag(&c->bad, bad);
-        for (n = n < 0 ? 0 : n; n < p->ld_ids; n++)
-            ids[n] = -1;
-    }
+    (void)own;
+    return sl_list_end(ids, p->ld_ids, bad ? 0 : make_list(p, &at, (int32_t)(i % p->lists), ids), bad);
 }
 
 static sl_status run_kept_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kept_lists_params *p = params;
-    lists_ctx c = {.p = p};
-    sl_cpu_for((sl_cpu *)be, (int64_t)p->token_count * p->lists, p->ld_ids, lists_tasks, &c);
-    return sl_deverr(c.bad, "kept_lists", err);
+    return sl_cpu_run(be, "kept_lists", 0, (int64_t)p->token_count * p->lists, p->ld_ids, list_task, p, err);
 }
 
 const sl_op_impl sl_cpu_kept_lists = {.run = run_kept_lists};
