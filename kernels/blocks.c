@@ -5,16 +5,6 @@
 
 enum { MAX_DIM = 256, MAX_HEADS = 1 << 12, MAX_BLOCK = 1 << 20 };
 
-static void chk_slice(sl_chk *c, const sl_seq_tables *s, int32_t first, int32_t count)
-{
-    sl_chk_seqs(c, s);
-    sl_chk_count(c, "token_first", first);
-    sl_chk_count(c, "token_count", count);
-    if (s)
-        sl_chk_need(c, (int64_t)first + count <= s->n_tokens, "token_count",
-                    "reaches beyond the step's tokens");
-}
-
 static void chk_heads(sl_chk *c, int32_t heads, int32_t block_tokens, int32_t ld_scores)
 {
     sl_chk_pos(c, "heads", heads);
@@ -31,7 +21,7 @@ void sl_chk_block_scores(sl_chk *c, const void *params)
     chk_heads(c, p->heads, p->block_tokens, p->ld_scores);
     sl_chk_pos(c, "dim", p->dim);
     sl_chk_can(c, p->dim <= MAX_DIM, "dim", "must be at most 256");
-    chk_slice(c, p->seqs, p->token_first, p->token_count);
+    sl_chk_slice(c, p->seqs, p->token_first, p->token_count);
     sl_chk_size(c, "ld_scores", (int64_t)p->token_count * p->heads, p->ld_scores);
     sl_chk_ptr(c, "q", p->q, 4);
     sl_chk_ptr(c, "scores", p->scores, 4);
@@ -42,8 +32,7 @@ void sl_chk_block_scores(sl_chk *c, const void *params)
                 p->index_page_stride % 4 == 0 &&
                     p->index_page_stride >= sl_index_block_bytes(SL_INDEX_PLAIN, p->dim),
                 "index_page_stride", "is smaller than a page's keys or not a multiple of 4");
-    if (c->st == SL_OK && p->seqs->n_tokens)
-        sl_chk_ptr(c, "seqs.index_pages", p->seqs->index_pages, 4);
+    sl_chk_tables(c, p->seqs, SL_CHK_INDEX_PAGES);
 }
 
 void sl_chk_block_lists(sl_chk *c, const void *params)
@@ -65,7 +54,7 @@ void sl_chk_block_lists(sl_chk *c, const void *params)
     sl_chk_count(c, "sinks", p->sinks);
     sl_chk_count(c, "recent", p->recent);
     sl_chk_count(c, "dense_below", p->dense_below);
-    chk_slice(c, p->seqs, p->token_first, p->token_count);
+    sl_chk_slice(c, p->seqs, p->token_first, p->token_count);
     sl_chk_size(c, "ld_scores", (int64_t)p->token_count * p->heads, p->ld_scores);
     sl_chk_ptr(c, "scores", p->scores, 4);
     sl_chk_ptr(c, "ids", p->ids, 4);

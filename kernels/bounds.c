@@ -1,8 +1,6 @@
 /* Units and names of bounds of blocks, and what their ops require of their parameters; see kernels/bounds.h. */
 #include "kernels/bounds.h"
 
-#include <string.h>
-
 #include "kernels/check.h"
 #include "kernels/gqa.h"
 
@@ -20,16 +18,6 @@ int64_t sl_bounds_unit_bytes(int32_t dim, sl_dtype dtype)
 const char *const *sl_group_reduce_names(void)
 {
     return reduce_names;
-}
-
-bool sl_group_reduce_find(const char *name, sl_group_reduce *out)
-{
-    for (int i = 0; name && reduce_names[i]; i++)
-        if (strcmp(name, reduce_names[i]) == 0) {
-            *out = (sl_group_reduce)i;
-            return true;
-        }
-    return false;
 }
 
 /* Heads, dimension and type of the bounds; and the plane on the device. */

@@ -101,7 +101,5 @@ int64_t sl_bounds_unit_bytes(int32_t dim, sl_dtype dtype);
 
 /* The reductions by name: "max", "mean", "softmax", "union", in the order of the enumeration, NULL at the end. */
 const char *const *sl_group_reduce_names(void);
-/* False: no reduction has this name; *out is then unchanged. */
-bool sl_group_reduce_find(const char *name, sl_group_reduce *out);
 
 #endif

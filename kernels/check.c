@@ -70,6 +70,11 @@ void sl_chk_act(sl_chk *c, const char *field, sl_dtype d)
     sl_chk_can(c, d == SL_F32 || d == SL_BF16, field, "must be f32 or bf16");
 }
 
+void sl_chk_values(sl_chk *c, const char *field, const void *ptr, sl_dtype d)
+{
+    sl_chk_ptr(c, field, ptr, sl_dtype_size(d));
+}
+
 void sl_chk_float(sl_chk *c, const char *field, sl_dtype d)
 {
     sl_chk_can(c, d == SL_F32 || d == SL_BF16 || d == SL_F16, field, "must be f32, bf16 or f16");
@@ -131,8 +136,8 @@ void sl_chk_embed(sl_chk *c, const void *params)
     sl_chk_float(c, "table_dtype", p->table_dtype);
     sl_chk_act(c, "act", p->act);
     sl_chk_ptr(c, "ids", p->ids, 4);
-    sl_chk_ptr(c, "table", p->table, sl_dtype_size(p->table_dtype));
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_values(c, "table", p->table, p->table_dtype);
+    sl_chk_values(c, "out", p->out, p->act);
 }
 
 void sl_chk_rmsnorm(sl_chk *c, const void *params)
@@ -241,9 +246,9 @@ void sl_chk_silu_mul(sl_chk *c, const void *params)
     sl_chk_ld(c, "ld_in", p->ld_in, p->dim);
     sl_chk_ld(c, "ld_out", p->ld_out, p->dim);
     sl_chk_act(c, "act", p->act);
-    sl_chk_ptr(c, "gate", p->gate, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "up", p->up, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_values(c, "gate", p->gate, p->act);
+    sl_chk_values(c, "up", p->up, p->act);
+    sl_chk_values(c, "out", p->out, p->act);
     sl_chk_glu(c, &p->glu);
 }
 
@@ -332,8 +337,8 @@ void sl_chk_add(sl_chk *c, const void *params)
     sl_chk_count(c, "tokens", p->tokens);
     sl_chk_pos(c, "dim", p->dim);
     sl_chk_act(c, "act", p->act);
-    sl_chk_ptr(c, "x", p->x, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "y", p->y, sl_dtype_size(p->act));
+    sl_chk_values(c, "x", p->x, p->act);
+    sl_chk_values(c, "y", p->y, p->act);
 }
 
 void sl_chk_pick(sl_chk *c, const void *params)
@@ -343,9 +348,9 @@ void sl_chk_pick(sl_chk *c, const void *params)
     sl_chk_count(c, "n", p->n);
     sl_chk_pos(c, "dim", p->dim);
     sl_chk_act(c, "act", p->act);
-    sl_chk_ptr(c, "x", p->x, sl_dtype_size(p->act));
+    sl_chk_values(c, "x", p->x, p->act);
     sl_chk_ptr(c, "rows", p->rows, 4);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_values(c, "out", p->out, p->act);
 }
 
 void sl_chk_random(sl_chk *c, const void *params)

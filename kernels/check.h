@@ -36,6 +36,8 @@ void sl_chk_count(sl_chk *c, const char *field, int64_t value);
 void sl_chk_size(sl_chk *c, const char *field, int64_t a, int64_t b);
 /* SL_F32 or SL_BF16. */
 void sl_chk_act(sl_chk *c, const char *field, sl_dtype d);
+/* Values of a type, that is their pointer. */
+void sl_chk_values(sl_chk *c, const char *field, const void *ptr, sl_dtype d);
 /* SL_F32, SL_BF16 or SL_F16: a norm or a table. */
 void sl_chk_float(sl_chk *c, const char *field, sl_dtype d);
 /* A linear weight of out x in (out < 0: any). */
@@ -49,6 +51,13 @@ void sl_chk_rope(sl_chk *c, int32_t rope, int32_t dim, const float *cos_sin);
 void sl_chk_eps(sl_chk *c, float eps);
 void sl_chk_glu(sl_chk *c, const sl_glu *glu);
 void sl_chk_seqs(sl_chk *c, const sl_seq_tables *s);
+/* Tables as above, and tokens first .. first + count - 1 of the step. */
+void sl_chk_slice(sl_chk *c, const sl_seq_tables *s, int32_t first, int32_t count);
+/* The tables that a step of tokens reads, next to those of its tokens. */
+enum { SL_CHK_INDEX_PAGES = 1, SL_CHK_HOST_PAGES = 2, SL_CHK_ROW_PAGES = 4, SL_CHK_HOT_SLOT = 8 };
+void sl_chk_tables(sl_chk *c, const sl_seq_tables *s, unsigned which);
+/* Query heads that share KV heads. */
+void sl_chk_group(sl_chk *c, int32_t heads, int32_t kv_heads);
 void sl_chk_host(sl_chk *c, const sl_host_plane *h, int64_t row_bytes);
 void sl_chk_hot(sl_chk *c, const sl_hot_state *h, sl_evict_policy policy);
 /* How a view divides tokens and heads into rows. */

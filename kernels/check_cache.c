@@ -22,6 +22,30 @@ void sl_chk_seqs(sl_chk *c, const sl_seq_tables *s)
     sl_chk_ptr(c, "seqs.token_pos", s->token_pos, 4);
 }
 
+void sl_chk_slice(sl_chk *c, const sl_seq_tables *s, int32_t first, int32_t count)
+{
+    sl_chk_seqs(c, s);
+    sl_chk_count(c, "token_first", first);
+    sl_chk_count(c, "token_count", count);
+    if (s)
+        sl_chk_need(c, (int64_t)first + count <= s->n_tokens, "token_count",
+                    "reaches beyond the step's tokens");
+}
+
+void sl_chk_tables(sl_chk *c, const sl_seq_tables *s, unsigned which)
+{
+    if (c->st != SL_OK || !c->pointers || !s || s->n_tokens == 0)
+        return;
+    if (which & SL_CHK_INDEX_PAGES)
+        sl_chk_ptr(c, "seqs.index_pages", s->index_pages, 4);
+    if (which & SL_CHK_HOT_SLOT)
+        sl_chk_ptr(c, "seqs.hot_slot", s->hot_slot, 4);
+    if (which & SL_CHK_ROW_PAGES)
+        sl_chk_ptr(c, "seqs.row_pages", s->row_pages, 4);
+    if (which & SL_CHK_HOST_PAGES)
+        sl_chk_ptr(c, "seqs.host_pages", s->host_pages, 4);
+}
+
 void sl_chk_host(sl_chk *c, const sl_host_plane *h, int64_t row_bytes)
 {
     sl_chk_need(c, h->page_stride >= 0, "host.page_stride", "is negative");
@@ -105,21 +129,17 @@ void sl_chk_kv_append(sl_chk *c, const void *params)
     sl_chk_eps(c, p->eps);
     sl_chk_act(c, "act", p->act);
     sl_chk_float(c, "norm_dtype", p->norm_dtype);
-    sl_chk_ptr(c, "kv", p->kv, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "norm", p->norm, sl_dtype_size(p->norm_dtype));
+    sl_chk_values(c, "kv", p->kv, p->act);
+    sl_chk_values(c, "norm", p->norm, p->norm_dtype);
     sl_chk_seqs(c, p->seqs);
     if (!c->pointers)
         return;
     chk_latent_rows(c, &p->rows, sl_row_bytes(p->format, p->lora, p->rope));
     if (p->host.base) {
         sl_chk_host(c, &p->host, p->rows.row_bytes);
-        if (p->seqs && p->seqs->n_tokens)
-            sl_chk_ptr(c, "seqs.host_pages", p->seqs->host_pages, 4);
+        sl_chk_tables(c, p->seqs, SL_CHK_HOST_PAGES);
     }
-    if (p->seqs && p->seqs->n_tokens) {
-        sl_chk_ptr(c, "seqs.hot_slot", p->seqs->hot_slot, 4);
-        sl_chk_ptr(c, "seqs.row_pages", p->seqs->row_pages, 4);
-    }
+    sl_chk_tables(c, p->seqs, SL_CHK_HOT_SLOT | SL_CHK_ROW_PAGES);
 }
 
 void sl_chk_index_append(sl_chk *c, const void *params)
@@ -132,10 +152,10 @@ void sl_chk_index_append(sl_chk *c, const void *params)
     sl_chk_eps(c, p->eps);
     sl_chk_act(c, "act", p->act);
     sl_chk_float(c, "norm_dtype", p->norm_dtype);
-    sl_chk_ptr(c, "k", p->k, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "norm_weight", p->norm_weight, sl_dtype_size(p->norm_dtype));
+    sl_chk_values(c, "k", p->k, p->act);
+    sl_chk_values(c, "norm_weight", p->norm_weight, p->norm_dtype);
     if (p->norm_bias)
-        sl_chk_ptr(c, "norm_bias", p->norm_bias, sl_dtype_size(p->norm_dtype));
+        sl_chk_values(c, "norm_bias", p->norm_bias, p->norm_dtype);
     sl_chk_seqs(c, p->seqs);
     if (!c->pointers)
         return;
@@ -146,11 +166,7 @@ void sl_chk_index_append(sl_chk *c, const void *params)
     if (p->host.base)
         sl_chk_need(c, p->host.page_stride >= sl_index_block_bytes(p->format, p->dim), "host.page_stride",
                     "is smaller than a block");
-    if (p->seqs && p->seqs->n_tokens) {
-        sl_chk_ptr(c, "seqs.index_pages", p->seqs->index_pages, 4);
-        if (p->host.base)
-            sl_chk_ptr(c, "seqs.host_pages", p->seqs->host_pages, 4);
-    }
+    sl_chk_tables(c, p->seqs, SL_CHK_INDEX_PAGES | (p->host.base ? SL_CHK_HOST_PAGES : 0));
 }
 
 void sl_chk_index_query(sl_chk *c, const void *params)
@@ -172,23 +188,13 @@ void sl_chk_index_query(sl_chk *c, const void *params)
     sl_chk_ptr(c, "weights", p->weights, 4);
 }
 
-static void chk_slice(sl_chk *c, const sl_seq_tables *s, int32_t first, int32_t count)
-{
-    sl_chk_count(c, "token_first", first);
-    sl_chk_count(c, "token_count", count);
-    if (s)
-        sl_chk_need(c, (int64_t)first + count <= s->n_tokens, "token_count",
-                    "reaches beyond the step's tokens");
-}
-
 void sl_chk_index_scores(sl_chk *c, const void *params)
 {
     const sl_index_scores_params *p = params;
 
     sl_chk_pos(c, "heads", p->heads);
     chk_index_format(c, p->format, p->dim);
-    sl_chk_seqs(c, p->seqs);
-    chk_slice(c, p->seqs, p->token_first, p->token_count);
+    sl_chk_slice(c, p->seqs, p->token_first, p->token_count);
     sl_chk_pos(c, "ld_scores", p->ld_scores);
     sl_chk_size(c, "scores", p->token_count, p->ld_scores);
     sl_chk_size(c, "heads", p->heads, p->dim);
@@ -202,16 +208,14 @@ void sl_chk_index_scores(sl_chk *c, const void *params)
     sl_chk_need(
         c, p->index_page_stride >= sl_index_block_bytes(p->format, p->dim) && p->index_page_stride % 4 == 0,
         "index_page_stride", "is smaller than a block or not a multiple of 4");
-    if (p->seqs && p->seqs->n_tokens)
-        sl_chk_ptr(c, "seqs.index_pages", p->seqs->index_pages, 4);
+    sl_chk_tables(c, p->seqs, SL_CHK_INDEX_PAGES);
 }
 
 void sl_chk_topk(sl_chk *c, const void *params)
 {
     const sl_topk_params *p = params;
 
-    sl_chk_seqs(c, p->seqs);
-    chk_slice(c, p->seqs, p->token_first, p->token_count);
+    sl_chk_slice(c, p->seqs, p->token_first, p->token_count);
     sl_chk_pos(c, "k", p->k);
     sl_chk_count(c, "lists", p->lists);
     sl_chk_need(c, p->block_log2 >= 0 && p->block_log2 <= 30, "block_log2", "is not in 0..30");

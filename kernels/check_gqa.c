@@ -41,6 +41,14 @@ void sl_chk_key_rows(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t k
                 "is not the format's row size");
 }
 
+void sl_chk_group(sl_chk *c, int32_t heads, int32_t kv_heads)
+{
+    sl_chk_pos(c, "heads", heads);
+    sl_chk_pos(c, "kv_heads", kv_heads);
+    if (c->st == SL_OK)
+        sl_chk_need(c, heads % kv_heads == 0, "kv_heads", "does not divide heads");
+}
+
 void sl_chk_key_heads(sl_chk *c, int32_t kv_heads, int32_t dim)
 {
     sl_chk_pos(c, "kv_heads", kv_heads);
@@ -82,25 +90,16 @@ void sl_chk_key_source(sl_chk *c, const sl_chk_keys *k)
 
 void sl_chk_list_scores(sl_chk *c, const sl_chk_scores *s)
 {
-    sl_chk_pos(c, "heads", s->heads);
+    sl_chk_group(c, s->heads, s->kv_heads);
     sl_chk_pos(c, "ld_scores", s->ld_scores);
-    sl_chk_seqs(c, s->seqs);
-    if (c->st != SL_OK)
-        return;
-    sl_chk_need(c, s->heads % s->kv_heads == 0, "kv_heads", "does not divide heads");
+    sl_chk_slice(c, s->seqs, s->token_first, s->token_count);
     sl_chk_need(c, s->lists == 1 || s->lists == s->kv_heads, "lists", "is neither 1 nor kv_heads");
     sl_chk_need(c, s->reduce_known, "reduce", "is unknown");
     sl_chk_need(c, !s->softmax || s->scale > 0, "scale", "must be positive");
-    sl_chk_count(c, "token_first", s->token_first);
-    sl_chk_count(c, "token_count", s->token_count);
-    if (s->seqs)
-        sl_chk_need(c, (int64_t)s->token_first + s->token_count <= s->seqs->n_tokens, "token_count",
-                    "reaches beyond the step's tokens");
     sl_chk_size(c, "ld_scores", (int64_t)s->token_count * s->lists, s->ld_scores);
     sl_chk_ptr(c, "q", s->q, 4);
     sl_chk_ptr(c, "scores", s->scores, 4);
-    if (c->st == SL_OK && c->pointers && s->seqs->n_tokens)
-        sl_chk_ptr(c, "seqs.index_pages", s->seqs->index_pages, 4);
+    sl_chk_tables(c, s->seqs, SL_CHK_INDEX_PAGES);
 }
 
 static void chk_rows(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t kv_heads, int32_t dim)
@@ -149,12 +148,7 @@ void sl_chk_gqa_append(sl_chk *c, const void *params)
     chk_rows(c, &p->rows, p->format, p->heads, p->dim);
     if (p->host.base)
         sl_chk_host(c, &p->host, p->rows.row_bytes * sl_row_lists(&p->rows));
-    if (p->seqs && p->seqs->n_tokens) {
-        sl_chk_ptr(c, "seqs.hot_slot", p->seqs->hot_slot, 4);
-        sl_chk_ptr(c, "seqs.row_pages", p->seqs->row_pages, 4);
-        if (p->host.base)
-            sl_chk_ptr(c, "seqs.host_pages", p->seqs->host_pages, 4);
-    }
+    sl_chk_tables(c, p->seqs, SL_CHK_HOT_SLOT | SL_CHK_ROW_PAGES | (p->host.base ? SL_CHK_HOST_PAGES : 0));
 }
 
 static void chk_lists(sl_chk *c, const sl_gqa_attn_params *p)
@@ -185,11 +179,10 @@ void sl_chk_prompt_scores(sl_chk *c, const void *params)
     chk_format(c, p->format);
     sl_chk_count(c, "n", p->n);
     chk_dims(c, p->heads, p->dim);
-    sl_chk_pos(c, "kv_heads", p->kv_heads);
+    sl_chk_group(c, p->heads, p->kv_heads);
     sl_chk_seqs(c, p->seqs);
     if (c->st != SL_OK)
         return;
-    sl_chk_need(c, p->heads % p->kv_heads == 0, "kv_heads", "does not divide heads");
     sl_chk_need(c, p->scale > 0, "scale", "must be positive");
     sl_chk_need(c, p->max_pos >= 0, "max_pos", "is negative");
     sl_chk_need(c, p->ld_scores > p->max_pos / SL_PAGE_TOKENS, "ld_scores",
@@ -210,13 +203,12 @@ void sl_chk_gqa_attn(sl_chk *c, const void *params)
     chk_format(c, p->format);
     sl_chk_count(c, "tokens", p->tokens);
     chk_dims(c, p->heads, p->dim);
-    sl_chk_pos(c, "kv_heads", p->kv_heads);
+    sl_chk_group(c, p->heads, p->kv_heads);
     sl_chk_pos(c, "k", p->k);
     if (!p->seqs)
         sl_chk_ld(c, "ld_ids", p->ld_ids, p->k);
     if (c->st != SL_OK)
         return;
-    sl_chk_need(c, p->heads % p->kv_heads == 0, "kv_heads", "does not divide heads");
     sl_chk_need(c, p->scale > 0, "scale", "must be positive");
     sl_chk_need(c, p->skip_factor >= 0, "skip_factor", "must not be negative");
     sl_chk_count(c, "skip_from", p->skip_from);

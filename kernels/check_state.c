@@ -31,7 +31,7 @@ void sl_chk_conv(sl_chk *c, const void *params)
     chk_state(c, p->state, p->state_stride, (int64_t)(p->taps - 1) * p->dilation * p->channels);
     sl_chk_ptr(c, "x", p->x, 4);
     sl_chk_ptr(c, "w", p->w, 4);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->out_dtype));
+    sl_chk_values(c, "out", p->out, p->out_dtype);
 }
 
 void sl_chk_delta(sl_chk *c, const void *params)
@@ -79,7 +79,7 @@ void sl_chk_gated_norm(sl_chk *c, const void *params)
     if (p->bias)
         sl_chk_ptr(c, "bias", p->bias, 4);
     sl_chk_ptr(c, "weight", p->weight, 4);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_values(c, "out", p->out, p->act);
 }
 
 static void chk_unit(sl_chk *c, int32_t unit_log2)
@@ -110,35 +110,25 @@ void sl_chk_pool_append(sl_chk *c, const void *params)
         return;
     if (p->host.base)
         sl_chk_host(c, &p->host, 4 * (int64_t)p->dim);
-    sl_chk_ptr(c, "seqs.index_pages", p->seqs->index_pages, 4);
-    if (p->host.base)
-        sl_chk_ptr(c, "seqs.host_pages", p->seqs->host_pages, 4);
+    sl_chk_tables(c, p->seqs, SL_CHK_INDEX_PAGES | (p->host.base ? SL_CHK_HOST_PAGES : 0));
 }
 
 void sl_chk_pool_scores(sl_chk *c, const void *params)
 {
     const sl_pool_scores_params *p = params;
 
-    sl_chk_seqs(c, p->seqs);
+    sl_chk_slice(c, p->seqs, p->token_first, p->token_count);
     chk_unit(c, p->unit_log2);
     sl_chk_pos(c, "heads", p->heads);
     sl_chk_need(c, p->heads <= MAX_HEADS, "heads", "must be at most 4096");
     sl_chk_need(c, p->dim >= 1 && p->dim <= MAX_INDEX_DIM, "dim", "must be within 1..1024");
     sl_chk_pos(c, "ld_scores", p->ld_scores);
-    sl_chk_count(c, "token_first", p->token_first);
-    sl_chk_count(c, "token_count", p->token_count);
-    if (c->st != SL_OK)
-        return;
-    if (p->seqs)
-        sl_chk_need(c, (int64_t)p->token_first + p->token_count <= p->seqs->n_tokens, "token_count",
-                    "reaches beyond the step's tokens");
     sl_chk_ptr(c, "q", p->q, 4);
     sl_chk_ptr(c, "base", p->base, 4);
     sl_chk_ptr(c, "scores", p->scores, 4);
     sl_chk_ptr(c, "unit_seq", p->unit_seq, 4);
     sl_chk_ptr(c, "unit_pos", p->unit_pos, 4);
-    if (c->st == SL_OK && c->pointers && p->seqs->n_tokens)
-        sl_chk_ptr(c, "seqs.index_pages", p->seqs->index_pages, 4);
+    sl_chk_tables(c, p->seqs, SL_CHK_INDEX_PAGES);
 }
 
 void sl_chk_open_units(sl_chk *c, const void *params)
@@ -172,7 +162,7 @@ void sl_chk_ngram(sl_chk *c, const void *params)
     sl_chk_ptr(c, "offsets", p->offsets, 8);
     sl_chk_ptr(c, "shards", p->shards, sizeof(void *));
     sl_chk_ptr(c, "shard_rows", p->shard_rows, 8);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_values(c, "out", p->out, p->act);
 }
 
 void sl_chk_ngram_mix(sl_chk *c, const void *params)
@@ -189,7 +179,7 @@ void sl_chk_ngram_mix(sl_chk *c, const void *params)
     sl_chk_size(c, "dim", p->dim, p->count);
     sl_chk_ptr(c, "key", p->key, 4);
     sl_chk_ptr(c, "value", p->value, 4);
-    sl_chk_ptr(c, "streams", p->streams, sl_dtype_size(p->act));
+    sl_chk_values(c, "streams", p->streams, p->act);
     sl_chk_ptr(c, "key_gain", p->key_gain, 4);
     sl_chk_ptr(c, "stream_gain", p->stream_gain, 4);
     sl_chk_ptr(c, "out_gain", p->out_gain, 4);

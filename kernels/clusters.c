@@ -86,29 +86,14 @@ void sl_chk_kmeans(sl_chk *c, const void *params)
         sl_chk_ld(c, "ld_labels", p->ld_labels, p->tokens);
 }
 
-/* The queries, and the step's tokens that an op works on. */
-static void chk_tokens(sl_chk *c, const sl_cluster_lists_params *p)
-{
-    sl_chk_seqs(c, p->seqs);
-    sl_chk_count(c, "token_first", p->token_first);
-    sl_chk_count(c, "token_count", p->token_count);
-    sl_chk_pos(c, "heads", p->heads);
-    sl_chk_pos(c, "kv_heads", p->kv_heads);
-    sl_chk_pos(c, "dim", p->dim);
-    if (c->st != SL_OK)
-        return;
-    sl_chk_need(c, p->heads % p->kv_heads == 0, "kv_heads", "does not divide heads");
-    if (p->seqs)
-        sl_chk_need(c, (int64_t)p->token_first + p->token_count <= p->seqs->n_tokens, "token_count",
-                    "reaches beyond the step's tokens");
-}
-
 void sl_chk_cluster_lists(sl_chk *c, const void *params)
 {
     const sl_cluster_lists_params *p = params;
     const sl_cluster_rule *r = &p->rule;
 
-    chk_tokens(c, p);
+    sl_chk_slice(c, p->seqs, p->token_first, p->token_count);
+    sl_chk_group(c, p->heads, p->kv_heads);
+    sl_chk_pos(c, "dim", p->dim);
     sl_chk_pos(c, "ld_ids", p->ld_ids);
     sl_chk_pos(c, "ld_clusters", p->ld_clusters);
     sl_chk_pos(c, "ld_labels", p->ld_labels);

@@ -60,11 +60,8 @@ void sl_chk_code_scores(sl_chk *c, const void *params)
 {
     const sl_code_scores_params *p = params;
 
-    sl_chk_seqs(c, p->seqs);
-    sl_chk_count(c, "token_first", p->token_first);
-    sl_chk_count(c, "token_count", p->token_count);
-    sl_chk_pos(c, "heads", p->heads);
-    sl_chk_pos(c, "kv_heads", p->kv_heads);
+    sl_chk_slice(c, p->seqs, p->token_first, p->token_count);
+    sl_chk_group(c, p->heads, p->kv_heads);
     sl_chk_pos(c, "dim", p->dim);
     sl_chk_pos(c, "ld_codes", p->ld_codes);
     sl_chk_pos(c, "ld_scores", p->ld_scores);
@@ -73,11 +70,7 @@ void sl_chk_code_scores(sl_chk *c, const void *params)
     chk_book(c, p->dim, p->parts, p->k);
     if (c->st != SL_OK)
         return;
-    sl_chk_need(c, p->heads % p->kv_heads == 0, "kv_heads", "does not divide heads");
     sl_chk_need(c, p->scale > 0, "scale", "must be positive");
-    if (p->seqs)
-        sl_chk_need(c, (int64_t)p->token_first + p->token_count <= p->seqs->n_tokens, "token_count",
-                    "reaches beyond the step's tokens");
     sl_chk_size(c, "ld_scores", (int64_t)p->token_count * p->kv_heads, p->ld_scores);
     sl_chk_ptr(c, "q", p->q, 4);
     sl_chk_ptr(c, "centroids", p->centroids, 4);

@@ -21,7 +21,7 @@ static void chk_view(sl_chk *c, const sl_entries_view *v)
     chk_dim(c, v->dim);
     sl_chk_need(c, v->rate >= 1 && v->rate <= MAX_RATE, "entries.rate", "must be within 1..65536");
     chk_store(c, "entries.dtype", v->dtype);
-    sl_chk_ptr(c, "entries.base", v->base, sl_dtype_size(v->dtype));
+    sl_chk_values(c, "entries.base", v->base, v->dtype);
 }
 
 void sl_chk_head_rotate(sl_chk *c, const void *params)
@@ -42,8 +42,8 @@ void sl_chk_head_rotate(sl_chk *c, const void *params)
         sl_chk_float(c, "norm_dtype", p->norm_dtype);
     sl_chk_need(c, p->x != p->out || (p->act == p->out_dtype && p->ld_x == p->heads * p->dim) || !c->pointers,
                 "out", "is x, which has another dtype or is not dense");
-    sl_chk_ptr(c, "x", p->x, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->out_dtype));
+    sl_chk_values(c, "x", p->x, p->act);
+    sl_chk_values(c, "out", p->out, p->out_dtype);
     sl_chk_ptr(c, "pos", p->pos, 4);
 }
 
@@ -71,17 +71,17 @@ void sl_chk_entries_append(sl_chk *c, const void *params)
     sl_chk_ptr(c, "kv", p->kv, 4);
     sl_chk_ptr(c, "gate", p->gate, 4);
     sl_chk_ptr(c, "bias", p->bias, 4);
-    sl_chk_ptr(c, "norm", p->norm, sl_dtype_size(p->norm_dtype));
+    sl_chk_values(c, "norm", p->norm, p->norm_dtype);
     sl_chk_ptr(c, "open", p->open, 4);
     if (p->rows.base) {
         sl_chk_row_blocks(c, &p->rows);
         sl_chk_need(c, p->rate == 1 << p->rows.block_log2 && p->rows.heads == 0 && p->rows.row_bytes == entry,
                     "rows", "are not divided into entries");
-        sl_chk_ptr(c, "rows.base", p->rows.base, sl_dtype_size(p->dtype));
+        sl_chk_values(c, "rows.base", p->rows.base, p->dtype);
     } else {
-        sl_chk_ptr(c, "device", p->device, sl_dtype_size(p->dtype));
+        sl_chk_values(c, "device", p->device, p->dtype);
     }
-    sl_chk_ptr(c, "host.base", p->host.base, sl_dtype_size(p->dtype));
+    sl_chk_values(c, "host.base", p->host.base, p->dtype);
 }
 
 void sl_chk_entry_scores(sl_chk *c, const void *params)
@@ -89,16 +89,11 @@ void sl_chk_entry_scores(sl_chk *c, const void *params)
     const sl_entry_scores_params *p = params;
 
     chk_view(c, &p->entries);
-    sl_chk_seqs(c, p->seqs);
-    sl_chk_count(c, "token_first", p->token_first);
-    sl_chk_count(c, "token_count", p->token_count);
+    sl_chk_slice(c, p->seqs, p->token_first, p->token_count);
     sl_chk_pos(c, "heads", p->heads);
     sl_chk_pos(c, "ld_scores", p->ld_scores);
     if (c->st != SL_OK)
         return;
-    if (p->seqs)
-        sl_chk_need(c, (int64_t)p->token_first + p->token_count <= p->seqs->n_tokens, "token_count",
-                    "reaches beyond the step's tokens");
     sl_chk_size(c, "ld_scores", p->token_count, p->ld_scores);
     sl_chk_ptr(c, "q", p->q, 4);
     sl_chk_ptr(c, "weights", p->weights, 4);
@@ -124,7 +119,7 @@ void sl_chk_ring_attn(sl_chk *c, const void *params)
         return;
     if (p->phys) {
         sl_chk_need(c, p->ids != NULL && p->entries.rate >= 1, "phys", "has no list of entries");
-        sl_chk_ptr(c, "rows", p->rows, sl_dtype_size(p->entries.dtype));
+        sl_chk_values(c, "rows", p->rows, p->entries.dtype);
     } else if (p->entries.rate != 0) {
         chk_view(c, &p->entries);
         sl_chk_need(c, p->entries.dim == p->dim, "entries.dim", "is not that of the heads");
@@ -134,11 +129,11 @@ void sl_chk_ring_attn(sl_chk *c, const void *params)
     const size_t size = sl_dtype_size(p->entries.dtype);
     if (c->pointers)
         sl_chk_ld(c, "ring_stride", p->ring_stride, (int64_t)p->window * p->dim * (int64_t)size);
-    sl_chk_ptr(c, "q", p->q, sl_dtype_size(p->act));
+    sl_chk_values(c, "q", p->q, p->act);
     sl_chk_ptr(c, "kv", p->kv, size);
     sl_chk_ptr(c, "ring", p->ring, size);
     sl_chk_ptr(c, "sinks", p->sinks, 4);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_values(c, "out", p->out, p->act);
 }
 
 void sl_chk_ring_store(sl_chk *c, const void *params)
@@ -152,6 +147,6 @@ void sl_chk_ring_store(sl_chk *c, const void *params)
     if (c->pointers && c->st == SL_OK)
         sl_chk_ld(c, "ring_stride", p->ring_stride,
                   (int64_t)p->window * p->dim * (int64_t)sl_dtype_size(p->dtype));
-    sl_chk_ptr(c, "kv", p->kv, sl_dtype_size(p->dtype));
-    sl_chk_ptr(c, "ring", p->ring, sl_dtype_size(p->dtype));
+    sl_chk_values(c, "kv", p->kv, p->dtype);
+    sl_chk_values(c, "ring", p->ring, p->dtype);
 }

@@ -20,11 +20,6 @@ static inline int32_t sl_entries_per_page(int32_t rate)
 {
     return rate % SL_PAGE_TOKENS == 0 ? 1 : (SL_PAGE_TOKENS + rate - 1) / rate;
 }
-/* Entries that end before a position that begins a page, or with tokens 0 .. pos - 1 in general. */
-static inline int32_t sl_entries_before(int32_t pos, int32_t rate)
-{
-    return pos / rate;
-}
 /* The page of the request in which entry w ends, and its place there. */
 static inline int32_t sl_entry_page(int32_t w, int32_t rate, int32_t *place)
 {

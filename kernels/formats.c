@@ -185,11 +185,6 @@ static const float half_values[2][16] = {
     {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6},
 };
 
-float sl_e2m1_to_f32(uint8_t code)
-{
-    return half_values[1][code & 15];
-}
-
 float sl_e8m0_to_f32(uint8_t b)
 {
     /* 2^-127 is not a normal number */

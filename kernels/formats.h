@@ -17,7 +17,6 @@
 
 #include "kernels/params.h"
 
-#define SL_E4M3_MAX 448.0f
 #define SL_FP8_GROUP 128 /* values that share a scale */
 
 /* Groups of inputs of a weight that has groups. */
@@ -80,8 +79,6 @@ const float *sl_e4m3_table(void);
 /* Round to nearest even, saturating at 448; NaN gives 0x7f with the sign of the input. */
 uint8_t sl_f32_to_e4m3(float f);
 
-/* e2m1: the code is in the low half of the byte. */
-float sl_e2m1_to_f32(uint8_t code);
 /* Power of two of an e8m0 code; NaN for 255. */
 float sl_e8m0_to_f32(uint8_t b);
 /* Multiplier of group g of output `row`; for weights with groups. */

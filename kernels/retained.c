@@ -1,8 +1,6 @@
 /* Units and names of bounds of retained pages, and what their ops require; see kernels/retained.h. */
 #include "kernels/retained.h"
 
-#include <string.h>
-
 #include "kernels/check.h"
 #include "kernels/gqa.h"
 
@@ -16,16 +14,6 @@ int64_t sl_retained_unit_bytes(int32_t dim, sl_kt_type type)
 const char *const *sl_kt_type_names(void)
 {
     return type_names;
-}
-
-bool sl_kt_type_find(const char *name, sl_kt_type *out)
-{
-    for (int i = 0; name && type_names[i]; i++)
-        if (strcmp(name, type_names[i]) == 0) {
-            *out = (sl_kt_type)i;
-            return true;
-        }
-    return false;
 }
 
 /* keys: the op reads host rows and bounds, not only which tokens are retained. */
@@ -54,35 +42,13 @@ static void chk_retained(sl_chk *c, const sl_retained *r, bool keys)
     sl_chk_host(c, &r->host_rows, r->rows.row_bytes * sl_row_lists(&r->rows));
 }
 
-static void chk_page_tables(sl_chk *c, const sl_seq_tables *seqs)
-{
-    if (c->st != SL_OK || !c->pointers || !seqs->n_tokens)
-        return;
-    sl_chk_ptr(c, "seqs.host_pages", seqs->host_pages, 4);
-    sl_chk_ptr(c, "seqs.index_pages", seqs->index_pages, 4);
-}
-
 void sl_chk_retained_append(sl_chk *c, const void *params)
 {
     const sl_retained_append_params *p = params;
 
     chk_retained(c, &p->r, true);
     sl_chk_seqs(c, p->seqs);
-    chk_page_tables(c, p->seqs);
-}
-
-/* A slice of the step's tokens, and the select pages of a list. */
-static void chk_slice(sl_chk *c, const sl_seq_tables *seqs, int32_t first, int32_t count, int32_t select,
-                      int32_t dense_below)
-{
-    sl_chk_seqs(c, seqs);
-    sl_chk_count(c, "token_first", first);
-    sl_chk_count(c, "token_count", count);
-    sl_chk_pos(c, "select", select);
-    sl_chk_count(c, "dense_below", dense_below);
-    if (c->st == SL_OK && seqs)
-        sl_chk_need(c, (int64_t)first + count <= seqs->n_tokens, "token_count",
-                    "reaches beyond the step's tokens");
+    sl_chk_tables(c, p->seqs, SL_CHK_HOST_PAGES | SL_CHK_INDEX_PAGES);
 }
 
 void sl_chk_retained_scores(sl_chk *c, const void *params)
@@ -90,20 +56,21 @@ void sl_chk_retained_scores(sl_chk *c, const void *params)
     const sl_retained_scores_params *p = params;
 
     chk_retained(c, &p->r, true);
-    chk_slice(c, p->seqs, p->token_first, p->token_count, p->select, p->dense_below);
-    sl_chk_pos(c, "heads", p->heads);
+    sl_chk_slice(c, p->seqs, p->token_first, p->token_count);
+    sl_chk_pos(c, "select", p->select);
+    sl_chk_count(c, "dense_below", p->dense_below);
+    sl_chk_group(c, p->heads, p->r.kv_heads);
     sl_chk_pos(c, "ld_scores", p->ld_scores);
     sl_chk_pos(c, "top_r", p->top_r);
     if (c->st != SL_OK)
         return;
     sl_chk_need(c, p->top_r <= p->r.dim, "top_r", "is larger than dim");
-    sl_chk_need(c, p->heads % p->r.kv_heads == 0, "kv_heads", "does not divide heads");
     sl_chk_need(c, p->scale > 0, "scale", "must be positive");
     sl_chk_size(c, "ld_scores", (int64_t)p->token_count * p->r.kv_heads, p->ld_scores);
     sl_chk_ptr(c, "q", p->q, 4);
     sl_chk_ptr(c, "scores", p->scores, 4);
     sl_chk_ptr(c, "place", p->place, 4);
-    chk_page_tables(c, p->seqs);
+    sl_chk_tables(c, p->seqs, SL_CHK_HOST_PAGES | SL_CHK_INDEX_PAGES);
 }
 
 void sl_chk_retained_lists(sl_chk *c, const void *params)
@@ -111,7 +78,9 @@ void sl_chk_retained_lists(sl_chk *c, const void *params)
     const sl_retained_lists_params *p = params;
 
     chk_retained(c, &p->r, false);
-    chk_slice(c, p->seqs, p->token_first, p->token_count, p->select, p->dense_below);
+    sl_chk_slice(c, p->seqs, p->token_first, p->token_count);
+    sl_chk_pos(c, "select", p->select);
+    sl_chk_count(c, "dense_below", p->dense_below);
     sl_chk_pos(c, "ld_ids", p->ld_ids);
     if (c->st != SL_OK)
         return;

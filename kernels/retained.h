@@ -104,8 +104,6 @@ static inline int64_t sl_retained_page_bytes(int32_t kv_heads, int32_t dim, int3
 
 /* The types by their names in TensorRT-LLM: "float8_e5m2", "bfloat16", NULL at the end. */
 const char *const *sl_kt_type_names(void);
-/* False: no type has this name; *out is then unchanged. */
-bool sl_kt_type_find(const char *name, sl_kt_type *out);
 
 /* Number of the retained token at a position, which is that of the window or a later one. */
 static inline int32_t sl_retained_index(const sl_retained *r, int32_t seq, int32_t pos)

@@ -14,8 +14,8 @@ void sl_chk_sigmoid_mul(sl_chk *c, const void *params)
     sl_chk_ld(c, "ld_x", p->ld_x, p->dim);
     sl_chk_ld(c, "ld_gate", p->ld_gate, p->dim);
     sl_chk_act(c, "act", p->act);
-    sl_chk_ptr(c, "x", p->x, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "gate", p->gate, sl_dtype_size(p->act));
+    sl_chk_values(c, "x", p->x, p->act);
+    sl_chk_values(c, "gate", p->gate, p->act);
 }
 
 void sl_chk_join(sl_chk *c, const void *params)
@@ -26,9 +26,9 @@ void sl_chk_join(sl_chk *c, const void *params)
     sl_chk_pos(c, "dim_a", p->dim_a);
     sl_chk_pos(c, "dim_b", p->dim_b);
     sl_chk_act(c, "act", p->act);
-    sl_chk_ptr(c, "a", p->a, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "b", p->b, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_values(c, "a", p->a, p->act);
+    sl_chk_values(c, "b", p->b, p->act);
+    sl_chk_values(c, "out", p->out, p->act);
 }
 
 static void chk_streams(sl_chk *c, int32_t tokens, int32_t dim, int32_t count, sl_dtype act)
@@ -46,8 +46,8 @@ void sl_chk_streams_out(sl_chk *c, const void *params)
     const sl_streams_out_params *p = params;
 
     chk_streams(c, p->tokens, p->dim, p->count, p->act);
-    sl_chk_ptr(c, "streams", p->streams, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_values(c, "streams", p->streams, p->act);
+    sl_chk_values(c, "out", p->out, p->act);
     if (!p->mix && !p->base && !p->scale) { /* the mean */
         sl_chk_need(c, !p->post && !p->comb, "mix", "is NULL, and post or comb is not");
         return;
@@ -69,8 +69,8 @@ void sl_chk_streams_add(sl_chk *c, const void *params)
     const sl_streams_add_params *p = params;
 
     chk_streams(c, p->tokens, p->dim, p->count, p->act);
-    sl_chk_ptr(c, "streams", p->streams, sl_dtype_size(p->act));
-    sl_chk_ptr(c, "y", p->y, sl_dtype_size(p->act));
+    sl_chk_values(c, "streams", p->streams, p->act);
+    sl_chk_values(c, "y", p->y, p->act);
     sl_chk_need(c, !c->pointers || p->post || !p->comb, "post", "is NULL, and comb is not");
 }
 
@@ -79,11 +79,11 @@ void sl_chk_streams_mix(sl_chk *c, const void *params)
     const sl_streams_mix_params *p = params;
 
     chk_streams(c, p->tokens, p->dim, p->count, p->act);
-    sl_chk_ptr(c, "normed", p->normed, sl_dtype_size(p->act));
+    sl_chk_values(c, "normed", p->normed, p->act);
     sl_chk_ptr(c, "up", p->up, 4);
     if (p->post)
         sl_chk_ptr(c, "inject", p->inject, 4);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    sl_chk_values(c, "out", p->out, p->act);
 }
 
 void sl_chk_unary(sl_chk *c, const void *params)
@@ -96,5 +96,5 @@ void sl_chk_unary(sl_chk *c, const void *params)
     sl_chk_need(c, isfinite(p->scale), "scale", "is no number");
     sl_chk_act(c, "out_dtype", p->out_dtype);
     sl_chk_ptr(c, "x", p->x, 4);
-    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->out_dtype));
+    sl_chk_values(c, "out", p->out, p->out_dtype);
 }

@@ -2,8 +2,6 @@
  * kernels/window.h. */
 #include "kernels/window.h"
 
-#include <string.h>
-
 #include "kernels/check.h"
 #include "kernels/gqa.h"
 
@@ -16,28 +14,13 @@ const char *const *sl_pooling_names(void)
     return pooling_names;
 }
 
-bool sl_pooling_find(const char *name, sl_pooling *out)
-{
-    for (int i = 0; name && pooling_names[i]; i++)
-        if (strcmp(name, pooling_names[i]) == 0) {
-            *out = (sl_pooling)i;
-            return true;
-        }
-    return false;
-}
-
 static void chk_votes_rows(sl_chk *c, const sl_window_votes_params *p)
 {
     const sl_row_view *r = &p->rows;
 
     sl_chk_row_blocks(c, r);
     sl_chk_can(c, r->block_log2 == 0, "rows.block_log2", "must be 0: rows of one token");
-    sl_chk_need(c, r->heads == 0 || r->heads == p->kv_heads, "rows.heads",
-                "is neither 0 nor the number of KV heads");
-    if (c->st != SL_OK)
-        return;
-    sl_chk_need(c, r->row_bytes == sl_gqa_row_bytes(p->format, sl_gqa_row_slots(r, p->kv_heads), p->dim),
-                "rows.row_bytes", "is not the format's row size");
+    sl_chk_key_rows(c, r, p->format, p->kv_heads, p->dim);
     sl_chk_ptr(c, "rows.base", r->base, 4);
 }
 
@@ -47,8 +30,7 @@ void sl_chk_window_votes(sl_chk *c, const void *params)
 
     sl_chk_count(c, "tokens", p->tokens);
     sl_chk_pos(c, "window", p->window);
-    sl_chk_pos(c, "heads", p->heads);
-    sl_chk_pos(c, "kv_heads", p->kv_heads);
+    sl_chk_group(c, p->heads, p->kv_heads);
     sl_chk_pos(c, "dim", p->dim);
     sl_chk_pos(c, "kernel", p->kernel);
     sl_chk_can(c, p->dim <= MAX_DIM, "dim", "must be at most 1024");
@@ -58,7 +40,6 @@ void sl_chk_window_votes(sl_chk *c, const void *params)
     if (c->st != SL_OK)
         return;
     sl_chk_need(c, p->tokens == 0 || p->tokens > p->window, "tokens", "must be more than the window");
-    sl_chk_need(c, p->heads % p->kv_heads == 0, "kv_heads", "does not divide heads");
     sl_chk_need(c, p->kernel % 2 == 1, "kernel", "must be odd");
     sl_chk_need(c, (unsigned)p->pooling <= SL_POOLING_MAX, "pooling", "is unknown");
     sl_chk_need(c, p->scale > 0, "scale", "must be positive");
@@ -89,17 +70,14 @@ void sl_chk_kept_store(sl_chk *c, const void *params)
     sl_chk_ptr(c, "prompts", p->prompts, 4);
     if (p->ld_kept > 0)
         sl_chk_ptr(c, "kept", p->kept, 4);
-    if (c->st == SL_OK && c->pointers && p->seqs->n_tokens)
-        sl_chk_ptr(c, "seqs.host_pages", p->seqs->host_pages, 4);
+    sl_chk_tables(c, p->seqs, SL_CHK_HOST_PAGES);
 }
 
 void sl_chk_kept_lists(sl_chk *c, const void *params)
 {
     const sl_kept_lists_params *p = params;
 
-    sl_chk_seqs(c, p->seqs);
-    sl_chk_count(c, "token_first", p->token_first);
-    sl_chk_count(c, "token_count", p->token_count);
+    sl_chk_slice(c, p->seqs, p->token_first, p->token_count);
     sl_chk_pos(c, "lists", p->lists);
     sl_chk_pos(c, "ld_ids", p->ld_ids);
     sl_chk_pos(c, "window", p->window);
@@ -108,9 +86,6 @@ void sl_chk_kept_lists(sl_chk *c, const void *params)
     sl_chk_count(c, "dense_below", p->dense_below);
     if (c->st != SL_OK)
         return;
-    if (p->seqs)
-        sl_chk_need(c, (int64_t)p->token_first + p->token_count <= p->seqs->n_tokens, "token_count",
-                    "reaches beyond the step's tokens");
     sl_chk_size(c, "ld_ids", (int64_t)p->token_count * p->lists, p->ld_ids);
     sl_chk_ptr(c, "prompts", p->prompts, 4);
     sl_chk_ptr(c, "ids", p->ids, 4);

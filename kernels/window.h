@@ -76,7 +76,5 @@ typedef struct sl_kept_store_params {
 
 /* The ways of pooling by name: "avgpool", "maxpool", in the order of the enumeration, NULL at the end. */
 const char *const *sl_pooling_names(void);
-/* False: no way of pooling has this name; *out is then unchanged. */
-bool sl_pooling_find(const char *name, sl_pooling *out);
 
 #endif
