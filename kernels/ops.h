@@ -44,7 +44,7 @@
     X(BOUNDS_SCORES,   bounds_scores,   COUNT,  token_count,     "Upper bounds of the products of queries with a block's keys.") \
     X(LABELS_APPEND,   labels_append,   SEQS,   seqs,            "The few channels of a key that are scored.") \
     X(LABELS_SCORES,   labels_scores,   COUNT,  token_count,     "Scores from these channels.") \
-    X(KEPT_STORE,      kept_store,      SEQS,   seqs,            "Keys and values of kept tokens, into rows of their own.") \
+    X(KEPT_STORE,      kept_store,      SEQS,   seqs,            "Which tokens of a prompt are kept, as metadata of its pages.") \
     X(WINDOW_VOTES,    window_votes,    COUNT,  tokens,          "Votes of the last tokens of a prompt for earlier ones.") \
     X(KEPT_LISTS,      kept_lists,      COUNT,  token_count,     "Lists of kept and newer tokens.") \
     X(KMEANS,          kmeans,          COUNT,  tokens,          "Clusters of keys.") \

@@ -295,6 +295,18 @@ sl_gqa_path sl_path_gqa_attn(const sl_gpu *g, const sl_gqa_attn_params *p)
     return p->seqs && p->tokens > p->seqs->n_seqs ? SL_GQA_PROMPT : SL_GQA_DECODE;
 }
 
+static const sl_path prompt_scores_paths[] = {
+    [SL_PROMPT_SCORES_TENSOR] = {"tensor cores", false, 0, "bf16 rows, head dimension in multiples of 16"},
+    [SL_PROMPT_SCORES_PLAIN] = {"plain", true, 1, "everything else"},
+};
+
+sl_prompt_scores_path sl_path_prompt_scores(const sl_gpu *g, const sl_prompt_scores_params *p)
+{
+    return p->format == SL_ROW_GQA_BF16 && p->dim % 16 == 0 && g->smem >= SL_PROMPT_SCORES_SMEM
+               ? SL_PROMPT_SCORES_TENSOR
+               : SL_PROMPT_SCORES_PLAIN;
+}
+
 static const sl_path scores_paths[] = {
     [SL_SCORES_TENSOR] = {"tensor cores", false, 0, "the official index format, dim 128, 32 or 64 heads"},
     [SL_SCORES_PLAIN] = {"plain", true, 1, "everything else, dim up to 256"},
@@ -364,6 +376,7 @@ const sl_path *sl_op_paths(sl_op op, int *n)
         ROW(SL_OP_SPARSE_ATTN, attn_paths);
         ROW(SL_OP_RING_ATTN, ring_paths);
         ROW(SL_OP_GQA_ATTN, gqa_paths);
+        ROW(SL_OP_PROMPT_SCORES, prompt_scores_paths);
         ROW(SL_OP_INDEX_SCORES, scores_paths);
         ROW(SL_OP_POOL_SCORES, keys_paths);
         ROW(SL_OP_ENTRY_SCORES, keys_paths);
@@ -400,6 +413,8 @@ const sl_path *sl_op_path(const sl_gpu *g, sl_op op, const void *params)
         return &ring_paths[sl_path_ring_attn(g, params)];
     case SL_OP_GQA_ATTN:
         return &gqa_paths[sl_path_gqa_attn(g, params)];
+    case SL_OP_PROMPT_SCORES:
+        return &prompt_scores_paths[sl_path_prompt_scores(g, params)];
     case SL_OP_INDEX_SCORES:
         return &scores_paths[sl_path_index_scores(g, params)];
     case SL_OP_POOL_SCORES:

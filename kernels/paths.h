@@ -63,7 +63,7 @@ typedef enum { SL_SCORES_TENSOR, SL_SCORES_PLAIN } sl_scores_path;
 typedef enum { SL_KEYS_TILED, SL_KEYS_PLAIN } sl_keys_path;
 typedef enum { SL_QUERY_LANES, SL_QUERY_PLAIN } sl_query_path;
 typedef enum { SL_ROUTE_256, SL_ROUTE_PLAIN } sl_route_path;
-typedef enum { SL_KMEANS_SMALL, SL_KMEANS_LARGE } sl_kmeans_path;
+typedef enum { SL_PROMPT_SCORES_TENSOR, SL_PROMPT_SCORES_PLAIN } sl_prompt_scores_path;
 
 /* The table of an op's paths, by its enumeration; *n of them. NULL: the op has one kernel. */
 const sl_path *sl_op_paths(sl_op op, int *n);
@@ -83,6 +83,7 @@ sl_moe_path sl_path_ep_experts(const sl_gpu *g, const sl_ep_experts_params *e);
 sl_attn_path sl_path_sparse_attn(const sl_gpu *g, const sl_sparse_attn_params *p);
 sl_ring_path sl_path_ring_attn(const sl_gpu *g, const sl_ring_attn_params *p);
 sl_gqa_path sl_path_gqa_attn(const sl_gpu *g, const sl_gqa_attn_params *p);
+sl_prompt_scores_path sl_path_prompt_scores(const sl_gpu *g, const sl_prompt_scores_params *p);
 sl_keys_path sl_path_pool_scores(const sl_pool_scores_params *p);
 sl_keys_path sl_path_entry_scores(const sl_entry_scores_params *p);
 sl_scores_path sl_path_index_scores(const sl_gpu *g, const sl_index_scores_params *p);
@@ -102,6 +103,7 @@ enum {
 int sl_linear_ranges(const sl_weight *w);
 
 enum { SL_MOE_MOST_EXPERTS = 1024, SL_GQA_MOST_GROUP = 16 };
+enum { SL_PROMPT_SCORES_SMEM = 96 << 10 }; /* shared memory of the kernel on tensor cores */
 /* fp8: from this average number of pairs per expert on, the grouped path is faster than the stream. */
 #ifndef SL_MOE_GROUPED_ROWS
 #define SL_MOE_GROUPED_ROWS 24

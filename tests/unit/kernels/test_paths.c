@@ -80,6 +80,27 @@ START_TEST(moe_order)
 }
 END_TEST
 
+/* Two orders of sums: the format, the dimension and the device decide, never the number of blocks or of tokens before them. */
+START_TEST(prompt_scores_order)
+{
+    static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
+
+    for (size_t f = 0; f < SL_COUNT(formats); f++)
+        for (int32_t dim = 2; dim <= 512; dim += 2)
+            for (size_t smem = 48 << 10; smem <= 227 << 10; smem += 16 << 10) {
+                const sl_gpu g = sl_gpu_of(90, 132, smem);
+                sl_prompt_scores_params p = {
+                    .format = formats[f], .dim = dim, .heads = 8, .kv_heads = 2, .n = 1};
+                const bool tensor = formats[f] == SL_ROW_GQA_BF16 && dim % 16 == 0 && smem >= 96 << 10;
+                const int order = order_of(&g, SL_OP_PROMPT_SCORES, &p);
+
+                ck_assert_int_eq(sl_op_path(&g, SL_OP_PROMPT_SCORES, &p)->plain, !tensor);
+                p.n = 1000, p.max_pos = 1 << 20;
+                ck_assert_int_eq(order_of(&g, SL_OP_PROMPT_SCORES, &p), order);
+            }
+}
+END_TEST
+
 /* No path depends on where memory lies. */
 START_TEST(addresses)
 {
@@ -384,6 +405,7 @@ int main(void)
     tcase_set_timeout(tc, 60); /* linear_order takes a second under a sanitizer, more next to other work */
     tcase_add_loop_test(tc, linear_order, 0, SL_COUNT(capabilities));
     tcase_add_test(tc, moe_order);
+    tcase_add_test(tc, prompt_scores_order);
     tcase_add_test(tc, addresses);
     tcase_add_test(tc, attention_by_head);
     tcase_add_test(tc, alignment);

@@ -1,6 +1,6 @@
 /*
- * Scores of the pages before blocks of a prompt (sl_prompt_scores_params, kernels/gqa.h): which kernels an op takes, and those of f32 and
- * fp8 rows and of dimensions that are not a multiple of 16. Here a first kernel writes the products of strips of queries with strips
+ * Scores of the pages before blocks of a prompt (sl_prompt_scores_params, kernels/gqa.h), of f32 and fp8 rows and of dimensions that
+ * are not a multiple of 16 (sl_path_prompt_scores()). Here a first kernel writes the products of strips of queries with strips
  * of keys to scratch memory, a warp for each, and a second one their softmax, summed by page. bf16 rows: prompt_scores_tensor.cu.
  */
 #include "kernels/cuda/any/select/prompt_scores.cuh"
@@ -136,9 +136,9 @@ static sl_status run_prompt_scores(sl_backend *be, const void *params, sl_err *e
     rows.heads = p->heads, rows.kv_heads = p->kv_heads, rows.dim = p->dim;
     j.p = *p, j.w = gqa_work_of(cu, &rows), j.group = j.w.group;
     j.pages = p->max_pos / SL_PAGE_TOKENS + 1;
-    const bool tensor = p->format == SL_ROW_GQA_BF16 && p->dim % 16 == 0 && p->rows.row_bytes % 16 == 0 &&
-                        sl_cuda_prompt_scores_smem() <= (size_t)cu->gpu.smem;
-    return tensor ? sl_cuda_prompt_scores_tensor(cu, j, err) : run_plain(cu, &j, err);
+    return sl_path_prompt_scores(&cu->gpu, p) == SL_PROMPT_SCORES_TENSOR
+               ? sl_cuda_prompt_scores_tensor(cu, j, err)
+               : run_plain(cu, &j, err);
 }
 
 const sl_op_impl sl_cuda_prompt_scores = {.run = run_prompt_scores};

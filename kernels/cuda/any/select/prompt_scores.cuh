@@ -51,8 +51,6 @@ __device__ static inline gqa_list list_of(const scores_job &j, int seq, int kv_h
     return l;
 }
 
-/* Bytes of shared memory of the kernel on tensor cores, which bf16 rows whose dimension and bytes are multiples of 16 can use. */
-size_t sl_cuda_prompt_scores_smem(void);
 sl_status sl_cuda_prompt_scores_tensor(sl_cuda *cu, scores_job j, sl_err *err);
 
 #endif

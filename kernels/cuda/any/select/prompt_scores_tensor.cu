@@ -288,10 +288,7 @@ __global__ static void __launch_bounds__(THREADS) pages_kernel(const __grid_cons
 
 /* ---- launches ---- */
 
-size_t sl_cuda_prompt_scores_smem(void)
-{
-    return STAGES * 2 * SIDE;
-}
+static_assert(STAGES * 2 * SIDE == SL_PROMPT_SCORES_SMEM, "what the choice of the path asks for");
 
 sl_status sl_cuda_prompt_scores_tensor(sl_cuda *cu, scores_job s, sl_err *err)
 {
@@ -312,10 +309,9 @@ sl_status sl_cuda_prompt_scores_tensor(sl_cuda *cu, scores_job s, sl_err *err)
         j.s.p.scores = s.p.scores + (int64_t)first * s.p.kv_heads * s.p.ld_scores;
         const int tiles = sl_ceil_div(count, j.per), columns = sl_ceil_div(j.s.pages * STRIPS, COLUMNS);
         SL_TRY(SL_LAUNCH(cu, round_kernel, (sl_launch{dim3(count, j.s.p.heads), THREADS}), err, j));
-        SL_TRY(SL_LAUNCH(
-            cu, tiles_kernel,
-            (sl_launch{dim3(tiles * columns, j.s.p.kv_heads), THREADS, sl_cuda_prompt_scores_smem()}), err, j,
-            tiles));
+        SL_TRY(SL_LAUNCH(cu, tiles_kernel,
+                         (sl_launch{dim3(tiles * columns, j.s.p.kv_heads), THREADS, SL_PROMPT_SCORES_SMEM}),
+                         err, j, tiles));
         return SL_LAUNCH(cu, pages_kernel, (sl_launch{dim3(j.s.p.kv_heads, count), THREADS}), err, j);
     });
 }
