@@ -188,6 +188,24 @@ sl_status ct_content(ct_render *r, size_t i)
     return st;
 }
 
+/* The text of part k, or a message with the type of a part that is not text; a part without a type has only text. */
+static sl_status text_of_part(const ct_render *r, size_t i, size_t k, const json_t *part, const json_t **text)
+{
+    const char *type = json_string_value(json_object_get(part, "type")), *other = NULL, *key;
+    char field[64], why[128];
+    json_t *v;
+    *text = json_is_string(part) ? part : json_object_get(part, "text");
+    json_object_foreach((json_t *)(uintptr_t)part, key, v) if (!type && strcmp(key, "text") != 0) other = key;
+    if (json_is_string(*text) && !other && (!type || strcmp(type, "text") == 0))
+        return SL_OK;
+    snprintf(field, sizeof field, "content[%zu]%s", k, type ? ".type" : "");
+    snprintf(why, sizeof why, "\"%.32s\": only parts of type \"text\" can be used, with a text",
+             type    ? type
+             : other ? other
+                     : "");
+    return ct_fail(r, i, field, why);
+}
+
 sl_status ct_content_text(ct_render *r, size_t i, ct_buf *out)
 {
     const json_t *c = json_object_get(r->msgs[i], "content");
@@ -203,10 +221,8 @@ sl_status ct_content_text(ct_render *r, size_t i, ct_buf *out)
     json_t *part;
     json_array_foreach(c, k, part)
     {
-        const char *type = json_string_value(json_object_get(part, "type"));
-        const json_t *text = json_is_string(part) ? part : json_object_get(part, "text");
-        if (!json_is_string(text) || (type && strcmp(type, "text") != 0))
-            return ct_fail(r, i, "content", "only parts of type \"text\" can be used");
+        const json_t *text;
+        SL_TRY(text_of_part(r, i, k, part, &text));
         ct_add(out, json_string_value(text), json_string_length(text));
     }
     return SL_OK;

@@ -334,7 +334,7 @@ static const struct {
     {"dsv32", "[{\"role\":\"user\"}]", "{}", SL_ERR_INVALID, "messages[0].content: is missing"},
     {"dsv32", "[{\"role\":\"user\",\"content\":5}]", "{}", SL_ERR_INVALID, "messages[0].content: must be"},
     {"dsv32", "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]", "{}", SL_ERR_INVALID,
-     "messages[0].content: only parts"},
+     "messages[0].content[0].type: \"image_url\": only parts"},
     {"dsv32", "[{\"role\":\"developer\",\"content\":\"\"}]", "{}", SL_ERR_INVALID, "messages[0].content"},
     {"dsv32", "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"tool\",\"content\":\"r\"}]", "{}",
      SL_ERR_INVALID, "messages[1].role: a tool result"},
@@ -386,7 +386,7 @@ static const struct {
     {"minimax3", "[{\"role\":\"tool\",\"content\":\"r\"}]", "{}", SL_ERR_INVALID,
      "messages[0].role: a tool result"},
     {"qwen38", "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]", "{}", SL_ERR_INVALID,
-     "messages[0].content: only parts"},
+     "messages[0].content[0].type: \"image_url\": only parts"},
     {"hy4", "[{\"role\":\"robot\",\"content\":\"r\"}]", "{}", SL_ERR_INVALID, "messages[0].role: \"robot\""},
 };
 
@@ -399,6 +399,32 @@ START_TEST(bad_requests_are_explained)
     ck_assert_msg(strstr(err.text, refused[_i].says) != NULL, "\"%s\" lacks \"%s\"", err.text,
                   refused[_i].says);
     ck_assert_ptr_null(text);
+}
+END_TEST
+
+/* Pictures, sounds and files are refused by name in every format: by their type, or by the member of a part without a type. */
+START_TEST(parts_that_are_no_text)
+{
+    static const char *const kinds[] = {"image_url",  "input_image", "image",        "input_audio", "audio",
+                                        "audio_url",  "video_url",   "video",        "input_video", "file",
+                                        "input_file", "document",    "image_embeds", "refusal",     "Text"};
+    const char *const *formats = sl_chat_format_names();
+    for (size_t f = 0; formats[f]; f++)
+        for (size_t k = 0; k < 2 * SL_COUNT(kinds); k++) {
+            const char *kind = kinds[k / 2];
+            char messages[256], says[96], *text = NULL;
+            sl_err err = {{0}};
+            snprintf(
+                messages, sizeof messages,
+                k % 2
+                    ? "[{\"role\":\"user\",\"content\":[\"a\",{\"text\":\"b\",\"%s\":{\"url\":\"data:,\"}}]}]"
+                    : "[{\"role\":\"user\",\"content\":[\"a\",{\"type\":\"%s\",\"text\":\"b\"}]}]",
+                kind);
+            snprintf(says, sizeof says, "messages[0].content[1]%s: \"%s\"", k % 2 ? "" : ".type", kind);
+            ck_assert_msg(render(formats[f], messages, "{}", &text, &err) == SL_ERR_INVALID &&
+                              strstr(err.text, says),
+                          "%s: %s: %s", formats[f], messages, err.text);
+        }
 }
 END_TEST
 
@@ -517,6 +543,7 @@ int main(void)
     tcase_add_loop_test(c, text_of_the_client_is_marked, 0, 30);
     tcase_add_test(c, required_tool_is_asked_for);
     tcase_add_loop_test(c, bad_requests_are_explained, 0, (int)SL_COUNT(refused));
+    tcase_add_test(c, parts_that_are_no_text);
     tcase_add_test(c, json_is_written_as_python_does);
     tcase_add_test(c, every_format_has_a_name);
     tcase_add_test(c, format_of_a_model);
