@@ -215,6 +215,10 @@ static const sl_metric_def table[] = {
         "sluice_draft_check_ratio", D, "",
         "The part of the drafts of a fixed text that were right when the worker started; near 0 the MTP layer drafts noise. Not "
         "in a group of ranks."),
+    GAUGE(
+        "sluice_draft_rows_seconds", D, "",
+        "With model.draft_tokens auto: how long a step waits for the rows of one token of each of its requests, as the number of "
+        "drafts takes it from the state of the link. 0 where rows are on the device or arrive while the step computes."),
     SECONDS(
         "sluice_draft_seconds_total", D, "",
         "Time of drafting, which is in addition to that of steps; in a group of ranks it is a part of that of steps."),

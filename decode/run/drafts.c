@@ -13,7 +13,10 @@
 #include "decode/run/run_impl.h"
 #include "kernels/synth.h"
 
-enum { DRAWN_SEED = 20262 };
+enum {
+    DRAWN_SEED = 20262,
+    MOVED_STEPS = 8, /* after which the runner is asked what they moved */
+};
 
 /* What an item with drafts appends, and its request's output with the drafts after it, as the histories of its tokens. */
 typedef struct sl_run_drafted {
@@ -89,13 +92,15 @@ static int32_t choose(sl_run *r, sl_run_flight *f)
 {
     sl_run_drafts *d = &r->drafts;
     d->cost = cost_of(r, f);
+    d->rows_ns = sl_draft_rows_ns(&d->costs, d->cost, f->decoding);
     const bool plain = d->automatic && sl_draft_cost_turn(d->cost);
     int32_t n = 0;
     for (int32_t i = 0; i < f->decoding; i++) {
         sl_ticket *t = sl_tickets_number(&r->core.tickets, f->parts[i].number);
         int32_t room = t && !plain ? at_most(d->most, room_of(r, t)) : 0;
-        int32_t want =
-            room > 0 && d->automatic ? sl_draft_length(d->cost, &sl_run_of(t)->drafts, room) : room;
+        int32_t want = room;
+        if (room > 0 && d->automatic)
+            want = sl_draft_length(d->cost, d->rows_ns, &sl_run_of(t)->drafts, room);
         if (want < 1 || !copy_output(&d->of[i], t))
             continue;
         d->of[i].ids[0] = t->tokens[t->n_tokens - 1];
@@ -159,13 +164,51 @@ const sl_step_hooks *sl_drafts_hooks(sl_run *r)
     return r->drafts.most && r->runner->group ? &r->drafts.hooks : NULL;
 }
 
+/* Asks the runner what the last steps moved. It may know that of the steps before them only, so the ones before those had the same
+ * size, too, and computed about as many tokens. */
+static void count_moved(sl_run *r)
+{
+    sl_run_drafts *d = &r->drafts;
+    sl_run_moved *m = &d->moved;
+    sl_engine_stats now;
+    r->runner->stats(r->runner->impl, &now);
+    const sl_draft_moved moved = {.tokens = m->tokens,
+                                  .bytes = now.swap_bytes - m->bytes,
+                                  .waited_ns = now.swap_exposed_ns - m->waited_ns};
+    if (m->known)
+        sl_draft_link_saw(&d->costs, m->size, &moved);
+    sl_gauge_set(r->metrics.draft_rows, d->rows_ns / 1e9);
+    *m = (sl_run_moved){
+        .size = m->size, .known = true, .bytes = now.swap_bytes, .waited_ns = now.swap_exposed_ns};
+}
+
+/* A step has ended. */
+static void watch_link(sl_run *r, const sl_run_flight *f)
+{
+    sl_run_moved *m = &r->drafts.moved;
+    sl_draft_cost *size = f->prompts ? NULL : r->drafts.cost;
+    if (size != m->size)
+        *m = (sl_run_moved){.size = size};
+    if (!size)
+        return;
+    for (int32_t i = 0; i < f->decoding; i++)
+        m->tokens += (uint64_t)f->items[i].n_tokens;
+    if (++m->steps == MOVED_STEPS)
+        count_moved(r);
+}
+
 void sl_drafts_measure(sl_run *r, const sl_run_flight *f, uint64_t ns)
 {
     sl_run_drafts *d = &r->drafts;
     r->st.draft_ns += d->took_ns;
     r->st.decoded += (uint64_t)f->decoding;
-    if (d->cost && f->decoding && !f->prompts)
-        sl_draft_cost_saw(d->cost, d->longest, (double)(ns + (r->runner->group ? 0 : d->took_ns)));
+    if (!d->cost || !f->decoding)
+        return;
+    if (!f->prompts)
+        sl_draft_cost_saw(d->cost, d->rows_ns, d->longest,
+                          (double)(ns + (r->runner->group ? 0 : d->took_ns)));
+    if (d->automatic)
+        watch_link(r, f);
 }
 
 /* Tokens that stand: each draft before them is what was chosen at its place, and none of them ends the stream. */

@@ -361,6 +361,8 @@ sl_status sl_run_create(const sl_run_opts *o, const sl_run_worker *w, sl_run **o
     sl_status st = allocate(r, err);
     if (r->drafts.most)
         r->metrics.draft_check = sl_metrics_gauge(m, "sluice_draft_check_ratio", NULL);
+    if (r->drafts.automatic)
+        r->metrics.draft_rows = sl_metrics_gauge(m, "sluice_draft_rows_seconds", NULL);
     if (st != SL_OK)
         sl_run_destroy(r);
     else

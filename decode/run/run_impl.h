@@ -88,12 +88,22 @@ typedef struct sl_run_flight {
     sl_status st; /* of a step that was computed at once */
 } sl_run_flight;
 
+/* Steps of one size in a row, and what the runner had moved before them. */
+typedef struct sl_run_moved {
+    sl_draft_cost *size; /* NULL: the last step had prompts */
+    int32_t steps;
+    bool known; /* what was moved before them */
+    uint64_t tokens, bytes, waited_ns;
+} sl_run_moved;
+
 /* Of a worker. most 0: it drafts nothing. */
 typedef struct sl_run_drafts {
     int32_t most;   /* drafts of a request in a step */
     bool automatic; /* fewer, or none, where they do not pay; else always as many */
     sl_draft_costs costs;
-    sl_draft_cost *cost;       /* of this step's size */
+    sl_draft_cost *cost; /* of this step's size */
+    double rows_ns;      /* sl_draft_rows_ns() of this step */
+    sl_run_moved moved;
     sl_draft_item *items;      /* [max_batch] */
     struct sl_run_drafted *of; /* [max_batch]: by number of the item in the step */
     int32_t n_of;
@@ -151,7 +161,7 @@ struct sl_run {
     sl_run_stats st; /* what is counted since the beginning */
     struct {
         sl_histogram *step, *batch, *chunk;
-        sl_gauge *draft_check; /* NULL: nothing is drafted */
+        sl_gauge *draft_check, *draft_rows; /* NULL: nothing is drafted */
     } metrics;
 };
 

@@ -256,7 +256,9 @@ void dd_open(decode_double *x, const dd_opts *o)
                     .max_seqs = o->max_seqs,
                     .overlaps = o->overlaps,
                     .drafts = o->drafts != 0,
-                    .noise = o->noise};
+                    .noise = o->noise,
+                    .row_bytes = o->row_bytes,
+                    .row_wait_ns = o->row_wait_ns};
     x->fake = fake_create(x->arena, &fo);
     inner = x->runner = fake_runner_of(x->fake);
     x->runner.open = dd_run_open;

@@ -53,6 +53,7 @@ typedef struct dd_opts {
     bool overlaps;  /* steps are in flight */
     int drafts;     /* as draft_tokens of sl_run_opts; not 0: the runner drafts */
     bool noise;     /* what is always wrong */
+    uint64_t row_bytes, row_wait_ns; /* as of the fake runner */
     /* kvstore.verify; off by default, then no job but those of COMMIT and PAGES_ASK is posted */
     sl_cfg_verify verify;
 } dd_opts;

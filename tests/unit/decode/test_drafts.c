@@ -208,6 +208,42 @@ START_TEST(check_of_a_fixed_text)
 }
 END_TEST
 
+/* A long answer with as many drafts as pay. After the first readings of the link: drafts, steps, and at last the wait for a token's rows. */
+static double drafted_over(uint64_t row_bytes, double *drafts, double *steps)
+{
+    bool worked = true;
+    o = dd_defaults();
+    o.drafts = -1, o.max_context = 2048, o.pages = 64, o.row_bytes = row_bytes, o.row_wait_ns = 1000000000;
+    dd_open(&x, &o);
+    dd_verified(&x, 1, PROMPT, 900, 1);
+    sl_run_stats before = {0}, after;
+    while (worked) {
+        ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+        after = dd_counts(&x);
+        if (after.steps <= 40)
+            before = after;
+        x.n_said = 0; /* what was told is not read */
+    }
+    *steps = (double)(after.steps - before.steps), *drafts = 0;
+    for (int k = 0; k < SL_DRAFTS_MAX; k++)
+        *drafts += (double)(after.drafted[k] - before.drafted[k]);
+    const double rows_ns = x.d->run->drafts.rows_ns;
+    x.seen = x.n_said;
+    dd_close(&x);
+    return rows_ns;
+}
+
+/* What the runner has moved, and how long it says that steps have waited, decides how many tokens are drafted: of a link on which a byte
+ * takes a second, no more than the probes. Without rows the same link is nothing. */
+START_TEST(the_link_decides)
+{
+    double drafts, steps;
+    ck_assert_double_eq(drafted_over(0, &drafts, &steps), 0);
+    ck_assert_double_eq(drafted_over(1000, &drafts, &steps), 1e12);
+    ck_assert_msg(drafts < 0.1 * steps, "%.0f drafts in %.0f steps", drafts, steps);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("decode/drafts");
@@ -215,6 +251,7 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, streams_and_limits, 0, 5);
     tcase_add_test(c, context_is_full);
+    tcase_add_test(c, the_link_decides);
     tcase_add_test(c, check_of_a_fixed_text);
     tcase_add_test(c, states_of_commits);
     tcase_add_test(c, states_of_waiting_requests);

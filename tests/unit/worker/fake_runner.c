@@ -324,6 +324,8 @@ static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_ste
     }
     f->st.steps++;
     f->st.tokens += (uint64_t)total;
+    f->st.swap_bytes += (uint64_t)total * f->o.row_bytes;
+    f->st.swap_exposed_ns += (uint64_t)total * f->o.row_bytes * f->o.row_wait_ns;
     return SL_OK;
 }
 
@@ -331,6 +333,7 @@ static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_ste
 static sl_status f_draft(void *impl, sl_draft_item *items, int32_t n, sl_err *err)
 {
     fake_runner *f = impl;
+    const sl_engine_stats before = f->st; /* the steps of this are none */
     for (int32_t k = 0; k < n; k++) {
         fake_seq *s = (fake_seq *)(void *)items[k].seq;
         const int32_t len = s->len;
@@ -342,7 +345,7 @@ static sl_status f_draft(void *impl, sl_draft_item *items, int32_t n, sl_err *er
             sl_status st = f_step(impl, &it, 1, NULL, err);
             if (st != SL_OK)
                 return st;
-            f->steps--, f->st.steps--, f->st.tokens--; /* it is no step */
+            f->steps--, f->st = before;
             int32_t best = 0;
             for (int32_t v = 1; v < f->o.vocab; v++)
                 best = it.logits[v] > it.logits[best] ? v : best;

@@ -23,6 +23,8 @@ typedef struct fake_opts {
     bool overlaps;       /* steps may be in flight */
     bool drafts;         /* it drafts what a greedy request gets next, but for every fifth position */
     bool noise;          /* it drafts what no request gets */
+    /* What a token of a step has fetched, and how long the step is said to have waited for a byte of these rows. */
+    uint64_t row_bytes, row_wait_ns;
 } fake_opts;
 
 fake_runner *fake_create(sl_arena *arena, const fake_opts *opts);
