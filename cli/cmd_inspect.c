@@ -119,6 +119,19 @@ static void print_class(const sl_geometry *g, int32_t class)
     }
 }
 
+/* The MTP layer that the checkpoint has, or why the model drafts no tokens. */
+static void print_mtp(const sl_model_config *c, const tally *t)
+{
+    sl_err err = {0};
+    sl_model_config drafting = *c;
+    const bool drafts = sl_model_config_draft(&drafting, &err) == SL_OK;
+    if (drafts && t->mtp)
+        printf("MTP layer      %llu tensors, %.1f MiB; loaded with model.draft_tokens or --draft-tokens\n",
+               (unsigned long long)t->mtp, (double)t->mtp_bytes / 1048576);
+    else if (!drafts)
+        printf("MTP layer      none is loaded: %s\n", err.text);
+}
+
 static void print_all(const sl_local_checkpoint *m, const tally *t, const sl_geometry *g)
 {
     print_config(&m->cfg);
@@ -128,9 +141,7 @@ static void print_all(const sl_local_checkpoint *m, const tally *t, const sl_geo
         if (t->count_of[d])
             printf("  %-12s %llu tensors, %.1f MiB\n", sl_st_dtype_name((sl_st_dtype)d),
                    (unsigned long long)t->count_of[d], (double)t->bytes_of[d] / 1048576);
-    if (t->mtp)
-        printf("MTP layer      %llu tensors, %.1f MiB; loaded with model.draft_tokens or --draft-tokens\n",
-               (unsigned long long)t->mtp, (double)t->mtp_bytes / 1048576);
+    print_mtp(&m->cfg, t);
     printf("formats        %s rows, %s indexer\n", sl_row_format_name(m->row_format),
            sl_index_format_name(m->index_format));
     printf("page           %d tokens: %lld B; a row %lld B, an index block %lld B; %.1f B per token\n",

@@ -67,9 +67,13 @@ sl_status sl_model_config_draft(sl_model_config *c, sl_err *err)
 {
     const sl_family *f = sl_family_find(c->family);
     const int32_t last = c->n_layers - 1;
-    if (!f || !f->row_steps || c->n_nextn_layers < 1)
+    if (!f || !f->row_steps)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "model.draft_tokens: %s drafts no tokens: %s", c->family,
+                       f && f->no_drafts ? f->no_drafts : "its models have no MTP layer");
+    if (c->n_nextn_layers < 1)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "the model has no MTP layer (num_nextn_predict_layers), so it drafts no tokens");
+                       "model.draft_tokens: the checkpoint drafts no tokens: it has no MTP layer "
+                       "(config.json: num_nextn_predict_layers is 0 or missing)");
     if (c->n_layers >= SL_MAX_LAYERS)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%d layers and an MTP layer are too many", c->n_layers);
     c->layer_is_moe[last + 1] = c->layer_is_moe[last];

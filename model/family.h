@@ -167,6 +167,8 @@ typedef struct sl_family {
      * index keys (sl_pass.rows_only). NULL: they have none. */
     const sl_layer_step *row_steps;
     size_t n_row_steps;
+    const char *
+        no_drafts; /* without row_steps: why, for people: "model.draft_tokens: hy_v4 drafts no tokens: " and this */
     /* An `attend` that runs nothing: asks the backend (ctx) whether it supports the ops that the owner of the cache
      * will run for such a call. */
     sl_attend_fn ask_attend;

@@ -127,6 +127,8 @@ static const sl_model_preset presets[] = {
 };
 /* clang-format on */
 
+static const char no_drafts[] = "neither its configuration nor its class has an MTP layer";
+
 const sl_family sl_family_axk2 = {.model_type = "axk2",
                                   .architecture = "AXK2ForCausalLM",
                                   .read_config = read_config,
@@ -136,6 +138,7 @@ const sl_family sl_family_axk2 = {.model_type = "axk2",
                                   .n_model_tensors = SL_COUNT(model_tensors),
                                   .n_layer_tensors = SL_COUNT(layer_tensors),
                                   .row_map = row_map,
+                                  .no_drafts = no_drafts,
                                   .workspace_size = sizeof(sl_axk2_workspace),
                                   .workspace = sl_axk2_carve,
                                   .steps = sl_axk2_steps,

@@ -251,6 +251,9 @@ static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
 
 static const char *const unused[] = {"mtp.", "model.mtp.", NULL};
 
+static const char no_drafts[] =
+    "its MTP layer (mtp.*) continues the residual streams and has a window of its own, and drafts carry neither";
+
 const sl_family sl_family_deepseek_v4 = {.model_type = "deepseek_v4",
                                          .architecture = "DeepseekV4ForCausalLM",
                                          .begin = sl_v4_begin,
@@ -261,6 +264,7 @@ const sl_family sl_family_deepseek_v4 = {.model_type = "deepseek_v4",
                                          .n_model_tensors = SL_COUNT(model_tensors),
                                          .n_layer_tensors = SL_COUNT(layer_tensors),
                                          .unused = unused,
+                                         .no_drafts = no_drafts,
                                          .workspace_size = sizeof(sl_v4_workspace),
                                          .workspace = sl_v4_carve,
                                          .steps = sl_v4_steps,

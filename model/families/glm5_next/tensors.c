@@ -116,6 +116,9 @@ static const sl_tensor_spec layer_tensors[] = {
 static const char *const unused[] = {"mtp.", "model.visual.", "visual.", NULL};
 
 /* Transformers 5.17 has no class for the text part alone; its configs name that of the whole model, or the name that later versions may use. */
+static const char no_drafts[] =
+    "its configuration does not say what its MTP layer is: the kind of its attention, and whether it has residual streams";
+
 const sl_family sl_family_glm5_next = {.model_type = "glm5_next",
                                        .architecture = "Glm5NextForConditionalGeneration",
                                        .text_type = "glm5_next_text",
@@ -128,6 +131,7 @@ const sl_family sl_family_glm5_next = {.model_type = "glm5_next",
                                        .n_model_tensors = SL_COUNT(model_tensors),
                                        .n_layer_tensors = SL_COUNT(layer_tensors),
                                        .unused = unused,
+                                       .no_drafts = no_drafts,
                                        .ignores = sl_dsa_ignores,
                                        .workspace_size = sizeof(sl_glm5_workspace),
                                        .workspace = sl_glm5_carve,

@@ -136,6 +136,9 @@ static const sl_dsa_traits traits = {
                 "\"n_shared_experts\": 1, \"hc_mult\": 4, \"hc_magnitude\": 2.0, \"hc_eps\": 1e-6, "
                 "\"swiglu_limit\": 10.0, \"routed_scaling_factor\": 2.827}"};
 
+static const char no_drafts[] =
+    "what its MTP layer (model.mtp_layers.*) computes is published by no configuration or class";
+
 const sl_family sl_family_hy_v4 = {.model_type = "hy_v4",
                                    .architecture = "HYV4ForCausalLM",
                                    .read_config = sl_hy4_read_config,
@@ -146,6 +149,7 @@ const sl_family sl_family_hy_v4 = {.model_type = "hy_v4",
                                    .n_layer_tensors = SL_COUNT(layer_tensors),
                                    .row_map = row_map,
                                    .unused = unused,
+                                   .no_drafts = no_drafts,
                                    .ignores = sl_dsa_ignores,
                                    .workspace_size = sizeof(sl_hy4_workspace),
                                    .workspace = sl_hy4_carve,

@@ -102,6 +102,8 @@ static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
     out->index_local = c->index.blocks.local;
 }
 
+static const char no_drafts[] = "its released checkpoints have no weights of an MTP layer";
+
 const sl_family sl_family_minimax_m3 = {.model_type = "minimax_m3_vl",
                                         .architecture = "MiniMaxM3SparseForConditionalGeneration",
                                         .text_type = "minimax_m3_vl_text",
@@ -116,6 +118,7 @@ const sl_family sl_family_minimax_m3 = {.model_type = "minimax_m3_vl",
                                         .n_layer_tensors = SL_COUNT(layer_tensors),
                                         .row_map = row_map,
                                         .unused = unused,
+                                        .no_drafts = no_drafts,
                                         .workspace_size = sizeof(sl_m3_workspace),
                                         .workspace = sl_m3_carve,
                                         .steps = sl_m3_steps,

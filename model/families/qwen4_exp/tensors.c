@@ -219,6 +219,9 @@ static const sl_table_spec table = {.name = "ple.ple_embedding.ngram_embedding",
 /* The draft layer, and the part that sees pictures. */
 static const char *const unused[] = {"mtp.", "model.mtp.", "model.visual.", "visual.", NULL};
 
+static const char no_drafts[] =
+    "its MTP layer (mtp.*) continues the residual streams and has a mixer of its own, and drafts carry no streams";
+
 const sl_family sl_family_qwen4_exp = {.model_type = "qwen4_exp",
                                        .architecture = "Qwen4ExpForConditionalGeneration",
                                        .text_type = "qwen4_exp_text",
@@ -233,6 +236,7 @@ const sl_family sl_family_qwen4_exp = {.model_type = "qwen4_exp",
                                        .row_map = row_map,
                                        .table = &table,
                                        .unused = unused,
+                                       .no_drafts = no_drafts,
                                        .workspace_size = sizeof(sl_qwen4_workspace),
                                        .workspace = sl_qwen4_carve,
                                        .steps = sl_qwen4_steps,

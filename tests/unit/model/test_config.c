@@ -10,6 +10,7 @@
 
 #include "checkpoint_tools.h"
 #include "model/config.h"
+#include "model/family.h"
 #include "model/rope.h"
 #include "tests/unit/run_suite.h"
 
@@ -407,6 +408,34 @@ START_TEST(test_directory)
 }
 END_TEST
 
+/* Every family drafts, or says by its name and the key why it does not; one that drafts refuses a checkpoint without the layer. */
+START_TEST(test_drafts)
+{
+    int drafting = 0;
+    for (size_t i = 0; sl_family_at(i); i++) {
+        const sl_family *f = sl_family_at(i);
+        sl_err err = {0};
+        sl_model_config c = {.n_layers = 3};
+        snprintf(c.family, sizeof c.family, "%s", f->model_type);
+        ck_assert_int_eq(sl_model_config_draft(&c, &err), SL_ERR_UNSUPPORTED);
+        ck_assert_ptr_nonnull(strstr(err.text, "model.draft_tokens"));
+        ck_assert_int_eq(c.n_layers, 3);
+        c.n_nextn_layers = 1;
+        ck_assert_ptr_nonnull(strstr(err.text, f->row_steps ? "num_nextn_predict_layers" : f->model_type));
+        if (f->row_steps) {
+            ck_assert_ptr_null(f->no_drafts);
+            ck_assert_int_eq(sl_model_config_draft(&c, &err), SL_OK);
+            ck_assert_int_eq(c.n_layers, 4);
+            drafting++;
+        } else {
+            ck_assert_int_eq(sl_model_config_draft(&c, &err), SL_ERR_UNSUPPORTED);
+            ck_assert_ptr_nonnull(strstr(err.text, f->no_drafts ? f->no_drafts : "no MTP layer"));
+        }
+    }
+    ck_assert_int_eq(drafting, 2);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("config");
@@ -423,6 +452,7 @@ int main(void)
     tcase_add_test(t, test_generation);
     tcase_add_test(t, test_text);
     tcase_add_test(t, test_directory);
+    tcase_add_test(t, test_drafts);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
