@@ -3,10 +3,12 @@
 import array
 import json
 import os
+import random
 import shutil
 import signal
 import struct
 import subprocess
+import threading
 
 import pytest
 
@@ -151,25 +153,63 @@ def test_noise_is_seen_at_start(start, checkpoint, noise):
         assert c.close()
 
 
-def test_penalties_and_stops_are_those_without_drafts(start, checkpoint):
-    """Of two workers of role both, one with drafts and one without the layer, every answer is the same."""
-    ids = real.prompt("same", 130)
-    answers = []
-    for drafts in ("0", "auto", "3"):
-        c = start(roles=("router", "both"), config="configs/one-host-both.yaml", **QUICK, **HOT,
-                  **{"model.path": checkpoint, "model.draft_tokens": drafts})
-        body = {"prompt": ids, "max_tokens": 60, "seed": 7, "ignore_eos": True, "logprobs": 3}
-        some = [c.post({**body, **more}).json()["choices"][0] for more in
-                ({"temperature": 0}, {"temperature": 0.8, "presence_penalty": 0.7, "frequency_penalty": 0.3},
-                 {"temperature": 0.6, "repetition_penalty": 1.3, "logit_bias": {"40": 5, "41": -100}},
-                 {"temperature": 0, "min_tokens": 20, "stop_token_ids": [30]})]
-        answers.append(some)
-        text = c.metrics(1)
-        assert (total(text, "sluice_draft_tokens_total") > 0) == (drafts != "0")
-        again = c.complete(ids, 30)
-        assert again.cached_tokens == 128 and list(again.output_ids) == generate(checkpoint, ids, 30)["ids"]
+CONSTRAINTS = [{"regex": "([a-e]{2,5} ){2,9}[f-h]"}, {"guided_choice": ["yes", "yellow", "no, never"]}, {"grammar": "root ::= [0-9]{3,12}"},
+               {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {
+                   "type": "object", "properties": {"a": {"enum": ["x", "yy"]}, "b": {"type": "integer"}},
+                   "required": ["a", "b"], "additionalProperties": False}}}}]
+
+
+def drawn(r, number):
+    """A request with drawn settings. Its answer follows from it alone."""
+    body = {"prompt": real.prompt(f"drawn{number}", r.choice((1, 5, 63, 64, 65, 130, 200))), "max_tokens": r.randint(1, 70), "seed": number,
+            "temperature": r.choice((0, 0, 0.3, 0.8, 1.2)), "ignore_eos": r.random() < 0.7}
+    some = {"top_p": lambda: r.uniform(0.1, 1), "top_k": lambda: r.randint(1, 50), "min_p": lambda: r.uniform(0, 0.3),
+            "presence_penalty": lambda: r.uniform(-1, 2), "frequency_penalty": lambda: r.uniform(-1, 2),
+            "repetition_penalty": lambda: r.uniform(0.8, 1.5), "logprobs": lambda: r.randint(0, 5), "min_tokens": lambda: r.randint(0, body["max_tokens"]),
+            "stop": lambda: r.sample(["e", "an", " t", "1", "q", "er ", "\n", "zz"], r.randint(1, 3)),
+            "stop_token_ids": lambda: [r.randrange(10, 1200) for _ in range(8)],
+            "logit_bias": lambda: {str(r.randrange(10, 1200)): r.choice((-100, -5, 3, 6)) for _ in range(r.randint(1, 5))}}
+    body.update({name: value() for name, value in some.items() if r.random() < 0.3})
+    if r.random() < 0.25:
+        body.update(r.choice(CONSTRAINTS))
+    return body
+
+
+def answers_of(c, bodies):
+    """What every request is given, without what differs from call to call."""
+    replies = real.in_parallel([lambda b=b: c.post(b) for b in bodies])
+    assert all(a.status_code == 200 for a in replies), next(a.text for a in replies if a.status_code != 200)
+    return [a.json()["choices"][0] for a in replies]
+
+
+def test_every_answer_is_that_without_drafts(start, checkpoint):
+    """Drawn settings, penalties, bias, stops, constraints and log-probabilities, in batches: what a worker with drafts answers is what one
+    without the layer answers, and so is what a cluster answers of which a decode worker is killed meanwhile. SLUICE_TEST_DRAWS: how many
+    requests, from which seed, as COUNT:SEED."""
+    count, seed = map(int, os.environ.get("SLUICE_TEST_DRAWS", "24:1").split(":"))
+    r = random.Random(seed)
+    bodies = [drawn(r, seed * 100000 + k) for k in range(count)]
+    both = {"roles": ("router", "both"), "config": "configs/one-host-both.yaml"}
+    want = None
+    for drafts, kind in (("0", both), ("auto", both), ("3", both), ("4", {})):
+        c = start(**kind, **QUICK, **HOT, **{"model.path": checkpoint, "model.draft_tokens": drafts})
+        if not kind:
+            victim = c.workers("decode")[0]["pid"]
+            killer = threading.Timer(r.uniform(0.05, 0.5), os.kill, (victim, signal.SIGKILL))
+            killer.start()
+        have = answers_of(c, bodies)
+        want = want or have
+        wrong = [k for k in range(count) if have[k] != want[k]]
+        assert not wrong, f"{drafts} drafts: {bodies[wrong[0]]} gives {have[wrong[0]]}, without drafts {want[wrong[0]]}"
+        if kind:
+            assert (total(c.metrics(1), "sluice_draft_tokens_total") > 0) == (drafts != "0")
+            ids = real.prompt("same", 130)
+            c.complete(ids, 30)
+            again = c.complete(ids, 30)
+            assert again.cached_tokens == 128 and list(again.output_ids) == generate(checkpoint, ids, 30)["ids"]
+        else:
+            killer.join()
         assert c.close()
-    assert answers[1] == answers[0] and answers[2] == answers[0]
 
 
 def test_ranks_of_a_group_draft_together(start, checkpoint):
