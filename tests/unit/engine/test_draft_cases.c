@@ -1,7 +1,7 @@
 /*
  * Streams with drafts against those without, for drawn cases: the family, formats, layout and policy; of each request its sampling
  * settings, penalties, bias, constraint, log-probabilities and prompt; and for every step who is in it, how many tokens are drafted, by whom
- * (the MTP layer, where there is one; somebody who is right as often as the case says; or nobody who knows), how much of a prompt is computed,
+ * (the MTP layer, where there is one; somebody who is right as often as the case says; or at random), how much of a prompt is computed,
  * and whether a request is spilled, begins again on pages that it kept (retracted, resumed), or loses them all (its worker died). Each token
  * and its log-probabilities have the bits of a model without an MTP layer that computes one request alone, one token at a time.
  *
