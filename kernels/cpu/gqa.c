@@ -106,12 +106,10 @@ const sl_op_impl sl_cpu_gqa_append = {.run = run_gqa_append};
 /* ---- attention ---- */
 
 typedef struct attn_ctx {
-    sl_cpu *cpu;
     const sl_gqa_attn_params *p;
     int32_t group;                /* query heads per KV head */
     int32_t lists;                /* per token */
     int32_t heads, slots, tokens; /* of a row */
-    uint32_t bad;
 } attn_ctx;
 
 /* Entry `at` of a list: the row, and the block that it holds (0 for rows of one token). False: the list has ended. */
@@ -144,7 +142,8 @@ static int32_t seen_block(const sl_gqa_attn_params *p, int64_t t, int32_t kv_hea
 }
 
 /* The same for a token that attends to everything before it, or to its pages of these. */
-static bool before(attn_ctx *c, int64_t t, int32_t kv_head, int32_t at, int64_t *row, int64_t *block)
+static bool before(const attn_ctx *c, int64_t t, int32_t kv_head, int32_t at, int64_t *row, int64_t *block,
+                   uint32_t *found)
 {
     const sl_gqa_attn_params *p = c->p;
     sl_row_shape shape = sl_row_shape_of(&p->rows);
@@ -162,8 +161,7 @@ static bool before(attn_ctx *c, int64_t t, int32_t kv_head, int32_t at, int64_t 
         *block = at;
         bad = *row < 0 ? SL_DEVERR_PAGE : 0;
     }
-    if (bad)
-        sl_cpu_flag(&c->bad, bad);
+    *found |= bad;
     return bad == 0;
 }
 
@@ -171,6 +169,7 @@ static bool before(attn_ctx *c, int64_t t, int32_t kv_head, int32_t at, int64_t 
  * sum of values, the maximum and the sum of weights. */
 typedef struct attn_scratch {
     float *k, *v, *scores, *o, *max, *sum;
+    uint32_t bad;
 } attn_scratch;
 
 static size_t scratch_floats(const sl_gqa_attn_params *p, int32_t group)
@@ -178,10 +177,10 @@ static size_t scratch_floats(const sl_gqa_attn_params *p, int32_t group)
     return 2 * BLOCK * (size_t)p->dim + (size_t)group * (BLOCK + (size_t)p->dim + 2);
 }
 
-static attn_scratch scratch_of(const attn_ctx *c, int worker)
+static attn_scratch scratch_of(const attn_ctx *c, float *own)
 {
     size_t dim = (size_t)c->p->dim, g = (size_t)c->group;
-    attn_scratch s = {.k = sl_cpu_own(c->cpu, worker)};
+    attn_scratch s = {.k = own};
     s.v = s.k + BLOCK * dim;
     s.scores = s.v + BLOCK * dim;
     s.o = s.scores + g * BLOCK;
@@ -197,7 +196,8 @@ static int32_t position(const sl_gqa_attn_params *p, int64_t t)
 
 /* Decodes the keys or the values of the next rows of a token's list for one KV head: as many as hold BLOCK tokens, from
  * entry *at on. Returns the number of tokens, and moves *at. */
-static int32_t load_rows(attn_ctx *c, int64_t t, int32_t kv_head, int32_t *at, bool values, float *out)
+static int32_t load_rows(const attn_ctx *c, int64_t t, int32_t kv_head, int32_t *at, bool values, float *out,
+                         uint32_t *bad)
 {
     const sl_gqa_attn_params *p = c->p;
     const int32_t dim = p->dim, first = c->heads > 1 ? kv_head : 0;
@@ -206,8 +206,8 @@ static int32_t load_rows(attn_ctx *c, int64_t t, int32_t kv_head, int32_t *at, b
     int64_t number = 0, block = 0;
     int32_t n = 0;
 
-    for (; n + c->tokens <= BLOCK &&
-           (p->seqs ? before(c, t, kv_head, *at, &number, &block) : listed(p, list, *at, &number, &block));
+    for (; n + c->tokens <= BLOCK && (p->seqs ? before(c, t, kv_head, *at, &number, &block, bad)
+                                              : listed(p, list, *at, &number, &block));
          ++*at) {
         const uint8_t *row = p->rows.base + number * p->rows.row_bytes;
         int32_t seen = c->tokens;
@@ -247,7 +247,7 @@ static bool skippable(const attn_ctx *c, int32_t n, float below, const attn_scra
     return true;
 }
 
-static void attend(attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *s)
+static void attend(const attn_ctx *c, int64_t t, int32_t kv_head, attn_scratch *s)
 {
     const float below = skip_below(c->p, t);
     uint64_t tiles = 0, skipped = 0;
@@ -263,7 +263,7 @@ static void attend(attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *
     for (int32_t at = 0, n = BLOCK; n == BLOCK;) {
         int32_t from = at;
 
-        n = load_rows(c, t, kv_head, &at, false, s->k);
+        n = load_rows(c, t, kv_head, &at, false, s->k, &s->bad);
         if (n == 0)
             break;
         sl_vec_products((sl_vec_rows){s->k, dim, n}, (sl_vec_rows){p->q + head * dim, dim, g}, dim, s->scores,
@@ -273,7 +273,7 @@ static void attend(attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *
             skipped++;
             continue;
         }
-        load_rows(c, t, kv_head, &from, true, s->v);
+        load_rows(c, t, kv_head, &from, true, s->v, &s->bad);
         for (int32_t h = 0; h < g; h++)
             sl_softmax_block(p->scale, n, s->scores + h * BLOCK, s->v, dim, dim, &s->max[h], &s->sum[h],
                              s->o + (int64_t)h * dim);
@@ -291,29 +291,26 @@ static void attend(attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *
     }
 }
 
-static void attn_tasks(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t attend_head(const void *arg, int64_t i, void *own)
 {
-    attn_ctx *c = arg;
-    attn_scratch s = scratch_of(c, worker);
+    const attn_ctx *c = arg;
+    attn_scratch s = scratch_of(c, own);
 
-    for (int64_t i = first; i < first + count; i++)
-        attend(c, i / c->p->kv_heads, (int32_t)(i % c->p->kv_heads), &s);
+    attend(c, i / c->p->kv_heads, (int32_t)(i % c->p->kv_heads), &s);
+    return s.bad;
 }
 
 static sl_status run_gqa_attn(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gqa_attn_params *p = params;
-    attn_ctx c = {.cpu = (sl_cpu *)be,
-                  .p = p,
+    attn_ctx c = {.p = p,
                   .group = p->heads / p->kv_heads,
                   .lists = sl_row_lists(&p->rows),
                   .heads = sl_gqa_row_heads(&p->rows, p->kv_heads),
                   .slots = sl_gqa_row_slots(&p->rows, p->kv_heads),
                   .tokens = 1 << p->rows.block_log2};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * scratch_floats(p, c.group), err));
-    sl_cpu_for(c.cpu, (int64_t)p->tokens * p->kv_heads, (int64_t)p->k * c.tokens * p->dim * c.group / 4,
-               attn_tasks, &c);
-    return sl_deverr(c.bad, "gqa_attn", err);
+    return sl_cpu_run(be, "gqa_attn", 4 * scratch_floats(p, c.group), (int64_t)p->tokens * p->kv_heads,
+                      (int64_t)p->k * c.tokens * p->dim * c.group / 4, attend_head, &c, err);
 }
 
 const sl_op_impl sl_cpu_gqa_attn = {.run = run_gqa_attn};

@@ -7,12 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct ctx {
-    sl_cpu *cpu;
-    const sl_moe_route_params *p;
-    uint32_t bad;
-} ctx;
-
 /* Index of the largest v with taken == 0, NaN counting as -inf; the smallest index among equals. */
 static int32_t largest(const float *v, const uint8_t *taken, int32_t n)
 {
@@ -140,31 +134,27 @@ static void route(const sl_moe_route_params *p, int64_t t, float *score, uint8_t
     weigh(p, score, out, weights);
 }
 
-static void tokens(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t token(const void *arg, int64_t t, void *own)
 {
-    ctx *c = arg;
-    float *score = sl_cpu_own(c->cpu, worker);
+    const sl_moe_route_params *p = arg;
+    int32_t *out = p->experts_out + t * p->top_k;
+    float *score = own;
 
-    for (int64_t t = first; t < first + count; t++) {
-        const sl_moe_route_params *p = c->p;
-        int32_t *out = p->experts_out + t * p->top_k;
-
-        make_scores(p, p->logits + t * p->experts, score);
-        if (!p->vocab)
-            route(p, t, score, (uint8_t *)(score + 3 * (int64_t)p->experts));
-        else if (look_up(p, t, out))
-            weigh(p, score, out, p->weights_out + t * p->top_k);
-        else
-            sl_cpu_flag(&c->bad, SL_DEVERR_ID);
-    }
+    make_scores(p, p->logits + t * p->experts, score);
+    if (!p->vocab)
+        route(p, t, score, (uint8_t *)(score + 3 * (int64_t)p->experts));
+    else if (look_up(p, t, out))
+        weigh(p, score, out, p->weights_out + t * p->top_k);
+    else
+        return SL_DEVERR_ID;
+    return 0;
 }
 
 static sl_status run_moe_route(sl_backend *be, const void *params, sl_err *err)
 {
-    ctx c = {(sl_cpu *)be, params, 0};
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, (size_t)c.p->experts * 15, err));
-    sl_cpu_for(c.cpu, c.p->tokens, (int64_t)c.p->experts * (c.p->top_k + 20), tokens, &c);
-    return sl_deverr(c.bad, "moe_route", err);
+    const sl_moe_route_params *p = params;
+    return sl_cpu_run(be, "moe_route", (size_t)p->experts * 15, p->tokens,
+                      (int64_t)p->experts * (p->top_k + 20), token, p, err);
 }
 
 const sl_op_impl sl_cpu_moe_route = {.run = run_moe_route};

@@ -315,35 +315,26 @@ void sl_sample_on_host(const sl_sample_row *r, float *x, int32_t vocab, void *sc
 
 /* ---- the op ---- */
 
-typedef struct ctx {
-    sl_cpu *cpu;
-    const sl_sample_params *p;
-} ctx;
-
-static void sample_rows(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t sample_row(const void *arg, int64_t i, void *own)
 {
-    const ctx *c = arg;
+    const sl_sample_params *p = arg;
+    const sl_sample_row *r = &p->rows[i];
 
-    for (int64_t i = first; i < first + count; i++) {
-        const sl_sample_row *r = &c->p->rows[i];
-        sl_sample_on_host(r, c->p->logits + (int64_t)r->row * c->p->ld, c->p->vocab,
-                          sl_cpu_own(c->cpu, worker), &c->p->out[i]);
-        if (c->p->next)
-            c->p->next[i] = c->p->out[i].fault ? 0 : c->p->out[i].id;
-    }
+    sl_sample_on_host(r, p->logits + (int64_t)r->row * p->ld, p->vocab, own, &p->out[i]);
+    if (p->next)
+        p->next[i] = p->out[i].fault ? 0 : p->out[i].id;
+    return 0;
 }
 
 static sl_status run_sample(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_sample_params *p = params;
-    ctx c = {(sl_cpu *)be, p};
 
     for (int32_t i = 0; i < p->n; i++)
         if (p->rows[i].row < 0 || p->rows[i].row >= p->n_logits)
             return sl_deverr(SL_DEVERR_ID, "sample", err);
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, sl_sample_scratch_bytes(p->vocab), err));
-    sl_cpu_for(c.cpu, p->n, 5 * (int64_t)p->vocab, sample_rows, &c);
-    return SL_OK;
+    return sl_cpu_run(be, "sample", sl_sample_scratch_bytes(p->vocab), p->n, 5 * (int64_t)p->vocab,
+                      sample_row, p, err);
 }
 
 const sl_op_impl sl_cpu_sample = {.run = run_sample};

@@ -14,12 +14,6 @@
 
 #define BINS 2048
 
-typedef struct ctx {
-    sl_cpu *cpu;
-    const sl_topk_params *p;
-    uint32_t bad;
-} ctx;
-
 /* The keys of one list in scratch memory. Sinks and recent tokens, or the blocks that they are in, get the key of a
  * positive NaN, which no score has. */
 static void make_keys(const sl_topk_params *p, const float *scores, int32_t pos, int64_t n, uint32_t *keys)
@@ -183,38 +177,27 @@ static int64_t select_ids(const sl_topk_params *p, const float *scores, int32_t 
     return weighed ? cut_list(p, scores, keys, n, most, (uint64_t *)(void *)(keys + 2 * n), ids, out) : out;
 }
 
-static void lists(void *arg, int64_t first, int64_t count, int worker)
+static uint32_t list(const void *arg, int64_t i, void *own)
 {
-    ctx *c = arg;
-    const sl_topk_params *p = c->p;
-    const int64_t per = p->lists > 1 ? p->lists : 1;
-    uint32_t *own = sl_cpu_own(c->cpu, worker);
+    const sl_topk_params *p = arg;
+    const int64_t per = p->lists > 1 ? p->lists : 1, most = p->k_of ? p->k_of[i % per] : p->k;
+    int32_t *ids = p->ids + (p->token_first * per + i) * p->ld_ids,
+            pos = p->seqs->token_pos[p->token_first + i / per];
+    int64_t n = ((int64_t)pos >> p->block_log2) + 1;
 
-    for (int64_t i = first; i < first + count; i++) {
-        int32_t *ids = p->ids + (p->token_first * per + i) * p->ld_ids;
-        int32_t pos = p->seqs->token_pos[p->token_first + i / per];
-        int64_t n = ((int64_t)pos >> p->block_log2) + 1;
-
-        if (pos < 0 || ((n > p->k || cuts(p)) && pos >= p->dense_below && n > p->ld_scores)) {
-            sl_cpu_flag(&c->bad, SL_DEVERR_POS);
-            continue;
-        }
-        int64_t most = p->k_of ? p->k_of[i % per] : p->k;
-        for (int64_t j = select_ids(p, p->scores + i * p->ld_scores, pos, n, most, own, ids); j < p->ld_ids;
-             j++)
-            ids[j] = -1;
-    }
+    if (pos < 0 || ((n > p->k || cuts(p)) && pos >= p->dense_below && n > p->ld_scores))
+        return SL_DEVERR_POS;
+    for (int64_t j = select_ids(p, p->scores + i * p->ld_scores, pos, n, most, own, ids); j < p->ld_ids; j++)
+        ids[j] = -1;
+    return 0;
 }
 
 static sl_status run_topk(sl_backend *be, const void *params, sl_err *err)
 {
-    ctx c = {.cpu = (sl_cpu *)be, .p = params};
-    const size_t ranks = cuts(c.p) ? sizeof(uint64_t) * (size_t)c.p->ld_scores : 0;
-    SL_TRY(
-        sl_cpu_scratch_threads(c.cpu, sizeof(uint32_t) * 2 * (BINS + (size_t)c.p->ld_scores) + ranks, err));
-    sl_cpu_for(c.cpu, (int64_t)c.p->token_count * (c.p->lists > 1 ? c.p->lists : 1), c.p->ld_scores, lists,
-               &c);
-    return sl_deverr(c.bad, "topk", err);
+    const sl_topk_params *p = params;
+    const size_t ranks = cuts(p) ? sizeof(uint64_t) * (size_t)p->ld_scores : 0;
+    return sl_cpu_run(be, "topk", sizeof(uint32_t) * 2 * (BINS + (size_t)p->ld_scores) + ranks,
+                      (int64_t)p->token_count * (p->lists > 1 ? p->lists : 1), p->ld_scores, list, p, err);
 }
 
 const sl_op_impl sl_cpu_topk = {.run = run_topk};
