@@ -18,3 +18,10 @@ bool sl_chain_make(const sl_chain_calls *calls, void *algo)
         return true;
     return said && calls->set(algo, 1, 0) && is_one(calls, algo, &said);
 }
+
+bool sl_chain_alike(const sl_chain_calls *calls, const void *a, const void *b)
+{
+    uint32_t x = 0, y = 0;
+
+    return calls->kind(a, &x) && calls->kind(b, &y) && x == y;
+}

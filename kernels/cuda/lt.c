@@ -85,12 +85,34 @@ typedef struct lt_call {
     cublasLtMatrixLayoutOpaque_t a, b, d;
 } lt_call;
 
-static void set_batch(cublasLtMatrixLayout_t l, int32_t batch, int64_t stride)
+static bool set_batch(cublasLtMatrixLayout_t l, int32_t batch, int64_t stride)
 {
-    if (batch <= 1)
-        return;
-    cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
-    cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
+    return batch <= 1 || (cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                                           sizeof batch) == CUBLAS_STATUS_SUCCESS &&
+                          cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                           &stride, sizeof stride) == CUBLAS_STATUS_SUCCESS);
+}
+
+/* A library that does not take one of these would multiply without scales. */
+static bool set_scales(const sl_cuda_gemm *g, lt_call *c)
+{
+    const int32_t a = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+                  b = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    const float *b_scale = g->b_scale ? g->b_scale : g->a_scale; /* not known yet: any address */
+    const struct {
+        cublasLtMatmulDescAttributes_t what;
+        const void *value;
+        size_t bytes;
+    } rows[] = {{CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &a, sizeof a},
+                {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &b, sizeof b},
+                {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &g->a_scale, sizeof g->a_scale},
+                {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &b_scale, sizeof b_scale}};
+    bool ok = true;
+
+    for (size_t i = 0; i < SL_COUNT(rows) && ok; i++)
+        ok = cublasLtMatmulDescSetAttribute(&c->op, rows[i].what, rows[i].value, rows[i].bytes) ==
+             CUBLAS_STATUS_SUCCESS;
+    return ok;
 }
 
 static sl_status describe(const sl_cuda_gemm *g, lt_call *c, sl_err *err)
@@ -100,17 +122,8 @@ static sl_status describe(const sl_cuda_gemm *g, lt_call *c, sl_err *err)
 
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatmulDescSetAttribute(&c->op, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
-    if (s == CUBLAS_STATUS_SUCCESS && g->in == SL_F8_E4M3) {
-        cublasLtMatmulMatrixScale_t sa = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
-                                    sb = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-        const float *b_scale = g->b_scale ? g->b_scale : g->a_scale; /* not known yet: any address */
-        cublasLtMatmulDescSetAttribute(&c->op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &sa, sizeof sa);
-        cublasLtMatmulDescSetAttribute(&c->op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &sb, sizeof sb);
-        cublasLtMatmulDescSetAttribute(&c->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &g->a_scale,
-                                       sizeof g->a_scale);
-        s = cublasLtMatmulDescSetAttribute(&c->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &b_scale,
-                                           sizeof b_scale);
-    }
+    if (s == CUBLAS_STATUS_SUCCESS && g->in == SL_F8_E4M3 && !set_scales(g, c))
+        s = CUBLAS_STATUS_NOT_SUPPORTED;
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatrixLayoutInit(&c->a, data_type(g->in), g->a_transposed ? g->k : g->m,
                                      g->a_transposed ? g->m : g->k, g->lda);
@@ -118,12 +131,11 @@ static sl_status describe(const sl_cuda_gemm *g, lt_call *c, sl_err *err)
         s = cublasLtMatrixLayoutInit(&c->b, data_type(g->in), g->k, g->n, g->ldb);
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatrixLayoutInit(&c->d, data_type(g->out), g->m, g->n, g->ldd);
-    if (s != CUBLAS_STATUS_SUCCESS)
-        return blas_status(s, "matrix product descriptor", err);
-    set_batch(&c->a, g->batch, g->stride_a);
-    set_batch(&c->b, g->batch, g->stride_b);
-    set_batch(&c->d, g->batch, g->stride_d);
-    return SL_OK;
+    if (s == CUBLAS_STATUS_SUCCESS &&
+        !(set_batch(&c->a, g->batch, g->stride_a) && set_batch(&c->b, g->batch, g->stride_b) &&
+          set_batch(&c->d, g->batch, g->stride_d)))
+        s = CUBLAS_STATUS_NOT_SUPPORTED;
+    return blas_status(s, "matrix product descriptor", err);
 }
 
 static bool get_chain(const void *algo, int32_t *split, uint32_t *scheme)
@@ -145,21 +157,24 @@ static bool set_chain(void *algo, int32_t split, uint32_t scheme)
                                                 sizeof scheme) == CUBLAS_STATUS_SUCCESS;
 }
 
-static const sl_chain_calls chain_calls = {get_chain, set_chain};
-_Static_assert(CUBLASLT_REDUCTION_SCHEME_NONE == 0, "as kernels/chain.h says");
-
-/* The kind of an algorithm's kernel: algorithms of one kind and one instruction shape add up k in the same order. */
-static uint32_t kind_of(const cublasLtMatmulAlgo_t *algo)
+/* The kind of an algorithm's kernel and its instruction shape. */
+static bool get_kind(const void *algo, uint32_t *kind)
 {
     int32_t id = 0;
     uint16_t inner = 0;
     size_t n;
 
-    (void)cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &n);
-    (void)cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, &inner,
-                                               sizeof inner, &n);
-    return (uint32_t)id << 16 | inner;
+    if (cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &n) !=
+            CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, &inner, sizeof inner,
+                                             &n) != CUBLAS_STATUS_SUCCESS)
+        return false;
+    *kind = (uint32_t)id << 16 | inner;
+    return true;
 }
+
+static const sl_chain_calls chain_calls = {get_chain, set_chain, get_kind};
+_Static_assert(CUBLASLT_REDUCTION_SCHEME_NONE == 0, "as kernels/chain.h says");
 
 static bool works(sl_cuda *cu, lt_call *c, const cublasLtMatmulAlgo_t *algo)
 {
@@ -197,7 +212,7 @@ static bool offered(sl_cuda *cu, lt_call *c, lt_call *also, const cublasLtMatmul
     for (int i = 0; i < found && s == CUBLAS_STATUS_SUCCESS; i++)
         if (best[i].state == CUBLAS_STATUS_SUCCESS && sl_chain_make(&chain_calls, &best[i].algo) &&
             works(cu, &also[0], &best[i].algo) && works(cu, &also[1], &best[i].algo) &&
-            (!like || kind_of(like) == kind_of(&best[i].algo))) {
+            (!like || sl_chain_alike(&chain_calls, like, &best[i].algo))) {
             *algo = best[i].algo;
             return true;
         }

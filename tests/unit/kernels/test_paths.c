@@ -317,7 +317,7 @@ static bool set(void *a, int32_t split, uint32_t scheme)
 
 START_TEST(one_chain)
 {
-    static const sl_chain_calls calls = {get, set};
+    static const sl_chain_calls calls = {.get = get, .set = set};
     const struct {
         algo a;
         bool ok;
@@ -336,6 +336,24 @@ START_TEST(one_chain)
         algo a = rows[i].a;
         ck_assert_msg(sl_chain_make(&calls, &a) == rows[i].ok, "row %zu", i);
     }
+}
+END_TEST
+
+/* kind 0: it does not say. */
+static bool kind(const void *a, uint32_t *out)
+{
+    *out = *(const uint32_t *)a;
+    return *out != 0;
+}
+
+/* Two algorithms that do not say their kind are not of one. */
+START_TEST(kinds)
+{
+    static const sl_chain_calls calls = {.kind = kind};
+
+    for (uint32_t a = 0; a < 3; a++)
+        for (uint32_t b = 0; b < 3; b++)
+            ck_assert_int_eq(sl_chain_alike(&calls, &a, &b), a == b && a != 0);
 }
 END_TEST
 
@@ -412,6 +430,7 @@ int main(void)
     tcase_add_test(tc, mixed_experts);
     tcase_add_test(tc, half_experts);
     tcase_add_test(tc, one_chain);
+    tcase_add_test(tc, kinds);
     tcase_add_test(tc, constants_of_the_device);
     tcase_add_test(tc, other_architectures);
     tcase_add_test(tc, tables);
