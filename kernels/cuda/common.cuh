@@ -155,6 +155,19 @@ template <typename T> __device__ static inline T sl_warp_sum(T v)
     return v;
 }
 
+/* The sum of a value over the lanes up to this one, with its own. */
+template <typename T> __device__ static inline T sl_warp_prefix(T v)
+{
+    int lane = threadIdx.x & 31;
+
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        T other = __shfl_up_sync(0xffffffffu, v, o);
+        v += lane >= o ? other : 0;
+    }
+    return v;
+}
+
 __device__ static inline float sl_warp_max(float v)
 {
     for (int o = 16; o; o >>= 1)
@@ -212,9 +225,10 @@ __device__ static inline bool sl_token(const sl_seq_tables *s, int t, uint32_t *
     return bad == 0;
 }
 
+/* -1: more than an int has, which as a number of blocks is refused. */
 static inline int sl_ceil_div(int64_t a, int64_t b)
 {
-    return (int)((a + b - 1) / b);
+    return (int)sl_blocks((a + b - 1) / b);
 }
 
 #endif

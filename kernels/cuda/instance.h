@@ -18,7 +18,19 @@ extern "C" {
 
 #include "kernels/backend_impl.h"
 #include "kernels/paths.h"
+#include "kernels/scratch.h"
 #include "kernels/sent.h"
+
+/* the ops' parameters; kernels/paths.h has those of attention, clusters, entries, experts and pooled keys */
+#include "kernels/blocks.h"
+#include "kernels/bounds.h"
+#include "kernels/delta.h"
+#include "kernels/labels.h"
+#include "kernels/ngram.h"
+#include "kernels/retained.h"
+#include "kernels/streams.h"
+#include "kernels/turns.h"
+#include "kernels/window.h"
 
 #define SL_CUDA_WORKSPACE ((size_t)32 << 20) /* of cuBLASLt, and for split-K sums of our own kernels */
 

@@ -10,9 +10,11 @@ static sl_status failed(const sl_cuda *cu, const char *name, const char *why, sl
     return sl_fail(err, st, "cuda: %s: kernel %s: %s", sl_op_name(cu->op), name, why);
 }
 
-sl_status sl_cuda_launch_begin(sl_cuda *cu, const char *name, const void *kernel, unsigned y, unsigned z,
-                               size_t smem, sl_err *err)
+sl_status sl_cuda_launch_begin(sl_cuda *cu, const char *name, const void *kernel, unsigned x, unsigned y,
+                               unsigned z, size_t smem, sl_err *err)
 {
+    if (x > INT32_MAX)
+        return failed(cu, name, "more than 2147483647 blocks", err, SL_ERR_UNSUPPORTED);
     if (y > YZ_MOST || z > YZ_MOST)
         return failed(cu, name, "more than 65535 blocks in y or z", err, SL_ERR_UNSUPPORTED);
     if (smem > cu->gpu.smem)

@@ -10,6 +10,12 @@
 
 #include "kernels/cuda/launch.h"
 
+/* Blocks along x. More than there can be become a number that the launch refuses, instead of one that was cut off. */
+static inline unsigned sl_blocks(int64_t n)
+{
+    return n > INT32_MAX ? UINT32_MAX : (unsigned)n;
+}
+
 struct sl_launch {
     dim3 grid;
     int threads;
@@ -28,7 +34,7 @@ static inline sl_status sl_cuda_launch(sl_cuda *cu, const char *name, void (*ker
     cudaLaunchAttribute at[2] = {};
     cudaLaunchConfig_t cfg = {};
 
-    SL_TRY(sl_cuda_launch_begin(cu, name, (const void *)kernel, l.grid.y, l.grid.z, l.smem, err));
+    SL_TRY(sl_cuda_launch_begin(cu, name, (const void *)kernel, l.grid.x, l.grid.y, l.grid.z, l.smem, err));
     cfg.gridDim = l.grid, cfg.blockDim = dim3(l.threads), cfg.dynamicSmemBytes = l.smem;
     cfg.stream = cu->stream, cfg.attrs = at;
     if (l.cluster) {

@@ -9,9 +9,9 @@
 extern "C" {
 #endif
 
-/* name: of the kernel, for messages; y, z: blocks in these dimensions. After SL_OK, sl_cuda_launch_end() must follow. */
-sl_status sl_cuda_launch_begin(sl_cuda *cu, const char *name, const void *kernel, unsigned y, unsigned z,
-                               size_t smem, sl_err *err);
+/* name: of the kernel, for messages; x, y, z: blocks. After SL_OK, sl_cuda_launch_end() must follow. */
+sl_status sl_cuda_launch_begin(sl_cuda *cu, const char *name, const void *kernel, unsigned x, unsigned y,
+                               unsigned z, size_t smem, sl_err *err);
 sl_status sl_cuda_launch_end(sl_cuda *cu, const char *name, cudaError_t e, sl_err *err);
 /* SL_ERR_UNSUPPORTED: the device cannot run this number of blocks of a kernel, whose blocks wait for each other, at once. */
 sl_status sl_cuda_resident(sl_cuda *cu, const char *name, const void *kernel, int threads, size_t smem,

@@ -7,10 +7,6 @@
 
 #include "kernels/cuda/common.cuh"
 
-extern "C" {
-#include "kernels/gqa.h"
-}
-
 #define SL_GQA_WARPS 4 /* heads that a thread block works on */
 
 /* v = x + bias, rounded to act; bias may be NULL. */

@@ -5,10 +5,6 @@
  */
 #include "kernels/cuda/any/state/runs.cuh"
 
-extern "C" {
-#include "kernels/entries.h"
-}
-
 #define WARPS 8
 #define THREADS (WARPS * 32)
 #define ROWS 16

@@ -32,10 +32,10 @@ static sl_status run_hot_reset(sl_backend *be, const void *params, sl_err *err)
     const sl_hot_reset_params *p = (const sl_hot_reset_params *)params;
     int first = p->slot < 0 ? 0 : p->slot, n = p->slot < 0 ? p->hot_slots : 1;
 
-    if (n > 0)
-        SL_TRY(SL_LAUNCH(sl_cuda_of(be), hot_reset_kernel, (sl_launch{dim3(BLOCKS, n), THREADS}), err, *p,
-                         first));
-    return SL_OK;
+    return sl_for_slices(n, SL_GRID_YZ, [&](int done, int count) {
+        return SL_LAUNCH(sl_cuda_of(be), hot_reset_kernel, (sl_launch{dim3(BLOCKS, count), THREADS}), err, *p,
+                         first + done);
+    });
 }
 
 const sl_op_impl sl_cuda_hot_reset = {.run = run_hot_reset};

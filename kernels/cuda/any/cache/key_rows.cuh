@@ -7,10 +7,6 @@
 
 #include "kernels/cuda/any/cache/rows.cuh"
 
-extern "C" {
-#include "kernels/gqa.h"
-}
-
 /* Rows of keys on the device and in the host arena, and how they are divided. */
 struct sl_key_rows {
     sl_row_view rows;

@@ -360,9 +360,10 @@ template <class C> static sl_status launch(sl_cuda *cu, const sl_resolve_params 
     sl_rows rows = sl_rows_of(&p->rows);
     size_t smem = sizeof(resolve_shared<C>);
 
-    return SL_LAUNCH(cu, resolve_kernel<C>,
-                     (sl_launch{dim3(p->seqs->n_tokens * rows.heads), C::threads, smem, true}), err, *p,
-                     *p->seqs, rows, (unsigned long long *)(cu->words + SL_CUDA_MEET), cu->deverr);
+    return SL_LAUNCH(
+        cu, resolve_kernel<C>,
+        (sl_launch{dim3(sl_blocks((int64_t)p->seqs->n_tokens * rows.heads)), C::threads, smem, true}), err,
+        *p, *p->seqs, rows, (unsigned long long *)(cu->words + SL_CUDA_MEET), cu->deverr);
 }
 
 /* A list has at most as many misses as hot rows. */

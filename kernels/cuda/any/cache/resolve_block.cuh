@@ -82,22 +82,12 @@ template <class C> __device__ static inline int page_of(const token_of_block &b,
  * used for anything else until the next barrier. */
 template <uint32_t WARPS> __device__ static uint32_t block_scan(uint32_t *sums, uint32_t v, uint32_t *total)
 {
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, inc = v;
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, inc = sl_warp_prefix(v);
 
-    for (int o = 1; o < 32; o <<= 1) {
-        uint32_t n = __shfl_up_sync(0xffffffffu, inc, o);
-        if (lane >= o)
-            inc += n;
-    }
     if (lane == 31)
         sums[warp] = inc;
     __syncthreads();
-    uint32_t w = lane < WARPS ? sums[lane] : 0, all = w;
-    for (int o = 1; o < 32; o <<= 1) {
-        uint32_t n = __shfl_up_sync(0xffffffffu, all, o);
-        if (lane >= o)
-            all += n;
-    }
+    uint32_t w = lane < WARPS ? sums[lane] : 0, all = sl_warp_prefix(w);
     *total = __shfl_sync(0xffffffffu, all, 31);
     return __shfl_sync(0xffffffffu, all - w, warp) + inc - v;
 }

@@ -102,7 +102,8 @@ static sl_status run_q_absorb(sl_backend *be, const void *params, sl_err *err)
 
     SL_TRY(SL_LAUNCH(cu, rope_kernel, (sl_launch{dim3(p->tokens), 256}), err, *p));
     if (sl_path_q_absorb(p) == SL_ABSORB_PLAIN) {
-        return SL_LAUNCH(cu, q_absorb_plain, (sl_launch{dim3(p->tokens * p->heads), 128}), err, *p);
+        return SL_LAUNCH(cu, q_absorb_plain, (sl_launch{dim3(sl_blocks((int64_t)p->tokens * p->heads)), 128}),
+                         err, *p);
     }
     SL_TRY(as_bf16(cu, &p->kv_b, 0, &g.a, &rest, err));
     g.b = p->q, g.d = p->ql;
@@ -150,7 +151,8 @@ static sl_status run_v_up(sl_backend *be, const void *params, sl_err *err)
     void *o;
 
     if (sl_path_v_up(p) == SL_ABSORB_PLAIN) {
-        return SL_LAUNCH(cu, v_up_plain, (sl_launch{dim3(p->tokens * p->heads), 128}), err, *p);
+        return SL_LAUNCH(cu, v_up_plain, (sl_launch{dim3(sl_blocks((int64_t)p->tokens * p->heads)), 128}),
+                         err, *p);
     }
     SL_TRY(as_bf16(cu, &p->kv_b, (size_t)n * 2, &g.a, &o, err));
     SL_TRY(SL_LAUNCH(cu, to_bf16_kernel, (sl_launch{dim3(sl_ceil_div(n / 4, 256)), 256}), err,

@@ -2,10 +2,6 @@
  * grid-stride kernel. */
 #include "kernels/cuda/common.cuh"
 
-extern "C" {
-#include "kernels/streams.h"
-}
-
 __global__ static void add_kernel(sl_add_params p, int64_t n)
 {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;

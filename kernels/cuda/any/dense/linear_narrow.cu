@@ -124,6 +124,6 @@ sl_status sl_cuda_linear_narrow(sl_cuda *cu, const sl_linear_params *p, sl_err *
     SL_TRY(
         SL_LAUNCH(cu, narrow_kernel, (sl_launch{dim3(tiles, slices, outs), THREADS}), err, *p, (float *)mem));
     return SL_LAUNCH(cu, add_slices_kernel,
-                     (sl_launch{dim3(sl_ceil_div(p->tokens * p->w.out, THREADS)), THREADS}), err, *p,
+                     (sl_launch{dim3(sl_ceil_div((int64_t)p->tokens * p->w.out, THREADS)), THREADS}), err, *p,
                      (const float *)mem, slices);
 }

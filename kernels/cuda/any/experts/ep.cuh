@@ -8,11 +8,6 @@
 
 #include "kernels/cuda/common.cuh"
 
-extern "C" {
-#include "kernels/ep.h"
-#include "kernels/scratch.h"
-}
-
 #define SL_EP_THREADS 1024
 
 /* The first expert of each rank, as a parameter of kernels. */
@@ -34,12 +29,8 @@ static inline sl_ep_first sl_ep_first_of(const sl_ep_layout *l)
 __device__ static inline int sl_ep_before(int v, int *all)
 {
     __shared__ int part[SL_EP_THREADS / 32];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sum = v, before = 0, total = 0;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sum = sl_warp_prefix(v), before = 0, total = 0;
 
-    for (int o = 1; o < 32; o <<= 1) {
-        int x = __shfl_up_sync(0xffffffffu, sum, o);
-        sum += lane >= o ? x : 0;
-    }
     __syncthreads(); /* the values of the previous call have been read */
     if (lane == 31)
         part[warp] = sum;

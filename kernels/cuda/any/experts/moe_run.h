@@ -15,11 +15,6 @@
 
 #include "kernels/cuda/maps.h"
 
-extern "C" {
-#include "kernels/ep.h"
-#include "kernels/scratch.h"
-}
-
 /* Where results go when their blocks are not in send: sl_ep_experts_params.to. A parameter of kernels. */
 typedef struct sl_moe_to {
     uint8_t *block[SL_EP_TO_RANKS];

@@ -163,12 +163,7 @@ __device__ static inline void reach(sample_shared &s, uint64_t need)
 
     __syncthreads();
     a = s.sum[2 * threadIdx.x], b = s.sum[2 * threadIdx.x + 1];
-    to = a + b;
-#pragma unroll
-    for (int o = 1; o < 32; o <<= 1) {
-        up = __shfl_up_sync(ALL, to, o);
-        to += lane >= o ? up : 0;
-    }
+    to = sl_warp_prefix(a + b);
     if (lane == 31)
         s.warp[warp] = to;
     __syncthreads();
@@ -279,12 +274,7 @@ __device__ static int first_to_reach(sample_shared &s, sample_part &p, V value, 
             uint64_t left = s.need, done = 0;
             int id = -1;
             each_of_tile(p, (int)s.place, [&](int i, float x, bool in) {
-                uint64_t to = in ? value(i, x) : 0, up;
-#pragma unroll
-                for (int o = 1; o < 32; o <<= 1) {
-                    up = __shfl_up_sync(ALL, to, o);
-                    to += lane >= o ? up : 0;
-                }
+                uint64_t to = sl_warp_prefix(in ? value(i, x) : (uint64_t)0);
                 unsigned there = __ballot_sync(ALL, done + to >= left);
                 if (id < 0 && there)
                     id = __shfl_sync(ALL, i, __ffs(there) - 1);

@@ -5,10 +5,6 @@
  */
 #include "kernels/cuda/common.cuh"
 
-extern "C" {
-#include "kernels/blocks.h"
-}
-
 #define THREADS 128
 
 /* The order of scores as in kernels/cpu/group.h. */
@@ -123,7 +119,8 @@ static sl_status run_block_lists(sl_backend *be, const void *params, sl_err *err
 
     if (p->token_count == 0)
         return SL_OK;
-    return SL_LAUNCH(c, block_lists_kernel, (sl_launch{dim3(p->token_count * p->lists), THREADS}), err, *p,
+    return SL_LAUNCH(c, block_lists_kernel,
+                     (sl_launch{dim3(sl_blocks((int64_t)p->token_count * p->lists)), THREADS}), err, *p,
                      *p->seqs, c->deverr);
 }
 

@@ -8,10 +8,6 @@
  */
 #include "kernels/cuda/common.cuh"
 
-extern "C" {
-#include "kernels/blocks.h"
-}
-
 #define LANES 8          /* that share a key */
 #define GROUPS 32        /* of such lanes, in a thread block */
 #define TILE 4           /* tokens */

@@ -11,10 +11,6 @@
  */
 #include "kernels/cuda/any/cache/key_rows.cuh"
 
-extern "C" {
-#include "kernels/bounds.h"
-}
-
 #define THREADS 128
 
 struct bounds_pair { /* of two channels */
@@ -222,11 +218,9 @@ static sl_status run_bounds_append(sl_backend *be, const void *params, sl_err *e
 
     if (p->dim % 2)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: bounds_append: dim %d is odd", p->dim);
-    if (grid.x > 0)
-        SL_TRY(SL_LAUNCH(sl_cuda_of(be), bounds_append_kernel, (sl_launch{grid, THREADS}), err, *p, *p->seqs,
-                         sl_key_rows_of(&p->rows, &p->host_rows, p->heads, p->dim, p->format),
-                         (int)sl_bounds_unit_bytes(p->dim, p->dtype), sl_cuda_of(be)->deverr));
-    return SL_OK;
+    return SL_LAUNCH(sl_cuda_of(be), bounds_append_kernel, (sl_launch{grid, THREADS}), err, *p, *p->seqs,
+                     sl_key_rows_of(&p->rows, &p->host_rows, p->heads, p->dim, p->format),
+                     (int)sl_bounds_unit_bytes(p->dim, p->dtype), sl_cuda_of(be)->deverr);
 }
 
 const sl_op_impl sl_cuda_bounds_append = {.run = run_bounds_append};

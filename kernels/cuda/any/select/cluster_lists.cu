@@ -282,12 +282,8 @@ __device__ static room_of room_for(const sl_cluster_lists_params &p, int list, c
 __device__ static inline int block_before(int v, int *all)
 {
     __shared__ int totals[WARPS];
-    int before = v;
+    int before = sl_warp_prefix(v);
 
-    for (int o = 1; o < 32; o <<= 1) {
-        int other = __shfl_up_sync(0xffffffffu, before, o);
-        before += (int)(threadIdx.x & 31) >= o ? other : 0;
-    }
     __syncthreads(); /* no thread reads the sums before these any more */
     if ((threadIdx.x & 31) == 31)
         totals[threadIdx.x >> 5] = before;
@@ -439,8 +435,8 @@ static sl_status slice(sl_cuda *cu, const lists_job *j, size_t smem, sl_err *err
 {
     SL_TRY(SL_LAUNCH(cu, tables_kernel, (sl_launch{dim3(j->count), 32}), err, *j));
     SL_TRY(products(cu, j, err));
-    return SL_LAUNCH(cu, lists_kernel, (sl_launch{dim3((unsigned)j->count * j->p.kv_heads), THREADS, smem}),
-                     err, *j);
+    return SL_LAUNCH(cu, lists_kernel,
+                     (sl_launch{dim3(sl_blocks((int64_t)j->count * j->p.kv_heads)), THREADS, smem}), err, *j);
 }
 
 static sl_status run_cluster_lists(sl_backend *be, const void *params, sl_err *err)

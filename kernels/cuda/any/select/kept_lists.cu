@@ -6,10 +6,6 @@
  */
 #include "kernels/cuda/common.cuh"
 
-extern "C" {
-#include "kernels/window.h"
-}
-
 #define THREADS 256
 
 __global__ static void __launch_bounds__(THREADS)
@@ -48,14 +44,10 @@ __global__ static void __launch_bounds__(THREADS)
 static sl_status run_kept_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_kept_lists_params *p = (const sl_kept_lists_params *)params;
-    int64_t lists = (int64_t)p->token_count * p->lists;
+    const dim3 lists(sl_blocks((int64_t)p->token_count * p->lists));
 
-    if (lists > INT32_MAX)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: kept_lists: %lld lists", (long long)lists);
-    if (lists > 0)
-        SL_TRY(SL_LAUNCH(sl_cuda_of(be), kept_lists_kernel, (sl_launch{dim3((unsigned)lists), THREADS}), err,
-                         *p, *p->seqs, sl_cuda_of(be)->deverr));
-    return SL_OK;
+    return SL_LAUNCH(sl_cuda_of(be), kept_lists_kernel, (sl_launch{lists, THREADS}), err, *p, *p->seqs,
+                     sl_cuda_of(be)->deverr);
 }
 
 const sl_op_impl sl_cuda_kept_lists = {.run = run_kept_lists};

@@ -11,10 +11,6 @@
  */
 #include "kernels/cuda/common.cuh"
 
-extern "C" {
-#include "kernels/window.h"
-}
-
 #define THREADS 256
 #define MOST_LONG 64 /* long gaps of a list: contexts of up to 4M tokens */
 
@@ -126,10 +122,8 @@ static sl_status run_kept_store(sl_backend *be, const void *params, sl_err *err)
     const sl_kept_store_params *p = (const sl_kept_store_params *)params;
     dim3 grid((unsigned)p->seqs->n_tokens, (unsigned)p->lists);
 
-    if (grid.x > 0)
-        SL_TRY(SL_LAUNCH(sl_cuda_of(be), kept_store_kernel, (sl_launch{grid, THREADS}), err, *p, *p->seqs,
-                         sl_cuda_of(be)->deverr));
-    return SL_OK;
+    return SL_LAUNCH(sl_cuda_of(be), kept_store_kernel, (sl_launch{grid, THREADS}), err, *p, *p->seqs,
+                     sl_cuda_of(be)->deverr);
 }
 
 const sl_op_impl sl_cuda_kept_store = {.run = run_kept_store};

@@ -51,11 +51,8 @@ __device__ static inline int members(const int32_t *labels, int base, int n, int
     for (int e = 0; e < EACH; e++)
         if (first + e < n && labels[first + e] == c)
             mask |= 1u << e;
-    mine = before = __popc(mask);
-    for (int o = 1; o < 32; o <<= 1) { /* the inclusive sum of the warp */
-        int other = __shfl_up_sync(0xffffffffu, before, o);
-        before += (int)(threadIdx.x & 31) >= o ? other : 0;
-    }
+    mine = __popc(mask);
+    before = sl_warp_prefix(mine);
     if ((threadIdx.x & 31) == 31)
         totals[threadIdx.x >> 5] = before;
     __syncthreads();

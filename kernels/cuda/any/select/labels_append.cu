@@ -8,10 +8,6 @@
  */
 #include "kernels/cuda/any/cache/key_rows.cuh"
 
-extern "C" {
-#include "kernels/labels.h"
-}
-
 #define THREADS 128
 
 __global__ static void __launch_bounds__(THREADS)
@@ -44,11 +40,9 @@ static sl_status run_labels_append(sl_backend *be, const void *params, sl_err *e
     const sl_labels_append_params *p = (const sl_labels_append_params *)params;
     dim3 grid((unsigned)p->seqs->n_tokens, (unsigned)sl_ceil_div((int64_t)p->heads * p->count, THREADS));
 
-    if (grid.x > 0)
-        SL_TRY(SL_LAUNCH(sl_cuda_of(be), labels_append_kernel, (sl_launch{grid, THREADS}), err, *p, *p->seqs,
-                         sl_key_rows_of(&p->rows, &p->host_rows, p->heads, p->dim, p->format),
-                         sl_cuda_of(be)->deverr));
-    return SL_OK;
+    return SL_LAUNCH(sl_cuda_of(be), labels_append_kernel, (sl_launch{grid, THREADS}), err, *p, *p->seqs,
+                     sl_key_rows_of(&p->rows, &p->host_rows, p->heads, p->dim, p->format),
+                     sl_cuda_of(be)->deverr);
 }
 
 const sl_op_impl sl_cuda_labels_append = {.run = run_labels_append};

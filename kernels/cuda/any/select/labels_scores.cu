@@ -9,10 +9,6 @@
  */
 #include "kernels/cuda/any/select/row_dots.h"
 
-extern "C" {
-#include "kernels/labels.h"
-}
-
 static sl_status run_labels_scores(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_labels_scores_params *p = (const sl_labels_scores_params *)params;

@@ -12,11 +12,6 @@
 
 #include "kernels/cuda/instance.h"
 
-extern "C" {
-#include "kernels/clusters.h"
-#include "kernels/scratch.h"
-}
-
 typedef struct sl_points {
     sl_key_source keys;
     sl_kmeans_metric metric;

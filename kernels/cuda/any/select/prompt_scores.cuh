@@ -5,10 +5,6 @@
 #define SL_KERNELS_CUDA_ANY_SELECT_PROMPT_SCORES_CUH
 #include "kernels/cuda/any/attn/gqa_attn.cuh"
 
-extern "C" {
-#include "kernels/scratch.h"
-}
-
 enum {
     STRIP = SL_PROMPT_STRIP,
     STRIPS = SL_STRIPS, /* of a page */

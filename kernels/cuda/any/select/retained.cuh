@@ -10,10 +10,6 @@
 
 #include "kernels/cuda/any/cache/key_rows.cuh"
 
-extern "C" {
-#include "kernels/retained.h"
-}
-
 /* What kernels need: the request's tables by value, and how its host rows are divided. */
 struct sl_kept_pages {
     sl_retained r;

@@ -65,10 +65,8 @@ static sl_status run_retained_append(sl_backend *be, const void *params, sl_err 
     const sl_retained_append_params *p = (const sl_retained_append_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
 
-    if (p->seqs->n_tokens > 0)
-        SL_TRY(SL_LAUNCH(cu, retained_append_kernel, (sl_launch{dim3(p->r.kv_heads, BLOCKS), THREADS}), err,
-                         sl_kept_pages_of(cu, &p->r, p->seqs)));
-    return SL_OK;
+    return SL_LAUNCH(cu, retained_append_kernel, (sl_launch{dim3(p->r.kv_heads, BLOCKS), THREADS}), err,
+                     sl_kept_pages_of(cu, &p->r, p->seqs));
 }
 
 const sl_op_impl sl_cuda_retained_append = {.run = run_retained_append};

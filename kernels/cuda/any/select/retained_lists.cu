@@ -54,14 +54,10 @@ __global__ static void __launch_bounds__(THREADS)
 static sl_status run_retained_lists(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_retained_lists_params *p = (const sl_retained_lists_params *)params;
-    int64_t lists = (int64_t)p->token_count * p->r.kv_heads;
+    const dim3 lists(sl_blocks((int64_t)p->token_count * p->r.kv_heads));
 
-    if (lists > INT32_MAX)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: retained_lists: %lld lists", (long long)lists);
-    if (lists > 0)
-        SL_TRY(SL_LAUNCH(sl_cuda_of(be), retained_lists_kernel, (sl_launch{dim3((unsigned)lists), THREADS}),
-                         err, *p, *p->seqs, sl_cuda_of(be)->deverr));
-    return SL_OK;
+    return SL_LAUNCH(sl_cuda_of(be), retained_lists_kernel, (sl_launch{lists, THREADS}), err, *p, *p->seqs,
+                     sl_cuda_of(be)->deverr);
 }
 
 const sl_op_impl sl_cuda_retained_lists = {.run = run_retained_lists};

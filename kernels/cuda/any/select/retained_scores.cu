@@ -188,8 +188,6 @@ static sl_status run_retained_scores(sl_backend *be, const void *params, sl_err 
     sl_row_dots d = softmax_job(p, &places);
     const size_t each = sl_raw_scratch(d.heads, d.ld_out);
     const int most = sl_slice_of(each, p->token_count);
-    if (p->token_count < 1)
-        return SL_OK;
     SL_TRY(sl_cuda_scratch(cu, (size_t)most * each, &scratch, err));
     double *sums = (double *)scratch;
     d.out = (float *)(sums + (int64_t)most * p->heads);

@@ -262,13 +262,10 @@ __global__ static void __launch_bounds__(RESIDENT_THREADS, 2) dots_resident_kern
 
 sl_dots sl_dots_job(sl_cuda *cu, const sl_row_dots *d)
 {
-    sl_dots j = {};
+    sl_dots j = sl_dots_of(cu, d);
     int size = d->type == SL_F32 ? 4 : d->type == SL_BF16 ? 2 : 1;
     int64_t align = (int64_t)(uintptr_t)d->base | d->page_stride | d->row_stride | d->head_stride;
 
-    j.d = *d;
-    if (d->seqs)
-        j.s = *d->seqs;
     j.group = d->heads / d->kv_heads;
     j.rows = d->mean ? 1 : j.group;
     j.row_bytes = d->n * size;
@@ -277,7 +274,6 @@ sl_dots sl_dots_job(sl_cuda *cu, const sl_row_dots *d)
     int padded = j.n_pad * size;
     j.chunk_log2 = padded > 64 ? 3 : padded > 32 ? 2 : padded > 16 ? 1 : 0;
     j.wide = (align | j.row_bytes) % 16 == 0;
-    j.deverr = cu->deverr;
     return j;
 }
 

@@ -28,6 +28,18 @@ struct sl_dots {
     uint32_t *deverr;
 };
 
+/* The job without what only products need. */
+static inline sl_dots sl_dots_of(const sl_cuda *cu, const sl_row_dots *d)
+{
+    sl_dots j = {};
+
+    j.d = *d;
+    if (d->seqs)
+        j.s = *d->seqs;
+    j.deverr = cu->deverr;
+    return j;
+}
+
 sl_dots sl_dots_job(sl_cuda *cu, const sl_row_dots *d);
 
 struct sl_dot_token {

@@ -16,11 +16,6 @@
 
 #include "kernels/cuda/instance.h"
 
-extern "C" {
-#include "kernels/bounds.h"
-#include "kernels/scratch.h"
-}
-
 typedef struct sl_row_dots {
     /* Row r of head h: base + page(r >> page_log2) * page_stride + (r & (1 << page_log2) - 1) * row_stride + h *
      * head_stride. The scale of e4m3 rows is at the row's bytes (of head 0) + scale_at + h * scale_stride. */

@@ -22,11 +22,7 @@ __device__ static void sum_before(int *counts)
 
     for (int i = 0; i < DIGITS; i++)
         mine += counts[first + i];
-    int before = mine;
-    for (int o = 1; o < 32; o <<= 1) {
-        int other = __shfl_up_sync(0xffffffffu, before, o);
-        before += lane >= o ? other : 0;
-    }
+    int before = sl_warp_prefix(mine);
     if (lane == 31)
         warps[threadIdx.x >> 5] = before;
     __syncthreads();
@@ -91,26 +87,15 @@ __global__ static void __launch_bounds__(THREADS) best_kernel(sl_dots j, float *
     out[b] = score;
 }
 
-static sl_dots job_of(sl_cuda *cu, const sl_row_dots *d)
-{
-    sl_dots j = {};
-
-    j.d = *d;
-    if (d->seqs)
-        j.s = *d->seqs;
-    j.deverr = cu->deverr;
-    return j;
-}
-
 sl_status sl_cuda_row_places(sl_cuda *cu, const sl_row_dots *raw, void *space, sl_err *err)
 {
     return SL_LAUNCH(cu, places_kernel, (sl_launch{dim3(raw->heads, raw->token_count), THREADS}), err,
-                     job_of(cu, raw), (uint2 *)space);
+                     sl_dots_of(cu, raw), (uint2 *)space);
 }
 
 sl_status sl_cuda_row_best(sl_cuda *cu, const sl_row_dots *raw, int lists, int ld, float *to, sl_err *err)
 {
     dim3 grid(sl_ceil_div(ld, THREADS), lists, raw->token_count);
 
-    return SL_LAUNCH(cu, best_kernel, (sl_launch{grid, THREADS}), err, job_of(cu, raw), to, lists, ld);
+    return SL_LAUNCH(cu, best_kernel, (sl_launch{grid, THREADS}), err, sl_dots_of(cu, raw), to, lists, ld);
 }

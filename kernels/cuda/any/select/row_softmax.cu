@@ -70,21 +70,10 @@ __global__ static void __launch_bounds__(ADD_THREADS)
     out[b] = score;
 }
 
-static sl_dots job_of(sl_cuda *cu, const sl_row_dots *d)
-{
-    sl_dots j = {};
-
-    j.d = *d;
-    if (d->seqs)
-        j.s = *d->seqs;
-    j.deverr = cu->deverr;
-    return j;
-}
-
 sl_status sl_cuda_row_exp(sl_cuda *cu, const sl_row_dots *d, float scale, double *sums, sl_err *err)
 {
     return SL_LAUNCH(cu, exp_kernel, (sl_launch{dim3(d->heads, d->token_count), EXP_THREADS}), err,
-                     job_of(cu, d), scale, sums);
+                     sl_dots_of(cu, d), scale, sums);
 }
 
 sl_status sl_cuda_row_add(sl_cuda *cu, const sl_row_dots *raw, const double *sums, int lists, int ld,
@@ -92,8 +81,8 @@ sl_status sl_cuda_row_add(sl_cuda *cu, const sl_row_dots *raw, const double *sum
 {
     dim3 grid(sl_ceil_div(ld, ADD_THREADS), lists, raw->token_count);
 
-    return SL_LAUNCH(cu, add_kernel, (sl_launch{grid, ADD_THREADS}), err, job_of(cu, raw), sums, to, lists,
-                     ld);
+    return SL_LAUNCH(cu, add_kernel, (sl_launch{grid, ADD_THREADS}), err, sl_dots_of(cu, raw), sums, to,
+                     lists, ld);
 }
 
 /* A slice of a reduction that needs all products of a query: raw says where they go. */

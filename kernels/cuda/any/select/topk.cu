@@ -258,8 +258,6 @@ static sl_status run_topk(sl_backend *be, const void *params, sl_err *err)
     const int64_t rows = (int64_t)p->token_count * lists;
     sl_cuda *cu = sl_cuda_of(be);
 
-    if (rows == 0)
-        return SL_OK;
     if (rows > INT32_MAX)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: %lld lists at once", (long long)rows);
     SL_TRY(select_lists(cu, p, rows, lists, err));

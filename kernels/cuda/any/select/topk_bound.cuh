@@ -216,7 +216,7 @@ __device__ static uint32_t collect(topk_shared<N> &s, const topk_row &r, const t
             n = n - (n >> 1 & 0x5555u);
             n = (n & 0x3333u) + (n >> 2 & 0x3333u);
             own[h] = (n & 15) | (n & 0xf0) << 4 | (n & 0xf00) << 8 | (n & 0xf000) << 12;
-            inc[h] = warp_inclusive(own[h]);
+            inc[h] = sl_warp_prefix(own[h]);
             all[h] = __shfl_sync(0xffffffffu, inc[h], 31);
             sum = __dp4a(all[h], 0x01010101u, sum);
         }
@@ -284,7 +284,7 @@ __device__ static uint32_t collect_groups(topk_shared<N> &s, const topk_row &r, 
                     h &= (1u << (r.len - group[e])) - 1;
                 hit |= (e < count ? h : 0) << 8 * e;
             }
-        uint32_t own = __popc(hit), inc = warp_inclusive(own);
+        uint32_t own = __popc(hit), inc = sl_warp_prefix(own);
         if (lane == 31)
             s.count[parity][warp] = inc;
         __syncthreads();

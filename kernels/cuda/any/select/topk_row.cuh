@@ -121,18 +121,6 @@ template <typename K> __device__ static inline uint32_t forced_of(const topk_row
     return f;
 }
 
-__device__ static inline uint32_t warp_inclusive(uint32_t v)
-{
-    int lane = threadIdx.x & 31;
-
-    for (int o = 1; o < 32; o <<= 1) {
-        uint32_t u = __shfl_up_sync(0xffffffffu, v, o);
-        if (lane >= o)
-            v += u;
-    }
-    return v;
-}
-
 /* The sum over the warps before this one; *total: over all. s.count[which] was written before the last barrier. */
 template <int N>
 __device__ static inline uint32_t warps_before(const topk_shared<N> &s, int which, uint32_t *total)
@@ -164,7 +152,7 @@ template <int N> __device__ static void find_bin(topk_shared<N> &s, uint32_t nee
         v[i] = s.hist[hi - i];
         sum += v[i];
     }
-    uint32_t inc = warp_inclusive(sum);
+    uint32_t inc = sl_warp_prefix(sum);
     if ((t & 31) == 31)
         s.scan[t >> 5] = inc;
     __syncthreads();

@@ -74,7 +74,7 @@ __device__ static void select_candidates(topk_shared<N> &s, const topk_row &r, c
             own += (take ? 1u : 0u) + (in && ties ? 0x10000u : 0u);
             sel |= (take ? 1u : 0u) << j;
         }
-    uint32_t inc = warp_inclusive(own);
+    uint32_t inc = sl_warp_prefix(own);
     if (lane == 31)
         s.count[1][warp] = inc;
     __syncthreads();

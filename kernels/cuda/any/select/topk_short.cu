@@ -127,7 +127,7 @@ __device__ static inline void count_rounds(uint32_t hit, uint32_t (&before)[R], 
 
 #pragma unroll
     for (int i = 0; i < R; i++) {
-        uint32_t own = __popc(hit >> 4 * i & 15), inc = warp_inclusive(own);
+        uint32_t own = __popc(hit >> 4 * i & 15), inc = sl_warp_prefix(own);
         before[i] = sum + inc - own;
         sum += __shfl_sync(0xffffffffu, inc, 31);
     }

@@ -12,11 +12,6 @@
  */
 #include "kernels/cuda/any/select/row_dots.cuh"
 
-extern "C" {
-#include "kernels/gqa.h"
-#include "kernels/window.h"
-}
-
 #define THREADS 256
 
 /* sums[KV head][key] += the weights of the window tokens of j, in their order and within a token in that of query heads. */

@@ -4,10 +4,6 @@
  */
 #include "kernels/cuda/any/state/runs.cuh"
 
-extern "C" {
-#include "kernels/delta.h"
-}
-
 #define THREADS 256
 
 __global__ static void __launch_bounds__(THREADS)
@@ -51,8 +47,6 @@ static sl_status run_conv(sl_backend *be, const void *params, sl_err *err)
     sl_launch shape = {dim3((unsigned)p->seqs->n_tokens, (unsigned)sl_ceil_div(p->channels, THREADS)),
                        THREADS};
 
-    if (shape.grid.x == 0)
-        return SL_OK;
     SL_TRY(SL_LAUNCH(cu, conv_kernel, shape, err, *p, *p->seqs, cu->deverr));
     return SL_LAUNCH(cu, keep_kernel, shape, err, *p, *p->seqs, cu->deverr);
 }

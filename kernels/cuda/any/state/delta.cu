@@ -9,10 +9,6 @@
  */
 #include "kernels/cuda/any/state/runs.cuh"
 
-extern "C" {
-#include "kernels/delta.h"
-}
-
 struct delta_shared {
     float q[SL_DELTA_DIM_MAX], k[SL_DELTA_DIM_MAX], decay[SL_DELTA_DIM_MAX];
 };
@@ -181,8 +177,6 @@ static sl_status run_delta(sl_backend *be, const void *params, sl_err *err)
     int threads = p->value_dim <= 64 ? 64 : (p->value_dim + 31) / 32 * 32;
     sl_launch shape = {dim3((unsigned)p->seqs->n_tokens, (unsigned)p->value_heads), threads};
 
-    if (shape.grid.x == 0)
-        return SL_OK;
     if (p->key_dim <= 32)
         return SL_LAUNCH(cu, delta_kernel<32>, shape, err, *p, *p->seqs, cu->deverr);
     if (p->key_dim <= 64)

@@ -7,10 +7,6 @@
 #include "kernels/cuda/any/select/key_scores.cuh"
 #include "kernels/cuda/any/state/runs.cuh"
 
-extern "C" {
-#include "kernels/entries.h"
-}
-
 #define THREADS 128
 #define TILE 32     /* entries whose scores are made at a time */
 #define SCORERS 256 /* thread blocks of a token, at most */
@@ -74,8 +70,8 @@ static sl_status run_head_rotate(sl_backend *be, const void *params, sl_err *err
     SL_TRY(limit("head_rotate", p->dim, err));
     return SL_LAUNCH(
         sl_cuda_of(be), rotate_kernel,
-        (sl_launch{dim3((unsigned)(p->tokens * p->heads)), THREADS, sizeof(float) * (size_t)p->dim}), err,
-        *p);
+        (sl_launch{dim3(sl_blocks((int64_t)p->tokens * p->heads)), THREADS, sizeof(float) * (size_t)p->dim}),
+        err, *p);
 }
 
 static sl_status ask_head_rotate(sl_backend *, const void *params, sl_err *err)
@@ -250,8 +246,6 @@ static sl_status run_entries_append(sl_backend *be, const void *params, sl_err *
     sl_launch shape = {dim3((unsigned)p->seqs->n_tokens), THREADS, sizeof(float) * (size_t)p->dim};
 
     SL_TRY(limit("entries_append", p->dim, err));
-    if (shape.grid.x == 0)
-        return SL_OK;
     SL_TRY(
         SL_LAUNCH(cu, clear_kernel, shape, err, *p, *p->seqs, (int)sl_entries_per_page(p->rate), cu->deverr));
     SL_TRY(SL_LAUNCH(cu, entry_kernel, shape, err, *p, *p->seqs, sl_rows_of(&p->rows), cu->deverr));

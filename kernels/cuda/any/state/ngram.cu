@@ -5,10 +5,6 @@
  */
 #include "kernels/cuda/any/state/runs.cuh"
 
-extern "C" {
-#include "kernels/ngram.h"
-}
-
 #define THREADS 256
 
 /* The token `back` places before token t, -1: none. */

@@ -6,10 +6,6 @@
 #include "kernels/cuda/any/select/key_scores.cuh"
 #include "kernels/cuda/any/state/runs.cuh"
 
-extern "C" {
-#include "kernels/pooled.h"
-}
-
 #define THREADS 128
 #define UNITS 32 /* of a thread block */
 #define SMEM (48 * 1024)
@@ -113,8 +109,6 @@ static sl_status run_pool_append(sl_backend *be, const void *params, sl_err *err
     sl_cuda *cu = sl_cuda_of(be);
     sl_launch shape = {dim3((unsigned)p->seqs->n_tokens), THREADS, sizeof(float) * (size_t)p->dim};
 
-    if (shape.grid.x == 0)
-        return SL_OK;
     SL_TRY(SL_LAUNCH(cu, key_kernel, shape, err, *p, *p->seqs, cu->deverr));
     return SL_LAUNCH(cu, keep_kernel, shape, err, *p, *p->seqs, cu->deverr);
 }
@@ -318,8 +312,6 @@ static sl_status run_open_units(sl_backend *be, const void *params, sl_err *err)
     const sl_open_units_params *p = (const sl_open_units_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
 
-    if (p->seqs->n_tokens == 0)
-        return SL_OK;
     SL_TRY(SL_LAUNCH(cu, open_kernel,
                      (sl_launch{dim3((unsigned)sl_ceil_div(p->seqs->n_tokens, THREADS)), THREADS}), err, *p,
                      *p->seqs, cu->deverr));

@@ -4,10 +4,6 @@
  */
 #include "kernels/cuda/common.cuh"
 
-extern "C" {
-#include "kernels/turns.h"
-}
-
 #define THREADS 256
 #define PIECES 64 /* of a state, at most */
 

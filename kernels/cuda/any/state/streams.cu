@@ -4,10 +4,6 @@
  */
 #include "kernels/cuda/common.cuh"
 
-extern "C" {
-#include "kernels/streams.h"
-}
-
 #define THREADS 256
 
 /* m[n][n] of logits, by one warp: softmax of each row, then columns and rows are divided by their sums in turn. */

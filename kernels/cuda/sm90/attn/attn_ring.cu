@@ -7,10 +7,6 @@
 #include "kernels/cuda/any/state/runs.cuh"
 #include "kernels/cuda/sm90/attn/attn_mla_kernel.cuh"
 
-extern "C" {
-#include "kernels/entries.h"
-}
-
 #define ROW_BYTES (LORA * 2)
 /* After attn_shared: the addresses of four blocks of each fetching warp, in place of its `lists`. */
 #define RING_BYTES (SMEM_BYTES + 4 * 4 * 16 * sizeof(int64_t))

@@ -202,7 +202,7 @@ sl_status sl_cuda_gqa_decode(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *e
         return SL_OK;
     return SL_LAUNCH(
         cu, combine_kernel,
-        (sl_launch{dim3(p->tokens * p->heads),
+        (sl_launch{dim3(sl_blocks((int64_t)p->tokens * p->heads)),
                    (int)(w.parts > BATCH ? max(p->dim, min(4 * p->dim, COMBINE_THREADS)) : p->dim), 0, true}),
         err, w);
 }

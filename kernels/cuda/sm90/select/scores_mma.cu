@@ -53,19 +53,6 @@ __device__ static inline void fetch_page(uint8_t *to, const uint8_t *from, uint6
     sl_copy_bulk(sl_smem_addr(to), from, PAGE_BYTES, sl_smem_addr(full), policy);
 }
 
-/* Inclusive prefix sum over the lanes of a warp. */
-__device__ static inline int sum_before(int v)
-{
-    int lane = threadIdx.x & 31;
-
-    for (int o = 1; o < 32; o <<= 1) {
-        int u = __shfl_up_sync(0xffffffffu, v, o);
-        if (lane >= o)
-            v += u;
-    }
-    return v;
-}
-
 /* Makes the list of work: reads the slice's tokens and stores where each group's part ends. Whole block. */
 __device__ static void make_list(scores_shared &s, const sl_index_scores_params &p, const sl_seq_tables &q,
                                  int first, int n, int window, uint32_t *deverr)
@@ -94,7 +81,7 @@ __device__ static void make_list(scores_shared &s, const sl_index_scores_params 
     }
     if (few) {
         if (i < 32)
-            s.end[i + 1] = sum_before(pages);
+            s.end[i + 1] = sl_warp_prefix(pages);
         __syncthreads();
         return;
     }
@@ -106,7 +93,7 @@ __device__ static void make_list(scores_shared &s, const sl_index_scores_params 
                 most = max(most, s.pos[j]);
             pages = most / SL_PAGE_TOKENS + 1;
         }
-        pages = sum_before(pages);
+        pages = sl_warp_prefix(pages);
         if (lane == 31)
             s.warps[i / 32] = pages;
     }

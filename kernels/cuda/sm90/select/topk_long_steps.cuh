@@ -62,7 +62,7 @@ template <int C> __device__ static void cluster_find(cluster_shared &s, int pass
         for (int c = 0; c < C; c++)
             n += sl_cluster_load(peer(hist, c));
     }
-    uint32_t inc = warp_inclusive(n);
+    uint32_t inc = sl_warp_prefix(n);
     if ((t & 31) == 31)
         s.t.scan[t >> 5] = inc;
     __syncthreads();

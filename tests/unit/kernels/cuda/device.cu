@@ -4,6 +4,7 @@
  *
  *     test_kernels_device        exit code 0: all passed, 1: something failed, 77: there is no GPU
  */
+#include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
 
 extern "C" {
@@ -70,6 +71,15 @@ static void errors_name_kernel_op_and_cause(sl_cuda *cu, uint32_t *words)
           "moe", "count_kernel", "65535", "too many blocks in y: op, kernel, limit");
     fails(SL_LAUNCH(cu, count_kernel, (sl_launch{dim3(1, 1, 70000), 32}), &err, words, 0), SL_ERR_UNSUPPORTED,
           "moe", "count_kernel", "65535", "too many blocks in z: op, kernel, limit");
+    for (int64_t blocks : {(int64_t)INT32_MAX + 1, ((int64_t)1 << 32) + 5, (int64_t)1 << 40}) {
+        fails(SL_LAUNCH(cu, count_kernel, (sl_launch{dim3(sl_blocks(blocks)), 32}), &err, words, 0),
+              SL_ERR_UNSUPPORTED, "moe", "count_kernel", "2147483647",
+              "too many blocks in x: op, kernel, limit");
+        fails(SL_LAUNCH(cu, count_kernel, (sl_launch{dim3(sl_ceil_div(blocks * 256, 256)), 32}), &err, words,
+                        0),
+              SL_ERR_UNSUPPORTED, "moe", "count_kernel", "2147483647",
+              "the same, divided by the items of a block");
+    }
     fails(SL_LAUNCH(cu, count_kernel, (sl_launch{dim3(1), 32, much}), &err, words, 0), SL_ERR_UNSUPPORTED,
           "moe", "count_kernel", "shared memory", "too much shared memory: op, kernel");
     check(SL_LAUNCH(cu, count_kernel, (sl_launch{dim3(1), 32}), &err, words, 0) == SL_OK &&
@@ -127,6 +137,29 @@ static void grids_of_any_size(sl_cuda *cu)
     }
     cudaFree(seen);
     delete[] host;
+}
+
+/* More hot slots than a grid has blocks in y: the last one is emptied too. */
+static void resets_of_many_slots(void)
+{
+    enum { SLOTS = 2 * 65535 + 3 };
+    void *m[4] = {};
+    int32_t last = 0;
+    sl_hot_reset_params p = {};
+    bool ok = true;
+
+    for (void *&v : m)
+        ok = ok && sl_be_alloc(be, SL_MEM_DEVICE, 16 * SLOTS, &v, &err) == SL_OK &&
+             sl_be_fill(be, v, 0x55, 16 * SLOTS, &err) == SL_OK;
+    p.slot = -1, p.hot_slots = SLOTS, p.hot_rows = 1, p.hot.max_tokens = 1;
+    p.hot.slot_of = (uint16_t *)m[0], p.hot.token_of = (int32_t *)m[1];
+    p.hot.stamp = (uint32_t *)m[2], p.hot.counters = (uint32_t *)m[3];
+    p.hot.cursor = (int32_t *)m[0] + 2 * SLOTS;
+    ok = ok && sl_be_run(be, SL_OP_HOT_RESET, &p, &err) == SL_OK &&
+         sl_be_copy(be, &last, p.hot.token_of + SLOTS - 1, 4, &err) == SL_OK && sl_be_sync(be, &err) == SL_OK;
+    check(ok && last == -1, "131,073 hot slots are emptied");
+    for (void *v : m)
+        sl_be_free(be, SL_MEM_DEVICE, v);
 }
 
 /* ---- blocks that wait for each other ---- */
@@ -251,6 +284,7 @@ extern "C" int sl_device_test(void)
     errors_name_kernel_op_and_cause(cu, words);
     errors_of_data_name_their_op();
     grids_of_any_size(cu);
+    resets_of_many_slots();
     blocks_at_once(cu, words);
     planned_scratch(cu);
     cudaFree(words);
