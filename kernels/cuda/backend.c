@@ -188,7 +188,7 @@ static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
         sl_log(
             SL_LOG_WARN, "kernels", "plain-device",
             "device=\"%s\" compute_capability=%d.%d the fast kernels of products, experts and attention exist for 9.0 "
-            "only: everything runs on plain ones, with other bits than those of a 9.0",
+            "only: here they run on the library or on plain kernels, with other bits than those of a 9.0",
             prop.name, prop.major, prop.minor);
     return SL_OK;
 }

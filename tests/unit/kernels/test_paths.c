@@ -387,6 +387,12 @@ START_TEST(other_architectures)
                                 .fp8_acts = true,
                                 .act = SL_BF16,
                                 .out_dtype = SL_BF16};
+    const sl_sparse_attn_params latent = {.format = SL_ROW_MLA_FP8, .lora = 512, .rope = 64};
+    const sl_gqa_attn_params by_head = {
+        .format = SL_ROW_GQA_BF16, .dim = 128, .heads = 8, .kv_heads = 2, .act = SL_BF16};
+    const sl_index_scores_params keys = {
+        .format = SL_INDEX_OFFICIAL, .dim = 128, .heads = 64, .ld_scores = 64};
+    const sl_prompt_scores_params blocks = {.format = SL_ROW_GQA_BF16, .dim = 128, .heads = 8, .kv_heads = 2};
 
     for (size_t i = 0; i < SL_COUNT(capabilities); i++) {
         const sl_gpu g = sl_gpu_of(capabilities[i], 132, 227 << 10);
@@ -394,6 +400,10 @@ START_TEST(other_architectures)
         ck_assert_int_eq(g.bulk, capabilities[i] >= 90);
         ck_assert_int_eq(sl_path_linear(&g, &l) == SL_LINEAR_PLAIN, capabilities[i] != 90);
         ck_assert_int_eq(sl_op_path(&g, SL_OP_LINEAR, &l)->plain, capabilities[i] != 90);
+        ck_assert_int_eq(sl_op_path(&g, SL_OP_SPARSE_ATTN, &latent)->plain, capabilities[i] != 90);
+        ck_assert_int_eq(sl_op_path(&g, SL_OP_GQA_ATTN, &by_head)->plain, capabilities[i] != 90);
+        ck_assert_int_eq(sl_op_path(&g, SL_OP_INDEX_SCORES, &keys)->plain, capabilities[i] != 90);
+        ck_assert_int_eq(sl_op_path(&g, SL_OP_PROMPT_SCORES, &blocks)->plain, false);
     }
 }
 END_TEST
