@@ -14,18 +14,22 @@ set(instrumented "$<AND:$<COMPILE_LANGUAGE:C>,$<NOT:$<BOOL:$<TARGET_PROPERTY:SL_
 if(SL_SANITIZE)
   target_compile_options(sl_flags INTERFACE "$<${instrumented}:-fsanitize=${SL_SANITIZE};-fno-omit-frame-pointer>")
   target_link_options(sl_flags INTERFACE -fsanitize=${SL_SANITIZE})
-  # The many test programs of these builds are linked in half of the time that the default linker takes.
-  include(CheckLinkerFlag)
-  check_linker_flag(C -fuse-ld=gold SL_HAVE_GOLD)
-  if(SL_HAVE_GOLD)
-    target_link_options(sl_flags INTERFACE -fuse-ld=gold)
-  endif()
+endif()
+# The many test programs are linked in half of the time that the default linker takes; in an unsanitized build it links what is shipped.
+include(CheckLinkerFlag)
+check_linker_flag(C -fuse-ld=gold SL_HAVE_GOLD)
+if(SL_HAVE_GOLD AND SL_SANITIZE)
+  target_link_options(sl_flags INTERFACE -fuse-ld=gold)
 endif()
 if(SL_FUZZ)
   target_compile_options(sl_flags INTERFACE "$<${instrumented}:-fsanitize=fuzzer-no-link>")
 endif()
 # Rooms without a fuzzed parser: in a build of the fuzzers they are compiled as they are, in a quarter of the time.
 set(SL_NOT_FUZZED sl_kernels sl_collectives sl_worker sl_prefill sl_decode)
+
+# Under sanitizers rooms that only arrange work are compiled in 40 % of the time without optimisation, and nothing is optimised away
+# before it is looked at. Not these, which compute: tests would need more time than the compiler saves.
+set(SL_COMPUTING_ROOMS sl_base sl_kernels sl_collectives sl_model sl_sparse sl_engine)
 
 # A room is one static library. DEPS are other rooms (sl_base…), LIBS are pkg-config modules.
 function(sl_room name)
@@ -34,6 +38,9 @@ function(sl_room name)
   target_link_libraries(${name} PUBLIC sl_flags ${R_DEPS} ${R_LINK})
   if(SL_FUZZ AND name IN_LIST SL_NOT_FUZZED)
     set_target_properties(${name} PROPERTIES SL_PLAIN ON)
+    target_compile_options(${name} PRIVATE -O0)
+  elseif(SL_SANITIZE AND NOT SL_FUZZ AND NOT name IN_LIST SL_COMPUTING_ROOMS)
+    target_compile_options(${name} PRIVATE -O0)
   endif()
   foreach(lib ${R_LIBS})
     if(NOT TARGET PkgConfig::${lib})
@@ -57,10 +64,10 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DI
 file(STRINGS ${CMAKE_SOURCE_DIR}/tests/not-under-tsan.txt SL_NOT_UNDER_TSAN REGEX "^[a-z]")
 string(REPLACE " " ";" SL_NOT_UNDER_TSAN "${SL_NOT_UNDER_TSAN}")
 
-# Under sanitizers test code is compiled in half of the time without optimisation. Not where it computes what is expected.
+# Test code is compiled in less than half of the time without optimisation. Not where it computes what is expected or measures.
 function(sl_test_options name)
   get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
-  if(SL_SANITIZE AND NOT room MATCHES "^(kernels|engine|sparse|model|local|eval)$")
+  if(NOT room MATCHES "^(kernels|engine|sparse|model|local|eval|fuzz|bench)$")
     target_compile_options(${name} PRIVATE -O0)
   endif()
 endfunction()
@@ -82,6 +89,9 @@ function(sl_test name)
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE ${T_DEPS} PkgConfig::check)
   sl_test_options(${name})
+  if(SL_HAVE_GOLD)
+    target_link_options(${name} PRIVATE -fuse-ld=gold)
+  endif()
   add_test(NAME ${name} COMMAND ${name} ${T_ARGS} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   if(SL_SANITIZE STREQUAL "thread" AND name IN_LIST SL_NOT_UNDER_TSAN)
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)

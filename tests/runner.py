@@ -1,12 +1,12 @@
 """Runs the test stages and sums them up. Called by tests/run, which explains the options.
 
-Stages consist of steps, and steps run in four lanes concurrently, because many tests mostly wait. The clusters of the e2e tests have
-the highest priority, in two lanes, with the tests under ThreadSanitizer after them; the other unit tests come next, compilers and
-fuzzers last (nice values 0, 0, 5, 10). A step is a function that returns a Tally. Long commands write to build/test-logs/STAGE*.log, while progress lines show that they still run.
+Stages consist of steps, and steps run in six lanes concurrently, because many tests mostly wait. The clusters of the e2e tests have
+the highest priority, in three lanes; unit tests come next, in one lane as they are and under AddressSanitizer, in one under
+ThreadSanitizer; compilers and fuzzers come last (nice values 0, 0, 0, 5, 5, 10). A step is a function that returns a Tally. Long commands write to build/test-logs/STAGE*.log, while progress lines show that they still run.
 Unit tests are counted by the checks that libcheck reports, all others by their own reports. Time limits only end programs that
 hang and do not judge speed: they are many times longer than a slow machine needs.
 
-A test that fails is run once more at the end, when nothing else runs: four lanes on two processors can delay a process by seconds,
+A test that fails is run once more at the end, when nothing else runs: six lanes on two processors can delay a process by seconds,
 and a limit that expired then says nothing about the product. If it passes alone, the summary shows it as UNSTEADY, with the
 output of its failure. What a sanitizer reported and what crashed is never repeated, nor is anything when many tests failed.
 """
@@ -241,10 +241,13 @@ def stage_quickstart():
     return pytest("quickstart", [QUICKSTART])
 
 
-def stage_e2e(half):
-    """Every second file: two processes, because most clusters wait for timers most of the time."""
-    files = sorted(set((ROOT / "tests" / "e2e").glob("test_*.py")) - {QUICKSTART})
-    return pytest(f"clusters-{half + 1}", files[half::2])
+CLUSTERS = 3  # processes of the clusters: they wait for timers more than two thirds of the time
+
+
+def stage_e2e(part):
+    """Every third file of a list that begins with the longest: they have the most tests, so each part takes about the same time."""
+    files = sorted(set((ROOT / "tests" / "e2e").glob("test_*.py")) - {QUICKSTART}, key=lambda file: (-file.stat().st_size, file.name))
+    return pytest(f"clusters-{part + 1}", files[part::CLUSTERS])
 
 
 def stage_attack():
@@ -401,26 +404,28 @@ class Step:
 
 # (nice value, steps in their order). Steps of one lane run one after another, lanes run concurrently. A step starts when the steps
 # that it needs have ended, and is left out when one of them failed.
+ALL_CLUSTERS = tuple(f"clusters {i + 1}" for i in range(CLUSTERS))
 LANES = (
     (0, (Step("build", "release", stage_build),
-         Step("checks", "checks", stage_checks),
          Step("e2e", "quickstart", stage_quickstart, ("release", "deps")),
          Step("e2e", "clusters 1", lambda: stage_e2e(0), ("release",)),
-         Step("e2e", "attack", stage_attack, ("release", "clusters 2")),
-         Step("tsan", "tsan tests", stage_tsan, ("tsan build", "quickstart", "deps")),
-         Step("e2e", "shm", stage_shm, ("clusters 1", "clusters 2", "attack", "unit", "asan tests", "tsan tests")))),
+         Step("e2e", "attack", stage_attack, ("release", *ALL_CLUSTERS)),
+         Step("e2e", "shm", stage_shm, (*ALL_CLUSTERS, "attack", "unit", "asan tests", "tsan tests")))),
     (0, (Step("deps", "deps", stage_deps),
          Step("e2e", "clusters 2", lambda: stage_e2e(1), ("release", "quickstart")),)),
+    (0, (Step("checks", "checks", stage_checks, ("deps",)),
+         Step("e2e", "clusters 3", lambda: stage_e2e(2), ("release", "quickstart")),)),
     (5, (Step("unit", "unit", stage_unit, ("release", "quickstart", "deps")),
          Step("asan", "asan tests", stage_asan, ("asan build", "quickstart", "deps")),
          Step("cuda", "cuda tests", stage_cuda, ("cuda build",)))),
+    (5, (Step("tsan", "tsan tests", stage_tsan, ("tsan build", "quickstart", "deps")),)),
     (10, (Step("asan", "asan build", lambda: build_stage("asan")),
           Step("tsan", "tsan build", lambda: build_stage("tsan")),
           Step("cuda", "cuda build", build_cuda),
           Step("fuzz", "fuzz build", build_fuzz),
           Step("fuzz", "fuzz run", stage_fuzz, ("fuzz build", "attack")))),  # the tests under sanitizers leave processor time
 )
-ORDER_ONLY = {"quickstart", "clusters 1", "clusters 2", "attack", "unit", "asan tests", "tsan tests", "deps"}  # needed to have ended, not to have passed
+ORDER_ONLY = {"quickstart", *ALL_CLUSTERS, "attack", "unit", "asan tests", "tsan tests", "deps"}  # needed to have ended, not to have passed
 
 
 class Schedule:
