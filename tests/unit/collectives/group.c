@@ -26,6 +26,11 @@ void cg_fail(cg_rank *r, const char *fmt, ...)
     va_end(args);
 }
 
+void cg_gave_up(cg_rank *r)
+{
+    r->shared->gave_up++;
+}
+
 bool cg_ok(cg_rank *r, sl_status st, const sl_err *err, const char *what)
 {
     if (st != SL_OK)
@@ -167,7 +172,7 @@ static int kill_rest(const cg_run *run, const pid_t *pids, const int *codes)
 
 /* Waits for the ranks; continues those that stopped. A rank without a device ends the run: the others would wait for
  * it. Returns how many had to be killed at the limit. */
-static int collect(const cg_run *run, const pid_t *pids, int *codes)
+static int collect(const cg_run *run, const cg_shared *s, const pid_t *pids, int *codes)
 {
     uint64_t end = sl_now_ns() + run->limit_ms * 1000000ull, stopped_at = 0;
     int32_t left = run->ranks;
@@ -188,7 +193,8 @@ static int collect(const cg_run *run, const pid_t *pids, int *codes)
             if (codes[r] == CG_SKIPPED)
                 kill_rest(run, pids, codes);
         }
-        if (stopped_at && sl_now_ns() > stopped_at + run->stop_ms * 1000000ull) {
+        if (stopped_at && (s->gave_up == run->ranks - __builtin_popcountll(run->stopped) ||
+                           sl_now_ns() > stopped_at + run->stop_ms * 1000000ull)) {
             for (int32_t r = 0; r < run->ranks; r++)
                 if (run->stopped >> r & 1 && codes[r] < 0)
                     kill(pids[r], SIGCONT);
@@ -243,7 +249,7 @@ int cg_go(const cg_run *run, cg_fn fn, const void *arg, char *why, size_t cap)
         }
     }
     why[0] = '\0';
-    result = judge(run, s, codes, collect(run, pids, codes), why, cap);
+    result = judge(run, s, codes, collect(run, s, pids, codes), why, cap);
     munmap(s, sizeof *s);
     return result;
 }

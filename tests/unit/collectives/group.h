@@ -18,6 +18,7 @@ typedef struct cg_shared {
     sl_comm_invite invite[2];         /* of the first and of a second group */
     _Atomic uint32_t invited[2];      /* the invitation is there */
     _Atomic uint32_t step[64];        /* for cases: how far a rank is */
+    _Atomic int32_t gave_up;          /* ranks that have noticed the stop of the others */
     char why[SL_COMM_RANKS_MAX][512]; /* why a rank failed or was skipped */
 } cg_shared;
 
@@ -42,8 +43,8 @@ typedef struct cg_run {
     bool library_only;
     const char *sockets_at; /* or NULL */
     uint64_t killed,
-        stopped; /* bit r: rank r ends by SIGKILL; is stopped by itself and continued by the parent, which
-                                 needs `stop_ms` for it */
+        stopped; /* bit r: rank r ends by SIGKILL; is stopped by itself and continued by the parent, when
+                                 all others have called cg_gave_up(), after `stop_ms` at the latest */
     uint32_t stop_ms;
     bool unformed; /* fn founds or joins itself */
 } cg_run;
@@ -53,6 +54,8 @@ int cg_go(const cg_run *run, cg_fn fn, const void *arg, char *why, size_t cap);
 
 /* Inside a rank: */
 void cg_fail(cg_rank *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* This rank has noticed that another one stopped. */
+void cg_gave_up(cg_rank *r);
 /* Founds or joins the group and forms it; fails on an error. */
 bool cg_form(cg_rank *r);
 /* Founds or joins without forming. */
