@@ -131,16 +131,25 @@ static bool send_bytes(sl_exporter *e, const sl_strbuf *body)
     return false;
 }
 
+static bool time_is_over(const sl_exporter *e)
+{
+    uint64_t stop_ns = __atomic_load_n(&e->stop_ns, __ATOMIC_ACQUIRE);
+    return stop_ns && sl_now_ns() >= stop_ns;
+}
+
+/* When the exporter's time is over, what still waits is only counted: to write it could take longer than close() waits. */
 static void send_batch(sl_exporter *e, sl_trace **batch, size_t n)
 {
+    const bool late = time_is_over(e);
     sl_strbuf body = {0};
     uint64_t spans = 0;
     for (size_t i = 0; i < n; i++) {
-        sl_otlp_add(&body, batch[i], e->model);
+        if (!late)
+            sl_otlp_add(&body, batch[i], e->model);
         spans += batch[i]->n;
         sl_trace_unref(batch[i]);
     }
-    bool ok = !body.bad && send_bytes(e, &body);
+    bool ok = !late && !body.bad && send_bytes(e, &body);
     sl_sb_free(&body);
     pthread_mutex_lock(&e->lock);
     if (!e->abandoned)
