@@ -1,10 +1,15 @@
 /* See budget.h. */
 #include "router/budget.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/hash.h"
 
 enum {
     KEYLESS_PART = 16,
+    SMALL_PART = 16,      /* of one client's small holders, while they arrive */
+    LARGE_SHARE = 4,      /* its larger ones leave one of this many to the others */
     REQUEST_BYTES = 2048, /* of a request without its lists */
     TOKEN_BYTES = 5,      /* with the key of its page */
     STOP_COPIES = 4,      /* the string, and its table of two bytes each */
@@ -62,6 +67,79 @@ bool sl_front_hold_keyless(sl_router *r, uint64_t *held, uint64_t bytes)
         return false;
     *all += *held - before;
     return true;
+}
+
+/* ---- parts of clients ---- */
+
+struct sl_part {
+    sl_part *next;
+    uint64_t small, large; /* held by holders of at most SL_FRONT_SMALL bytes, and by larger ones */
+    char client[SL_CLIENT_MAX];
+};
+
+/* Where the part of the client is, or would be. */
+static sl_part **part_at(sl_router *r, const char *client)
+{
+    sl_budget *b = sl_router_budget(r);
+    const sl_key k = sl_hash_chain((sl_key){0, 0}, client, strlen(client));
+    sl_part **at = &b->parts[sl_key_place(k) % SL_COUNT(b->parts)];
+    while (*at && strcmp((*at)->client, client))
+        at = &(*at)->next;
+    return at;
+}
+
+static uint64_t *sum_of(sl_part *p, uint64_t bytes)
+{
+    return bytes > SL_FRONT_SMALL ? &p->large : &p->small;
+}
+
+static bool part_allows(const sl_router_opts *o, const sl_part *p, uint64_t before, uint64_t bytes)
+{
+    const uint64_t all = o->front.max_request_bytes;
+    if (bytes <= before)
+        return true;
+    if (bytes <= SL_FRONT_SMALL)
+        return p->small - before + bytes <= all / SMALL_PART;
+    const uint64_t others = p->large - (before > SL_FRONT_SMALL ? before : 0);
+    return !others || others + bytes <= all - all / LARGE_SHARE;
+}
+
+bool sl_front_hold_part(sl_router *r, const char *client, uint64_t *held, uint64_t *part, uint64_t bytes)
+{
+    sl_part **at = part_at(r, client), *p = *at;
+    if (!p) {
+        if (!bytes)
+            return sl_front_hold(r, held, 0);
+        p = calloc(1, sizeof *p);
+        if (!p)
+            return false;
+        snprintf(p->client, sizeof p->client, "%s", client);
+        *at = p;
+    }
+    const bool fits = part_allows(sl_router_options(r), p, *part, bytes) && sl_front_hold(r, held, bytes);
+    if (fits) {
+        *sum_of(p, *part) -= *part;
+        *sum_of(p, bytes) += bytes;
+        *part = bytes;
+    }
+    if (!p->small && !p->large) {
+        *at = p->next;
+        free(p);
+    }
+    return fits;
+}
+
+void sl_front_leave_part(sl_router *r, const char *client, uint64_t *part)
+{
+    sl_part **at = part_at(r, client), *p = *at;
+    if (p && *part) {
+        *sum_of(p, *part) -= *part;
+        if (!p->small && !p->large) {
+            *at = p->next;
+            free(p);
+        }
+    }
+    *part = 0;
 }
 
 uint64_t sl_front_spec_bytes(const sl_request_spec *s)

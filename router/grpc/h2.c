@@ -198,6 +198,7 @@ void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_me
 static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *f, void *user)
 {
     ((h2_conn *)user)->list_bytes = 0;
+    ((h2_conn *)user)->seen = 0;
     if (f->hd.type != NGHTTP2_HEADERS || f->headers.cat != NGHTTP2_HCAT_REQUEST)
         return 0;
     h2_stream *s = open_stream(user, f->hd.stream_id);
@@ -254,8 +255,12 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *f, const uin
                   {"traceparent", h->traceparent, sizeof h->traceparent},
                   {"tracestate", h->tracestate, sizeof h->tracestate}};
     for (size_t i = 0; i < SL_COUNT(wanted); i++) {
-        if (strlen(wanted[i].name) == nn && !memcmp(wanted[i].name, name, nn))
-            keep(wanted[i].out, wanted[i].cap, value, vn);
+        if (strlen(wanted[i].name) != nn || memcmp(wanted[i].name, name, nn))
+            continue;
+        /* Of two keys, or two deadlines, a proxy may read the other one: a value that matches nothing. */
+        const bool again = ((h2_conn *)user)->seen & 1u << i;
+        ((h2_conn *)user)->seen |= 1u << i;
+        keep(wanted[i].out, again ? 0 : wanted[i].cap, value, vn);
     }
     return 0;
 }

@@ -78,6 +78,7 @@ struct h2_conn {
     uint64_t turn; /* of which turn_bytes are */
     size_t turn_bytes;
     size_t list_bytes; /* of the headers that are being read, as HTTP/2 counts them */
+    uint32_t seen;     /* in these: those that matter, a bit each */
     bool is_paused, abusive;
     bool is_dirty, closing, counted, in_callback, broken, greeted, leaving;
 };

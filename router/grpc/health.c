@@ -67,27 +67,38 @@ void rpc_std_list(rpc_call *c, const uint8_t *data, size_t n)
     rpc_answer(c, &a.base);
 }
 
-/* `user` of a Watch call: the status that was sent last. An unknown service stays SERVICE_UNKNOWN. */
-typedef struct watch {
+/* `user` of a Watch call: the status that was sent last. An unknown service stays SERVICE_UNKNOWN. In the list of its front, because
+ * there are far more calls than watches. */
+typedef struct rpc_watch {
+    rpc_call *call;
+    struct rpc_watch *next, *prev;
     bool unknown;
     serving last;
     uint64_t since_ns; /* it began, or was told something */
 } watch;
 
-/* Streams of Watch without a key: the most of a connection and of an address, and how long one lasts without news. A
- * client asks again when its stream ends. */
+/* Streams of Watch: the most of a connection and of an address or tenant, and how long one lasts without news. A key does not change
+ * that: who has one needs no more of them. A client asks again when its stream ends. */
 enum { CONNECTION_WATCHES = 4, ADDRESS_WATCHES = 64, WATCH_S = 600 };
 
 static bool may_watch(const rpc_call *c)
 {
     uint32_t own = 0, address = 0;
-    for (const rpc_call *k = c->g->calls; k; k = k->next) {
-        if (k == c || !k->keyless || k->finished || !k->user || k->m->message != rpc_std_watch)
-            continue;
-        own += h2_same_connection(k->s, c->s);
-        address += !strcmp(k->caller.client, c->caller.client);
+    for (const watch *w = c->g->watches; w; w = w->next) {
+        own += h2_same_connection(w->call->s, c->s);
+        address += !strcmp(w->call->caller.client, c->caller.client);
     }
     return own < CONNECTION_WATCHES && address < ADDRESS_WATCHES;
+}
+
+static void add_watch(rpc_call *c, watch *w)
+{
+    w->call = c;
+    w->next = c->g->watches;
+    if (w->next)
+        w->next->prev = w;
+    c->g->watches = w;
+    c->user = w;
 }
 
 static void send_status(rpc_call *c, watch *w, serving s)
@@ -105,12 +116,12 @@ void rpc_std_watch(rpc_call *c, const uint8_t *data, size_t n)
     if (!q)
         return;
     watch *w = NULL;
-    if (c->keyless && !may_watch(c)) {
-        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "too many streams of Watch without a key");
+    if (!may_watch(c)) {
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "too many streams of Watch");
     } else if (!(w = calloc(1, sizeof *w))) {
         rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
     } else {
-        c->user = w;
+        add_watch(c, w);
         w->unknown = !known(q->service);
         send_status(c, w,
                     w->unknown ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVICE_UNKNOWN
@@ -121,22 +132,31 @@ void rpc_std_watch(rpc_call *c, const uint8_t *data, size_t n)
 
 void rpc_std_watch_gone(rpc_call *c)
 {
-    free(c->user);
+    watch *w = c->user;
     c->user = NULL;
+    if (!w)
+        return;
+    if (w->prev)
+        w->prev->next = w->next;
+    else
+        c->g->watches = w->next;
+    if (w->next)
+        w->next->prev = w->prev;
+    free(w);
 }
 
-void rpc_std_watch_tick(rpc_call *c, uint64_t now)
+void rpc_std_tick(sl_grpc *g, uint64_t now)
 {
-    const watch *w = c->user;
-    if (w && c->keyless && now > w->since_ns && now - w->since_ns >= WATCH_S * 1000 * SL_MS)
-        rpc_finish(c, RPC_UNAVAILABLE, "nothing has changed for a long time: ask again");
+    for (watch *w = g->watches; w; w = w->next) {
+        if (!w->call->finished && now > w->since_ns && now - w->since_ns >= WATCH_S * 1000 * SL_MS)
+            rpc_finish(w->call, RPC_UNAVAILABLE, "nothing has changed for a long time: ask again");
+    }
 }
 
 void rpc_std_changed(sl_grpc *g)
 {
-    for (rpc_call *c = g->calls; c; c = c->next) {
-        watch *w = c->m && c->m->message == rpc_std_watch ? c->user : NULL;
-        if (w && !c->finished && !w->unknown && w->last != status_of(g->r))
-            send_status(c, w, status_of(g->r));
+    for (watch *w = g->watches; w; w = w->next) {
+        if (!w->call->finished && !w->unknown && w->last != status_of(g->r))
+            send_status(w->call, w, status_of(g->r));
     }
 }

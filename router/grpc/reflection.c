@@ -75,8 +75,6 @@ static bool next_field(piece *b, uint32_t *number, piece *value)
 
 static void load_files(void)
 {
-    if (n_files)
-        return;
     piece set = {sl_descriptors, sl_descriptors_len}, f;
     uint32_t k;
     while (n_files < MAX_FILES && next_field(&set, &k, &f)) {
@@ -102,9 +100,31 @@ static void join(char *out, const char *prefix, piece name)
     snprintf(out, NAME, "%s%s%.*s", prefix, *prefix ? "." : "", (int)name.n, (const char *)name.p);
 }
 
-/* Whether a message, enum, service or field of this kind, or anything inside it, has the name. kind: field
- * number of the inner declarations that are looked at. */
-static bool declares(piece d, const char *prefix, const char *symbol, const uint32_t *inner, int depth)
+/* ---- names ---- */
+
+/* A symbol of the descriptors: message, field, enum, value, service or method. Sorted, so that a client that asks again and again costs little. */
+typedef struct symbol {
+    char *name;
+    const file *of;
+} symbol;
+
+static symbol *symbols;
+static size_t n_symbols;
+
+static void add_symbol(const char *name, const file *of)
+{
+    if (n_symbols % 256 == 0) {
+        symbol *more = realloc(symbols, (n_symbols + 256) * sizeof *more);
+        if (!more)
+            return;
+        symbols = more;
+    }
+    symbols[n_symbols] = (symbol){strdup(name), of};
+    n_symbols += symbols[n_symbols].name != NULL;
+}
+
+/* Adds a message, enum, service or field, and everything inside it. inner: field numbers of inner declarations. */
+static void add_symbols(piece d, const char *prefix, const file *of, const uint32_t *inner, int depth)
 {
     piece v, all = d, name = {NULL, 0};
     uint32_t k;
@@ -114,20 +134,21 @@ static bool declares(piece d, const char *prefix, const char *symbol, const uint
     }
     char full[NAME];
     join(full, prefix, name);
-    if (!strcmp(full, symbol))
-        return true;
-    if (depth > 8 || strncmp(symbol, full, strlen(full)))
-        return false;
-    while (next_field(&d, &k, &v)) {
+    add_symbol(full, of);
+    while (depth < 8 && next_field(&d, &k, &v)) {
         for (const uint32_t *i = inner; *i; i++) {
-            if (k == *i && v.p && declares(v, full, symbol, inner, depth + 1))
-                return true;
+            if (k == *i && v.p)
+                add_symbols(v, full, of, inner, depth + 1);
         }
     }
-    return false;
 }
 
-static const file *find_symbol(const char *symbol)
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const symbol *)a)->name, ((const symbol *)b)->name);
+}
+
+static void load_symbols(void)
 {
     static const uint32_t in_message[] = {2, 3, 4, 0}; /* fields, nested messages, enums */
     static const uint32_t in_service[] = {2, 0};       /* methods; of an enum: values */
@@ -137,12 +158,20 @@ static const file *find_symbol(const char *symbol)
         piece f = files[i].bytes, v;
         uint32_t k;
         while (next_field(&f, &k, &v)) {
-            if ((k == 4 && declares(v, package, symbol, in_message, 0)) ||
-                ((k == 5 || k == 6) && declares(v, package, symbol, in_service, 0)))
-                return &files[i];
+            if (k == 4)
+                add_symbols(v, package, &files[i], in_message, 0);
+            else if (k == 5 || k == 6)
+                add_symbols(v, package, &files[i], in_service, 0);
         }
     }
-    return NULL;
+    qsort(symbols, n_symbols, sizeof *symbols, by_name);
+}
+
+static const file *find_symbol(const char *name)
+{
+    const symbol key = {rpc_text(name), NULL};
+    const symbol *found = n_symbols ? bsearch(&key, symbols, n_symbols, sizeof *symbols, by_name) : NULL;
+    return found ? found->of : NULL;
 }
 
 static const file *find_file(const char *name)
@@ -234,7 +263,10 @@ static void answer_services(rpc_call *c, R(ServerReflectionResponse) * a)
 
 void rpc_reflection(rpc_call *c, const uint8_t *data, size_t n)
 {
-    load_files();
+    if (!n_files) {
+        load_files();
+        load_symbols();
+    }
     R(ServerReflectionRequest) *q =
         rpc_unpack(c, &grpc__reflection__v1__server_reflection_request__descriptor, data, n);
     if (!q)

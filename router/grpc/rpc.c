@@ -137,9 +137,23 @@ uint8_t *rpc_pack(const ProtobufCMessage *m, size_t *n)
     return buf;
 }
 
+/* What a client does not read is memory too. */
+static bool hold_answer(rpc_call *c, size_t n)
+{
+    const uint64_t waits = h2_stream_waiting(c->s) + n;
+    if (c->m->more || waits <= c->answer)
+        return true;
+    if (!rpc_hold(c, c->held - c->answer + waits)) {
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, SL_FRONT_NO_ROOM);
+        return false;
+    }
+    c->answer = waits;
+    return true;
+}
+
 bool rpc_send_bytes(rpc_call *c, const uint8_t *bytes, size_t n)
 {
-    if (c->finished)
+    if (c->finished || !hold_answer(c, n))
         return false;
     h2_stream_respond(c->s, "application/grpc");
     bool ok = h2_stream_write(c->s, bytes, n);
@@ -187,9 +201,18 @@ void *rpc_unpack(rpc_call *c, const ProtobufCMessageDescriptor *d, const uint8_t
     return m;
 }
 
+/* What a Generate call takes after its message has come is bounded by its client's account and turns. */
+static bool in_work(const rpc_call *c)
+{
+    return c->whole && c->m && c->m->message == rpc_generate;
+}
+
 bool rpc_hold(rpc_call *c, uint64_t bytes)
 {
-    return c->keyless ? sl_front_hold_keyless(c->r, &c->held, bytes) : sl_front_hold(c->r, &c->held, bytes);
+    if (c->keyless)
+        return sl_front_hold_keyless(c->r, &c->held, bytes);
+    return in_work(c) ? sl_front_hold(c->r, &c->held, bytes)
+                      : sl_front_hold_part(c->r, c->caller.client, &c->held, &c->part, bytes);
 }
 
 /* ---- receiving ---- */
@@ -201,11 +224,9 @@ static uint64_t long_time(uint64_t v, uint64_t unit_ns)
     return v > most / unit_ns ? most : v * unit_ns;
 }
 
-/* "100m", "5S"… to nanoseconds; 0 when absent, UINT64_MAX when malformed. */
+/* "100m", "5S"… to nanoseconds; UINT64_MAX when malformed. */
 static uint64_t parse_timeout(const char *t)
 {
-    if (!*t)
-        return 0;
     uint64_t v = 0;
     size_t n = 0;
     for (; t[n] >= '0' && t[n] <= '9'; n++)
@@ -224,7 +245,7 @@ static uint64_t parse_timeout(const char *t)
     case 'u':
         return v * 1000ull;
     case 'n':
-        return v ? v : 1;
+        return v;
     default:
         return UINT64_MAX;
     }
@@ -247,7 +268,7 @@ static void check_headers(rpc_call *c, const h2_headers *h)
         if (!strcmp(methods[i].path, h->path))
             c->m = &methods[i];
     }
-    uint64_t timeout = parse_timeout(h->timeout);
+    uint64_t timeout = *h->timeout ? parse_timeout(h->timeout) : 0;
     bool known = sl_front_caller(c->r, h->authorization, h2_stream_peer(c->s), &c->caller);
     c->keyless = !known || !c->m || (c->m->open && !*h->authorization);
     if (!c->m)
@@ -258,7 +279,7 @@ static void check_headers(rpc_call *c, const h2_headers *h)
         rpc_finish(c, RPC_UNIMPLEMENTED, "compressed messages are not supported");
     else if (timeout == UINT64_MAX)
         rpc_finish(c, RPC_INVALID_ARGUMENT, "grpc-timeout is malformed");
-    else if (timeout)
+    else if (*h->timeout) /* 0 has passed already */
         c->deadline_ns = c->arrival_ns + timeout;
     if (!c->finished && c->m->message == rpc_generate)
         check_account(c);
@@ -313,7 +334,7 @@ static void drop_body(rpc_call *c)
 {
     size_t n = c->in.len;
     sl_sb_free(&c->in);
-    rpc_hold(c, c->held > n ? c->held - n : 0);
+    rpc_hold(c, c->held > n ? c->held - n : 0); /* never grows, so it succeeds */
 }
 
 /* Hands over every complete message; bidi methods at once, others are checked in on_end. */
@@ -331,6 +352,7 @@ static void take_messages(rpc_call *c)
             break;
         } else {
             c->m->message(c, p + 5, n);
+            c->arrival_ns = sl_now_ns(); /* the next one has as long to come */
             at += 5 + n;
         }
     }
@@ -348,7 +370,7 @@ static void on_data(void *arg, h2_stream *s, const uint8_t *p, size_t n)
         return;
     if (c->in.len + n > max_message(c) + 5) {
         too_large(c);
-    } else if (!rpc_hold(c, RPC_CALL_BYTES + c->in.len + n)) {
+    } else if (!rpc_hold(c, RPC_CALL_BYTES + c->answer + c->in.len + n)) {
         rpc_finish(c, RPC_RESOURCE_EXHAUSTED, SL_FRONT_NO_ROOM);
     } else {
         sl_sb_append(&c->in, (const char *)p, n);
@@ -368,9 +390,16 @@ static void on_end(void *arg, h2_stream *s)
     if (!c || c->finished)
         return;
     c->whole = true;
+    if (in_work(c))
+        sl_front_leave_part(c->r, c->caller.client, &c->part);
     if (c->m->bidi) {
         rpc_finish(c, c->in.len ? RPC_INVALID_ARGUMENT : RPC_OK,
                    c->in.len ? "the stream ended within a message" : NULL);
+        return;
+    }
+    if (c->deadline_ns && sl_now_ns() >= c->deadline_ns) {
+        rpc_finish(c, RPC_DEADLINE_EXCEEDED, "the call's deadline passed");
+        drop_body(c);
         return;
     }
     const uint8_t *p = (const uint8_t *)c->in.data;
@@ -402,6 +431,7 @@ static void on_closed(void *arg, h2_stream *s, bool clean)
         c->next->prev = c->prev;
     sl_sb_free(&c->in);
     rpc_hold(c, 0);
+    sl_front_leave_part(c->r, c->caller.client, &c->part);
     free(c);
 }
 
@@ -444,6 +474,7 @@ void rpc_callbacks(sl_grpc *g, h2_callbacks *out)
 
 void rpc_tick(sl_grpc *g, uint64_t now)
 {
+    rpc_std_tick(g, now);
     for (rpc_call *c = g->calls; c; c = c->next) {
         if (c->finished)
             continue;
@@ -452,14 +483,12 @@ void rpc_tick(sl_grpc *g, uint64_t now)
             if (c->m->gone)
                 c->m->gone(
                     c); /* stops its work now; called again, without effect, when the stream is closed */
-        } else if (!c->whole && !c->m->bidi && now > c->arrival_ns &&
+        } else if (!c->whole && now > c->arrival_ns &&
                    now - c->arrival_ns >= g->o->front.receive_timeout_ms * SL_MS) {
             sl_router_stats_closed(g->stats, "grpc", "receive");
             rpc_finish(c, RPC_DEADLINE_EXCEEDED,
                        "the request did not arrive within router.client_timeout_ms");
             drop_body(c);
-        } else if (c->m->message == rpc_std_watch) {
-            rpc_std_watch_tick(c, now);
         } else if (c->m && c->m->message == rpc_flush_cache) {
             rpc_flush_tick(c, now);
         } else if (c->m && c->m->message == rpc_kv_events) {

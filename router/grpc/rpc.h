@@ -41,11 +41,13 @@ typedef struct rpc_method {
     size_t max_bytes; /* of a message; 0: router.max_body_bytes */
     void (*message)(rpc_call *c, const uint8_t *data, size_t n);
     void (*gone)(rpc_call *c); /* the stream has ended, for any reason; may be NULL */
-    void (*more)(rpc_call *c); /* nothing waits to be sent: the next part of a long answer; may be NULL */
+    /* Nothing waits to be sent: the next part of a long answer. NULL: answers are short, and rpc_send_bytes() takes what waits from the
+     * budget; the others do that themselves. */
+    void (*more)(rpc_call *c);
 } rpc_method;
 
 enum {
-    RPC_CALL_BYTES = 2048,    /* what a call takes of the budget before it has a body */
+    RPC_CALL_BYTES = 4096,    /* what a call takes of the budget before it has a body */
     RPC_ROOM_BYTES = 64 << 10 /* more of a long answer is made when less than this waits */
 };
 
@@ -59,6 +61,8 @@ struct rpc_call {
     sl_caller caller;
     uint64_t deadline_ns, arrival_ns;
     uint64_t held;          /* of the budget */
+    uint64_t part;          /* of these, in the part of the client (budget.h) */
+    uint64_t answer;        /* of these, for what waits to be sent */
     uint32_t retry_after_s; /* of a refusal; 0: an estimate */
     bool hopeless;          /* the same call would be refused again: the client is told not to retry */
     bool keyless; /* the method needs no key, or there is none: held from what such calls may have */
@@ -74,8 +78,9 @@ struct sl_grpc {
     sl_router_stats *stats;
     h2_server *h2;
     rpc_call *calls;
-    rpc_archive *archive; /* of the tokenizer's files; NULL: no call has asked for it */
-    uint32_t generating;  /* Generate calls that have not finished */
+    struct rpc_watch *watches; /* of health.c */
+    rpc_archive *archive;      /* of the tokenizer's files; NULL: no call has asked for it */
+    uint32_t generating;       /* Generate calls that have not finished */
     bool was_ready;
 };
 
@@ -88,7 +93,7 @@ static inline char *rpc_text(const char *s)
 extern const rpc_method *const rpc_methods;
 size_t rpc_method_count(void);
 
-/* Sends one message; false when the client does not read (the call is finished then). */
+/* Sends one message; false when the client does not read, or there is no room in the budget (the call is finished then). */
 bool rpc_send(rpc_call *c, const ProtobufCMessage *m);
 /* A message with its frame's head, malloc'ed, *n bytes; NULL when out of memory. Any thread. */
 uint8_t *rpc_pack(const ProtobufCMessage *m, size_t *n);
@@ -143,7 +148,7 @@ void rpc_std_check(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_std_list(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_std_watch(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_std_watch_gone(rpc_call *c);
-void rpc_std_watch_tick(rpc_call *c, uint64_t now);
+void rpc_std_tick(sl_grpc *g, uint64_t now);
 void rpc_std_changed(sl_grpc *g);
 void rpc_reflection(rpc_call *c, const uint8_t *data, size_t n);
 

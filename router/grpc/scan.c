@@ -4,8 +4,11 @@
  * structure of a hundred. This pass follows the descriptors with a stack of its own: it refuses what is nested too
  * deeply and adds up what unpacking will allocate. One pass over the bytes, no memory.
  *
- * It does not validate: what it accepts may still be refused by protobuf_c_message_unpack.
+ * Strings are checked. Otherwise it does not validate: what it accepts may still be refused by protobuf_c_message_unpack.
  */
+#include <string.h>
+
+#include "model/tokenizer_utf8.h"
 #include "router/grpc/rpc.h"
 
 enum {
@@ -82,6 +85,19 @@ static bool occurs_again(level *at, const ProtobufCFieldDescriptor *f)
     return again;
 }
 
+/* A string of proto3 is UTF-8, which protobuf-c does not look at; and it may have a zero, at which the text would end for us without a word.
+ * Names and ids come to logs, answers in JSON and other processes. */
+static sl_status check_text(const ProtobufCFieldDescriptor *f, const uint8_t *p, size_t n, sl_err *err)
+{
+    if (f->type != PROTOBUF_C_TYPE_STRING)
+        return SL_OK;
+    if (memchr(p, 0, n))
+        return sl_fail(err, SL_ERR_INVALID, "%s: contains a zero byte", f->name);
+    return sl_utf8_valid_len((const char *)p, n) == n
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "%s: is no valid UTF-8", f->name);
+}
+
 static sl_status malformed(sl_err *err)
 {
     return sl_fail(err, SL_ERR_INVALID, "the message is no valid protobuf");
@@ -126,6 +142,8 @@ sl_status rpc_scan(const ProtobufCMessageDescriptor *d, const uint8_t *data, siz
             stack[++depth] = (level){sub, p + len, 0};
             continue;
         }
+        if (f)
+            SL_TRY(check_text(f, p, (size_t)len, err));
         total += f && element_bytes(f) ? len * element_bytes(f) : len + ALLOC_BYTES;
         p += len;
     }

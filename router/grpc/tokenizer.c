@@ -145,7 +145,7 @@ void rpc_tokenizer(rpc_call *c, const uint8_t *data, size_t n)
         rpc_finish(c, RPC_NOT_FOUND, "this server has no tokenizer files");
         return;
     }
-    if (!sl_front_hold(c->r, &c->held, RPC_CALL_BYTES + CALL_BYTES)) {
+    if (!rpc_hold(c, RPC_CALL_BYTES + CALL_BYTES)) {
         rpc_finish(c, RPC_RESOURCE_EXHAUSTED, SL_FRONT_NO_ROOM);
         return;
     }

@@ -342,6 +342,8 @@ static http_job *new_job(http_req *q)
     j->most = h->o->front.max_body_bytes;
     j->len = q->body.len;
     j->body = sl_sb_take(&q->body);
+    uint64_t part = q->held;
+    sl_front_leave_part(h->r, q->caller.client, &part);
     j->job.guard.held = q->held; /* the body, which the job owns now */
     q->held = 0;
     j->begin_ns = q->arrival_ns = sl_now_ns();

@@ -298,11 +298,17 @@ static void check_coding(http_req *q)
                          "invalid_request_error", "unsupported_content_encoding");
 }
 
+static bool hold_body(http_req *q, uint64_t bytes)
+{
+    uint64_t part = q->arrival_ns ? 0 : q->held; /* the body has arrived, and a job owns it */
+    return sl_front_hold_part(q->h->r, q->caller.client, &q->held, &part, bytes);
+}
+
 /* A body that does not fit the budget now is refused before it is read. receive() holds the bytes that arrive. */
 static enum MHD_Result check_length(http_req *q)
 {
     const char *text = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    uint64_t length = text ? strtoull(text, NULL, 10) : 0, limit = q->h->o->front.max_body_bytes, whole = 0;
+    uint64_t length = text ? strtoull(text, NULL, 10) : 0, limit = q->h->o->front.max_body_bytes;
     if (length > limit) {
         too_large(q);
         return length > limit + DRAIN_BYTES ? queue_reply(q)
@@ -312,11 +318,11 @@ static enum MHD_Result check_length(http_req *q)
         return queue_reply(q);
     if (q->code || q->no_body)
         return MHD_YES;
-    if (!sl_front_hold(q->h->r, &whole, length)) {
+    if (!hold_body(q, length)) {
         no_room(q);
         return queue_reply(q);
     }
-    sl_front_hold(q->h->r, &whole, 0);
+    hold_body(q, 0);
     return MHD_YES;
 }
 
@@ -388,12 +394,12 @@ static enum MHD_Result receive(http_req *q, const char *data, size_t *n)
     *n = 0;
     if (!q->code && !q->no_body && q->body.len + got > q->h->o->front.max_body_bytes)
         too_large(q);
-    else if (!q->code && !q->no_body && !sl_front_hold(q->h->r, &q->held, q->body.len + got))
+    else if (!q->code && !q->no_body && !hold_body(q, q->body.len + got))
         no_room(q);
     if (q->code || q->no_body) {
         q->dropped += got;
         sl_sb_free(&q->body);
-        sl_front_hold(q->h->r, &q->held, 0);
+        hold_body(q, 0);
         return q->dropped > q->h->o->front.max_body_bytes + DRAIN_BYTES ? MHD_NO : MHD_YES;
     }
     const char *before = sl_router_work(q->h->r, "a body over HTTP");
@@ -462,7 +468,7 @@ void http_on_completed(void *cls, struct MHD_Connection *c, void **state, enum M
     http_drop_document(q);
     http_drop_answer(q);
     sl_sb_free(&q->body);
-    sl_front_hold(h->r, &q->held, 0);
+    hold_body(q, 0);
     sl_front_hold(h->r, &q->answer_held, 0);
     free(q->reply);
     free(q);
