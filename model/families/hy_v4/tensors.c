@@ -27,18 +27,21 @@ static int64_t dim_heads(const sl_model_config *c)
     return c->attn.n_heads;
 }
 
-/* One row for each tensor, which clang-format would break up. Names: published ones, then those of the class of transformers. */
+/* One row for each tensor, which clang-format would break up. Names: published ones, those of the class of transformers, and those that its
+ * save_pretrained() writes. */
 /* clang-format off */
+#define HEAD(own) "model.hc_head.hc_head_" own "|model.hc_head.hc_" own "|model.hc_pre.hc_head.hc_head_" own
+
 static const sl_tensor_spec model_tensors[] = {
     {"model.embed_tokens.weight", SL_T_EMBED, SL_K_TABLE, NULL, sl_dim_vocab, sl_dim_hidden, 0},
     {"model.norm.weight", SL_T_NORM, SL_K_VECTOR, NULL, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},
     {"lm_head.weight", SL_T_HEAD, SL_K_LINEAR, NULL, sl_dim_vocab, sl_dim_hidden, SL_SPEC_16BIT},
-    {"model.hc_head.hc_head_fn|model.hc_head.hc_fn", SL_HY4_HEAD_FN, SL_K_LINEAR, NULL, dim_streams, dim_all, SL_SPEC_16BIT},
-    {"model.hc_head.hc_head_base|model.hc_head.hc_base", SL_HY4_HEAD_BASE, SL_K_FLOATS, NULL, dim_streams, sl_dim_one, 0},
-    {"model.hc_head.hc_head_scale|model.hc_head.hc_scale", SL_HY4_HEAD_SCALE, SL_K_FLOATS, NULL, sl_dim_one, sl_dim_one, 0},
+    {HEAD("fn"), SL_HY4_HEAD_FN, SL_K_LINEAR, NULL, dim_streams, dim_all, SL_SPEC_16BIT},
+    {HEAD("base"), SL_HY4_HEAD_BASE, SL_K_FLOATS, NULL, dim_streams, sl_dim_one, 0},
+    {HEAD("scale"), SL_HY4_HEAD_SCALE, SL_K_FLOATS, NULL, sl_dim_one, sl_dim_one, 0},
 };
 
-#define HC(part, own) "hc_" part "_layer.hc_pre.hc_" own "|hc_" part "_layer.hc_" own
+#define HC(part, own) "hc_" part "_layer.hc_pre.hc_" own "|hc_" part "_layer.hc_" own "|hc_pre.hc_" part "_layer.hc_" own
 
 static const sl_tensor_spec layer_tensors[] = {
     {"input_layernorm.weight", SL_T_INPUT_NORM, SL_K_VECTOR, NULL, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},

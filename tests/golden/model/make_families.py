@@ -43,19 +43,28 @@ def interleave_hy_v4(state, config):
 
 
 def rename_hy_v4(name, pre):
-    for old, new in ((".self_attn.gate_proj.", ".self_attn.linear_gate."), (".self_attn.sinks", ".self_attn.learnable_sink_param"),
-                     (".attn_hc.", ".hc_attn_layer." + pre), (".ffn_hc.", ".hc_mlp_layer." + pre),
-                     ("hc_head.hc_", "hc_head.hc_head_")):
+    """pre: what is before the name of a part, or "saved" for the names that save_pretrained() writes."""
+    pairs = ((".self_attn.gate_proj.", ".self_attn.linear_gate."), (".self_attn.sinks", ".self_attn.learnable_sink_param"))
+    if pre == "saved":
+        pairs += ((".attn_hc.", ".hc_pre.hc_attn_layer.hc_"), (".ffn_hc.", ".hc_pre.hc_mlp_layer.hc_"),
+                  ("model.hc_head.hc_", "model.hc_pre.hc_head.hc_head_"), ("mlp.gate_proj.", "mlp.linear_gate."),
+                  ("shared_experts.gate_proj.", "shared_experts.linear_gate."))
+    else:
+        pairs += ((".attn_hc.", ".hc_attn_layer." + pre), (".ffn_hc.", ".hc_mlp_layer." + pre), ("hc_head.hc_", "hc_head.hc_head_"))
+    for old, new in pairs:
         name = name.replace(old, new)
     return name
+
+
+def pre_of(case):
+    return {True: "hc_pre.hc_", False: "hc_"}.get(case.get("pre", True), "saved")
 
 
 def state_hy_v4(model, case):
     state = {k: v.clone() for k, v in model.state_dict().items()}
     if case.get("interleaved", True):
         state = interleave_hy_v4(state, model.config)
-    pre = "hc_pre.hc_" if case.get("pre", True) else "hc_"
-    return {rename_hy_v4(k, pre): v for k, v in state.items()}
+    return {rename_hy_v4(k, pre_of(case)): v for k, v in state.items()}
 
 
 def state_axk2(model, case):
@@ -92,7 +101,7 @@ CASES = {
                     rope_parameters=yarn(10000.0, 4.0, 256, mscale=0.8, mscale_all_dim=1.0))),
     # F8 weights whose rows are reordered within their blocks of 128 rows; the answers are those of the dequantised weights.
     "hy4-fp8": dict(
-        family="hy_v4", seed=43, spread=0.1, lengths=[2, 17, 60], interleaved=False, per_expert=True, fp8=True,
+        family="hy_v4", seed=43, spread=0.1, lengths=[2, 17, 60], interleaved=False, per_expert=True, fp8=True, pre="saved",
         add=dict(rope_interleave=False),
         config=dict(vocab_size=128, hidden_size=132, intermediate_size=140, moe_intermediate_size=40, num_hidden_layers=2,
                     num_attention_heads=2, q_lora_rank=130, kv_lora_rank=136, qk_nope_head_dim=112, qk_rope_head_dim=16,
@@ -169,7 +178,7 @@ def quantise(model, case, state):
             stem = name.replace("down_proj", "")
             t.copy_(torch.stack([back[f"{stem}{e}.down_proj.weight"] for e in range(t.shape[0])]))
         elif t.dim() == 2:
-            t[places[name][:, 0].long()] = back[rename_hy_v4(name, "hc_pre.hc_")]
+            t[places[name][:, 0].long()] = back[rename_hy_v4(name, pre_of(case))]
     return out
 
 

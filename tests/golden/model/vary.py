@@ -86,7 +86,7 @@ def random_hy_v4(r):
     if r.random() < 0.7:
         c["indexer_types"] = ["full"] + [r.choice(["full", "shared"]) for _ in range(c["num_hidden_layers"] - 1)]
     pairs = r.random() < 0.5
-    return latent_case("hy_v4", r, c, interleaved=pairs, pre=r.random() < 0.5, add=dict(rope_interleave=pairs))
+    return latent_case("hy_v4", r, c, interleaved=pairs, pre=r.choice([True, False, "saved"]), add=dict(rope_interleave=pairs))
 
 
 def random_axk2(r):
