@@ -1,6 +1,8 @@
 /* See near.h: the number of edits (insert, delete, replace, exchange of neighbours) between two words. */
 #include "base/near.h"
 
+#include <ctype.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum { WORD_MAX = 128 }; /* longer words are similar to none */
@@ -8,6 +10,12 @@ enum { WORD_MAX = 128 }; /* longer words are similar to none */
 static size_t min2(size_t a, size_t b)
 {
     return a < b ? a : b;
+}
+
+/* Capitals are no mistake that makes another word. */
+static bool differ(char a, char b)
+{
+    return tolower((unsigned char)a) != tolower((unsigned char)b);
 }
 
 /* Both words are shorter than WORD_MAX. rows: of the matrix of edits, for the last three letters of a. */
@@ -20,8 +28,8 @@ static size_t edits(const char *a, const char *b)
         size_t *now = rows[i % 3], *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
         now[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            now[j] = min2(min2(last[j] + 1, now[j - 1] + 1), last[j - 1] + (a[i - 1] != b[j - 1]));
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+            now[j] = min2(min2(last[j] + 1, now[j - 1] + 1), last[j - 1] + differ(a[i - 1], b[j - 1]));
+            if (i > 1 && j > 1 && !differ(a[i - 1], b[j - 2]) && !differ(a[i - 2], b[j - 1]))
                 now[j] = min2(now[j], before[j - 2] + 1);
         }
     }

@@ -23,11 +23,12 @@ static sl_status check_length(const sl_router *r, const sl_request_spec *s, size
     int32_t context = r->cluster.max_context;
     if (n >= (size_t)context)
         return sl_fail(err, SL_ERR_TOO_LARGE,
-                       "prompt: the maximum context length is %d tokens, and the prompt has %zu", context, n);
+                       "prompt: this model's maximum context length is %d tokens, and the prompt has %zu",
+                       context, n);
     if (s->has_max_tokens && n + (size_t)s->sampling.max_tokens > (size_t)context)
         return sl_fail(
             err, SL_ERR_TOO_LARGE,
-            "max_tokens: the maximum context length is %d tokens, and you asked for %zu of the prompt "
+            "max_tokens: this model's maximum context length is %d tokens, and you asked for %zu of the prompt "
             "and %d of the answer",
             context, n, s->sampling.max_tokens);
     for (const sl_member *w = r->cluster.members; w; w = w->next) {

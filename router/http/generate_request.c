@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/near.h"
 #include "router/http/translate.h"
 
 #define W "body"
@@ -32,6 +33,16 @@ static const struct {
               {"spaces_between_special_tokens", "spaces_between_special_tokens"},
               {"no_stop_trim", "include_stop_str_in_output"}};
 
+static sl_status refuse_param(const char *name, sl_err *err)
+{
+    sl_near near = sl_near_begin(name);
+    for (size_t i = 0; i < SL_COUNT(params); i++)
+        sl_near_try(&near, params[i].from);
+    return sl_fail(err, SL_ERR_UNSUPPORTED, W ".sampling_params.%.40s: is not a field of this API%s%s%s",
+                   name, near.best ? "; did you mean " : "", near.best ? near.best : "",
+                   near.best ? "?" : "");
+}
+
 static sl_status read_params(const json_t *o, json_t *out, sl_err *err)
 {
     json_t *list = NULL, *v;
@@ -41,15 +52,13 @@ static sl_status read_params(const json_t *o, json_t *out, sl_err *err)
     json_object_foreach(list, name, v)
     {
         size_t i = 0;
-        if (!strcmp(name, "n") && json_integer_value(v) == 1)
+        if (json_is_null(v) || (!strcmp(name, "n") && json_integer_value(v) == 1))
             continue;
         while (i < SL_COUNT(params) && strcmp(name, params[i].from))
             i++;
         if (i == SL_COUNT(params))
-            return sl_fail(err, SL_ERR_UNSUPPORTED, W ".sampling_params.%.40s: is not a field of this API",
-                           name);
-        if (!json_is_null(v))
-            json_object_set(out, params[i].to, v);
+            return refuse_param(name, err);
+        json_object_set(out, params[i].to, v);
     }
     return SL_OK;
 }

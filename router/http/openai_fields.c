@@ -80,6 +80,9 @@ static const oai_field fields[] = {
     {"verbosity", CHAT, OAI_IGNORED, NULL},
     {"request_id", BOTH, OAI_IGNORED, NULL},
     {"rid", BOTH, OAI_IGNORED, NULL},
+    {"session_id", BOTH | GEN, OAI_IGNORED, NULL},
+    {"custom_labels", BOTH | GEN, OAI_IGNORED, NULL},
+    {"no_logs", GEN, OAI_IGNORED, NULL},
     /* would change the answer */
     {"suffix", TEXT, OAI_REFUSED, NULL},
     {"guided_whitespace_pattern", BOTH, OAI_REFUSED, NULL},
@@ -111,6 +114,26 @@ static const oai_field fields[] = {
     {"stream_reasoning", CHAT, OAI_REFUSED, "true"},
     {"typical_p", BOTH, OAI_REFUSED, "1"},
     {"mirostat", BOTH, OAI_REFUSED, "0"},
+    {"return_routed_experts", BOTH | GEN, OAI_REFUSED, NULL},
+    {"routed_experts_start_len", BOTH | GEN, OAI_REFUSED, "0"},
+    {"routed_experts_prompt_start", BOTH, OAI_REFUSED, "0"},
+    {"return_cached_tokens_details", BOTH, OAI_REFUSED, NULL},
+    {"return_spec_tokens_details", BOTH, OAI_REFUSED, NULL},
+    {"return_prompt_token_ids", CHAT | GEN, OAI_REFUSED, NULL},
+    {"return_meta_info", CHAT, OAI_REFUSED, NULL},
+    {"return_indexer_topk", GEN, OAI_REFUSED, NULL},
+    {"return_entropy", GEN, OAI_REFUSED, NULL},
+    {"return_bytes", GEN, OAI_REFUSED, NULL},
+    {"require_reasoning", GEN, OAI_REFUSED, NULL},
+    {"background", GEN, OAI_REFUSED, NULL},
+    {"extra_key", BOTH | GEN, OAI_REFUSED, NULL},
+    {"thinking_token_budget", BOTH, OAI_REFUSED, NULL},
+    {"max_thinking_tokens", GEN, OAI_REFUSED, NULL},
+    {"include_reasoning", CHAT, OAI_REFUSED, "true"},
+    {"logprob_token_ids", BOTH, OAI_REFUSED, NULL},
+    {"stream_interval", BOTH, OAI_REFUSED, "1"},
+    {"repetition_detection", BOTH, OAI_REFUSED, NULL},
+    {"vllm_xargs", BOTH, OAI_REFUSED, NULL},
     {"modalities", CHAT, OAI_REFUSED, "[\"text\"]"},
     {"audio", CHAT, OAI_REFUSED, NULL},
     {"prediction", CHAT, OAI_REFUSED, NULL},
@@ -323,6 +346,8 @@ sl_status sl_oai_fields_check(const json_t *o, unsigned of, sl_err *err)
     json_object_foreach((json_t *)o, name, v)
     {
         const oai_field *f = find(name, of);
+        if (!f && json_is_null(v)) /* as if it were not there */
+            continue;
         if (!f || (!(f->of & of) && !(of & BOTH) && !oai_says_nothing(v)))
             return refuse_unknown(name, of, err);
         if (f->how == OAI_REFUSED && !is_neutral(f, v))

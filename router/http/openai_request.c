@@ -290,6 +290,10 @@ static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_req
 static sl_status encode(const sl_tok_input *in, const sl_oai_env *env, sl_prompt *p, sl_err *err)
 {
     sl_status st = sl_tokenizer_encode_input(env->tok, in, &p->ids, &p->n, err);
+    if (st == SL_ERR_TOO_LARGE && in->max_ids < SIZE_MAX)
+        return sl_fail(err, st,
+                       "prompt: this model's maximum context length is %zu tokens, and the text has more",
+                       in->max_ids);
     return st ? sl_fail_in(err, st, "prompt") : SL_OK;
 }
 

@@ -26,7 +26,7 @@ PATHS = {
 ASK = {"prompt": "abc", "max_tokens": 1}
 CHAT, STREAM, USAGE = [{"role": "user", "content": "abc"}], {"stream": True}, {"stream_options": {"include_usage": True}}
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "abc"}]}]
-# What load scripts send by default: guidellm 0.8.1, aiperf 0.13.0, evalscope perf 1.14.1, sglang.bench_serving 0.4.9, vllm bench serve.
+# What load scripts send by default: guidellm 0.8.1, aiperf 0.13.0, evalscope perf 1.14.1, sglang.bench_serving 0.5.23, vllm bench serve 0.33.0.
 SCRIPTS = {
     "guidellm chat": ("/v1/chat/completions", STREAM | {
         "messages": CHAT, "max_completion_tokens": 4, "ignore_eos": True,
@@ -40,9 +40,9 @@ SCRIPTS = {
     "evalscope text": ("/v1/completions", STREAM | USAGE | {"prompt": "abc", "max_tokens": 4, "min_tokens": 4, "temperature": 0.0}),
     "sglang": ("/generate", STREAM | {
         "text": "abc", "sampling_params": {"temperature": 0.0, "max_new_tokens": 4, "ignore_eos": True}, "lora_path": None,
-        "return_logprob": False, "logprob_start_len": -1}),
+        "return_logprob": False, "return_routed_experts": False, "logprob_start_len": -1}),
     "sglang-oai": ("/v1/completions", STREAM | {"prompt": "abc", "temperature": 0.0, "best_of": 1, "max_tokens": 4, "ignore_eos": True}),
-    "sglang-oai-chat": ("/v1/chat/completions", STREAM | {"messages": CHAT, "temperature": 0.0, "max_tokens": 4, "ignore_eos": True}),
+    "sglang-oai-chat": ("/v1/chat/completions", STREAM | {"messages": CHAT, "temperature": 0.0, "max_completion_tokens": 4, "ignore_eos": True}),
     "vllm text": ("/v1/completions", STREAM | USAGE | {
         "prompt": "abc", "repetition_penalty": 1.0, "max_tokens": 4, "logprobs": None, "ignore_eos": True, "temperature": 0.0}),
     "vllm chat": ("/v1/chat/completions", STREAM | USAGE | {"messages": PARTS, "max_completion_tokens": 4, "ignore_eos": True}),

@@ -274,3 +274,14 @@ def test_misspelt_members_get_the_near_name(cluster, path):
             r = requests.post(cluster.http + path, json=renamed(MISSPELT[path], place, name), timeout=60)
             message = r.json()["error"]["message"]
             assert r.status_code == 400 and name in message and f"did you mean {place[-1]}?" in message, (place, name, message)
+
+
+def test_generate_parameters(cluster):
+    """sampling_params of /generate: misspelt ones get the near name, and what is null, there and in the body, is not given."""
+    for name in ("temperature", "max_new_tokens", "stop_token_ids", "sampling_seed"):
+        for wrong in edits(name):
+            r = requests.post(cluster.http + "/generate", json={"text": "a", "sampling_params": {wrong: 1}}, timeout=60)
+            message = r.json()["error"]["message"]
+            assert r.status_code == 400 and wrong in message and f"did you mean {name}?" in message, message
+    body = {"text": "a", "sampling_params": {"max_new_tokens": 1, "stop_regex": None}, "lora_path": None, "of_the_next_version": None}
+    assert requests.post(cluster.http + "/generate", json=body, timeout=60).status_code == 200

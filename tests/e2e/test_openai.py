@@ -187,9 +187,11 @@ def test_bad_request(cluster, body, code, param):
 
 def test_prompt_longer_than_the_context(client, cluster):
     limit = client.models.list().data[0].max_model_len
-    with pytest.raises(openai.BadRequestError) as e:
-        client.completions.create(model=cluster.model, prompt=[65] * (limit + 1), max_tokens=1)
-    assert e.value.code == "context_length_exceeded"
+    for ask in ({"prompt": [65] * (limit + 1), "max_tokens": 1}, {"prompt": "a", "max_tokens": limit}):
+        with pytest.raises(openai.BadRequestError) as e:
+            client.completions.create(model=cluster.model, **ask)
+        assert e.value.code == "context_length_exceeded"
+        assert f"this model's maximum context length is {limit} tokens" in e.value.message  # by these words litellm knows it
 
 
 def test_bad_chat(cluster):

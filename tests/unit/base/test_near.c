@@ -1,5 +1,6 @@
 /* The word that was probably meant: every word with one mistake finds itself again, and what is like no word finds none. */
 #include <check.h>
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,6 +36,8 @@ START_TEST(one_mistake)
         for (size_t i = 0; i < n; i++) {
             char wrong[32];
             snprintf(wrong, sizeof wrong, "%s", word);
+            wrong[i] = (char)toupper((unsigned char)wrong[i]);
+            finds(wrong, word);
             wrong[i] = 'z';
             finds(wrong, word);
             snprintf(wrong, sizeof wrong, "%.*s%s", (int)i, word, word + i + 1);
