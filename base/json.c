@@ -8,6 +8,7 @@
 #include "base/strbuf.h"
 
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -247,18 +248,6 @@ sl_status sl_json_get_int(const json_t *obj, const char *where, const char *key,
     return member(obj, key) ? sl_json_opt_int(obj, where, key, min, max, out, err) : missing(where, key, err);
 }
 
-sl_status sl_json_get_double(const json_t *obj, const char *where, const char *key, double min, double max,
-                             double *out, sl_err *err)
-{
-    return member(obj, key) ? sl_json_opt_double(obj, where, key, min, max, out, err)
-                            : missing(where, key, err);
-}
-
-sl_status sl_json_get_bool(const json_t *obj, const char *where, const char *key, bool *out, sl_err *err)
-{
-    return member(obj, key) ? sl_json_opt_bool(obj, where, key, out, err) : missing(where, key, err);
-}
-
 sl_status sl_json_get_string(const json_t *obj, const char *where, const char *key, const char **out,
                              sl_err *err)
 {
@@ -275,7 +264,7 @@ sl_status sl_json_get_object(const json_t *obj, const char *where, const char *k
     return member(obj, key) ? sl_json_opt_object(obj, where, key, out, err) : missing(where, key, err);
 }
 
-/* ---- Python's json.dumps ---- */
+/* ---- Python's repr() of a float ---- */
 
 /* Adds one to the last digit of d.ddde+xx. False: the carry would need one more digit before the first. */
 static bool next_decimal(char *text)
@@ -300,7 +289,9 @@ static bool next_decimal(char *text)
 static int shortest_digits(double v, char digits[24], int *exponent)
 {
     char text[40], up[40];
-    for (int precision = 0; precision <= 16; precision++) {
+    /* Of a normal number, the form of 15 digits is the shortest one followed by zeros, if any form of up to 15 digits
+     * reads back as it. */
+    for (int precision = v < DBL_MIN ? 0 : DBL_DIG - 1; precision <= 16; precision++) {
         snprintf(text, sizeof text, "%.*e", precision, v);
         if (strtod(text, NULL) == v)
             break;
@@ -340,84 +331,4 @@ void sl_py_float(double v, char *buf, size_t n)
         snprintf(buf, n, "%s%s%.*s.0", sign, d, exp10 + 1 - len, "0000000000000000");
     else
         snprintf(buf, n, "%s%.*s.%s", sign, exp10 + 1, d, d + exp10 + 1);
-}
-
-static void put_py_string(sl_strbuf *sb, const char *s, size_t n)
-{
-    sl_sb_char(sb, '"');
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)s[i];
-        const char *names = "\b\t\n\f\r", *letters = "btnfr";
-        const char *named = c ? strchr(names, c) : NULL;
-        if (c == '"' || c == '\\')
-            sl_sb_printf(sb, "\\%c", c);
-        else if (named)
-            sl_sb_printf(sb, "\\%c", letters[named - names]);
-        else if (c < 0x20)
-            sl_sb_printf(sb, "\\u%04x", c);
-        else
-            sl_sb_char(sb, (char)c);
-    }
-    sl_sb_char(sb, '"');
-}
-
-static void put_py(sl_strbuf *sb, const json_t *v);
-
-static void put_py_object(sl_strbuf *sb, const json_t *v)
-{
-    bool first = true;
-    sl_sb_char(sb, '{');
-    json_t *obj = (json_t *)(uintptr_t)v; /* jansson's iterators are not const-correct; nothing is changed */
-    for (void *it = json_object_iter(obj); it; it = json_object_iter_next(obj, it)) {
-        sl_sb_str(sb, first ? "" : ", ");
-        first = false;
-        put_py_string(sb, json_object_iter_key(it), strlen(json_object_iter_key(it)));
-        sl_sb_str(sb, ": ");
-        put_py(sb, json_object_iter_value(it));
-    }
-    sl_sb_char(sb, '}');
-}
-
-static void put_py(sl_strbuf *sb, const json_t *v)
-{
-    char number[40];
-    switch (json_typeof(v)) {
-    case JSON_OBJECT:
-        put_py_object(sb, v);
-        break;
-    case JSON_ARRAY:
-        sl_sb_char(sb, '[');
-        for (size_t i = 0; i < json_array_size(v); i++) {
-            sl_sb_str(sb, i ? ", " : "");
-            put_py(sb, json_array_get(v, i));
-        }
-        sl_sb_char(sb, ']');
-        break;
-    case JSON_STRING:
-        put_py_string(sb, json_string_value(v), json_string_length(v));
-        break;
-    case JSON_INTEGER:
-        sl_sb_printf(sb, "%lld", (long long)json_integer_value(v));
-        break;
-    case JSON_REAL:
-        sl_py_float(json_real_value(v), number, sizeof number);
-        sl_sb_str(sb, number);
-        break;
-    case JSON_TRUE:
-        sl_sb_str(sb, "true");
-        break;
-    case JSON_FALSE:
-        sl_sb_str(sb, "false");
-        break;
-    case JSON_NULL:
-        sl_sb_str(sb, "null");
-        break;
-    }
-}
-
-char *sl_json_dumps_py(const json_t *v)
-{
-    sl_strbuf sb = {0};
-    put_py(&sb, v);
-    return sl_sb_take(&sb);
 }

@@ -40,9 +40,6 @@ sl_status sl_json_load(const char *path, size_t max_bytes, json_t **out, sl_err 
  * inclusive. */
 sl_status sl_json_get_int(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max,
                           int64_t *out, sl_err *err);
-sl_status sl_json_get_double(const json_t *obj, const char *where, const char *key, double min, double max,
-                             double *out, sl_err *err);
-sl_status sl_json_get_bool(const json_t *obj, const char *where, const char *key, bool *out, sl_err *err);
 sl_status sl_json_get_string(const json_t *obj, const char *where, const char *key, const char **out,
                              sl_err *err);
 sl_status sl_json_get_array(const json_t *obj, const char *where, const char *key, json_t **out, sl_err *err);
@@ -62,10 +59,7 @@ sl_status sl_json_opt_array(const json_t *obj, const char *where, const char *ke
 sl_status sl_json_opt_object(const json_t *obj, const char *where, const char *key, json_t **out,
                              sl_err *err);
 
-/* json.dumps(v, ensure_ascii=False): ", " and ": " as separators, members in their order, floats as by repr().
- * malloc'ed; NULL: out of memory. */
-char *sl_json_dumps_py(const json_t *v);
-/* repr() of a Python float into buf (at least 32 bytes). */
+/* What json.dumps() of Python prints for a float, into buf of at least 32 bytes: repr(), NaN, Infinity or -Infinity. */
 void sl_py_float(double v, char *buf, size_t n);
 
 #endif

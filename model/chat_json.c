@@ -3,12 +3,11 @@
  * that function: ", " and ": " as separators, and for a float the shortest decimal number that reads back as the same
  * value.
  */
-#include <float.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "model/chat_impl.h"
 
 void ct_add(ct_buf *b, const char *text, size_t len)
@@ -52,66 +51,11 @@ void ct_escaped(ct_buf *b, const char *text, size_t len)
     ct_add(b, text + done, len - done);
 }
 
-/* Digits and decimal exponent of the shortest form that reads back as x: 0.d1d2d3… * 10^point. */
-static int shortest(double x, char *digits, int *point)
-{
-    char text[40];
-    /* Of a normal number, the form of 15 digits is the shortest one followed by zeros, if any form of up to 15 digits
-     * reads back as it. */
-    for (int precision = x < DBL_MIN ? 0 : DBL_DIG - 1; precision < 17; precision++) {
-        snprintf(text, sizeof text, "%.*e", precision, x);
-        if (strtod(text, NULL) == x)
-            break;
-    }
-    int n = 0;
-    const char *p = text;
-    for (; *p && *p != 'e'; p++) {
-        if (*p >= '0' && *p <= '9')
-            digits[n++] = *p;
-    }
-    while (n > 1 && digits[n - 1] == '0')
-        n--;
-    *point = (int)strtol(p + 1, NULL, 10) + 1;
-    return n;
-}
-
 static void add_real(ct_buf *b, double x)
 {
-    char digits[32], tail[16];
-    int point, n;
-    if (!isfinite(x)) {
-        ct_str(b, isnan(x) ? "NaN" : x < 0 ? "-Infinity" : "Infinity");
-        return;
-    }
-    if (signbit(x))
-        ct_str(b, "-");
-    x = fabs(x);
-    if (x == 0) {
-        ct_str(b, "0.0");
-        return;
-    }
-    n = shortest(x, digits, &point);
-    if (point > 16 || point < -3) {
-        ct_add(b, digits, 1);
-        if (n > 1) {
-            ct_str(b, ".");
-            ct_add(b, digits + 1, (size_t)n - 1);
-        }
-        snprintf(tail, sizeof tail, "e%c%02d", point > 0 ? '+' : '-', abs(point - 1));
-        ct_str(b, tail);
-        return;
-    }
-    if (point <= 0)
-        ct_str(b, "0.");
-    for (int i = point; i < 0; i++)
-        ct_str(b, "0");
-    for (int i = 0; i < n || i < point; i++) {
-        if (i == point && i > 0)
-            ct_str(b, ".");
-        ct_add(b, i < n ? &digits[i] : "0", 1);
-    }
-    if (n <= point)
-        ct_str(b, ".0");
+    char text[40];
+    sl_py_float(x, text, sizeof text);
+    ct_str(b, text);
 }
 
 static void add_string(ct_buf *b, const char *text, size_t len)

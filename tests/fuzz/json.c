@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "model/chat.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -17,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             abort();
         return 0;
     }
-    char *text = sl_json_dumps_py(v);
+    char *text = sl_chat_json_dumps(v);
     if (!text || sl_json_parse(text, strlen(text), "again", &again, &err) || !json_equal(v, again))
         abort();
     int64_t i;

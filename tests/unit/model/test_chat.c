@@ -445,6 +445,9 @@ START_TEST(json_is_written_as_python_does)
         {"1.0", "1.0"},
         {"1e100", "1e+100"},
         {"5e-324", "5e-324"},
+        /* powers of two, whose nearest decimal of 16 digits reads back as another number */
+        {"5.684341886080802e-14", "5.684341886080802e-14"},
+        {"6.386688990511104e+293", "6.386688990511104e+293"},
         {"-9223372036854775808", "-9223372036854775808"},
         {"[true,false,null,[],{}]", "[true, false, null, [], {}]"},
     };

@@ -138,7 +138,7 @@ static void parse_json(const void *arg, const text *t)
     sl_json_measure(t->p, t->n);
     sl_status st = sl_json_parse(t->p, t->n, "body", &v, NULL);
     if (!st)
-        free(sl_json_dumps_py(v));
+        free(sl_chat_json_dumps(v));
     json_decref(v);
 }
 
