@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/choose.h"
 #include "kernels/gqa.h"
 #include "local/open.h"
 #include "local/progress.h"
@@ -189,12 +190,7 @@ static const char *base_name(const char *dir)
     return slash && slash[1] ? slash + 1 : dir;
 }
 
-static uint64_t print_of(const void *cfg)
-{
-    return sl_model_attention_print(cfg);
-}
-
-static sl_status write_budgets(calibration *c, const sl_channels_model *of, sl_err *err)
+static sl_status write_budgets(calibration *c, const sl_algo_model *of, sl_err *err)
 {
     const sl_calibrate_opts *o = c->o;
     float *share = calloc((size_t)of->n_layers * (size_t)of->kv_heads, sizeof *share);
@@ -211,16 +207,7 @@ static sl_status calibrate(calibration *c, sl_calibrate_result *out, sl_err *err
 {
     SL_TRY(open_model(c, err));
     SL_TRY(run_text(c, out, err));
-    const sl_model_config *m = &c->local.checkpoint.cfg;
-    const sl_channels_model of = {.architecture = m->architecture,
-                                  .n_layers = m->n_layers,
-                                  .n_heads = m->attn.n_heads,
-                                  .kv_heads = m->attn.n_kv_heads,
-                                  .head_dim = m->attn.v_head_dim,
-                                  .hidden_size = m->hidden_size,
-                                  .vocab_size = m->vocab_size,
-                                  .print = print_of,
-                                  .print_ctx = m};
+    const sl_algo_model of = sl_choose_model(&c->local.checkpoint.cfg);
     out->n_layers = of.n_layers, out->kv_heads = of.kv_heads, out->head_dim = of.head_dim;
     if (c->curves)
         return write_budgets(c, &of, err);

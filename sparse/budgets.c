@@ -30,7 +30,7 @@ void sl_budgets_free(sl_budgets *b)
     free(b);
 }
 
-static sl_status table_new(const sl_channels_model *m, sl_budgets **out, sl_err *err)
+static sl_status table_new(const sl_algo_model *m, sl_budgets **out, sl_err *err)
 {
     sl_budgets *b = calloc(1, sizeof *b);
     float *share = calloc((size_t)m->n_layers * (size_t)m->kv_heads, sizeof *share);
@@ -82,7 +82,7 @@ static sl_status read_shares(const json_t *doc, const char *name, sl_budgets *b,
     return SL_OK;
 }
 
-static sl_status check_sizes(const sl_channels_model *m, const char *name, sl_err *err)
+static sl_status check_sizes(const sl_algo_model *m, const char *name, sl_err *err)
 {
     if (m->n_layers < 1 || m->n_layers > MAX_LAYERS || m->kv_heads < 1 || m->kv_heads > MAX_HEADS)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -91,7 +91,7 @@ static sl_status check_sizes(const sl_channels_model *m, const char *name, sl_er
     return SL_OK;
 }
 
-static sl_status read_table(const json_t *doc, const char *name, const sl_channels_model *m, bool *said,
+static sl_status read_table(const json_t *doc, const char *name, const sl_algo_model *m, bool *said,
                             void **out, sl_err *err)
 {
     sl_budgets *b = NULL;
@@ -133,7 +133,7 @@ static void free_table(void *table)
 static const sl_calibrated_kind kind = {
     .max_bytes = MAX_FILE, .read = read_table, .same = same_table, .free = free_table};
 
-sl_status sl_budgets_load(const char *path, const sl_channels_model *m, const sl_budgets **out, sl_err *err)
+sl_status sl_budgets_load(const char *path, const sl_algo_model *m, const sl_budgets **out, sl_err *err)
 {
     const void *table;
     SL_TRY(sl_calibrated_load(&kind, path, m, &table, err));
@@ -141,7 +141,7 @@ sl_status sl_budgets_load(const char *path, const sl_channels_model *m, const sl
     return SL_OK;
 }
 
-sl_status sl_budgets_parse(const char *text, size_t n, const char *name, const sl_channels_model *m,
+sl_status sl_budgets_parse(const char *text, size_t n, const char *name, const sl_algo_model *m,
                            sl_budgets **out, sl_err *err)
 {
     void *table;
@@ -153,19 +153,10 @@ sl_status sl_budgets_parse(const char *text, size_t n, const char *name, const s
 sl_status sl_budgets_prepare(const char *path, const sl_algo_model *m, const sl_budgets **out,
                              uint64_t *content, sl_err *err)
 {
-    const sl_channels_model model = {.architecture = m->architecture,
-                                     .n_layers = m->n_layers,
-                                     .n_heads = m->n_heads,
-                                     .kv_heads = m->kv_heads,
-                                     .head_dim = m->head_dim,
-                                     .hidden_size = m->hidden_size,
-                                     .vocab_size = m->vocab_size,
-                                     .print = m->print,
-                                     .print_ctx = m->print_ctx};
     *out = NULL;
     if (!path[0] || m->kv_heads < 1) /* the latter is refused with the reason when the cache is shaped */
         return SL_OK;
-    sl_status st = sl_budgets_load(path, &model, out, err);
+    sl_status st = sl_budgets_load(path, m, out, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "budgets_path");
     const uint64_t both[] = {*content, (*out)->hash};
@@ -175,7 +166,7 @@ sl_status sl_budgets_prepare(const char *path, const sl_algo_model *m, const sl_
 
 /* ---- writing ---- */
 
-sl_status sl_budgets_write(const char *path, const sl_channels_model *m, const char *name, const char *method,
+sl_status sl_budgets_write(const char *path, const sl_algo_model *m, const char *name, const char *method,
                            const float *share, sl_err *err)
 {
     char part[4096];

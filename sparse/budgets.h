@@ -1,6 +1,7 @@
 /*
- * Budgets by layer and by KV head (PyramidKV, arXiv 2406.02069; Ada-KV, 2407.11550; DuoAttention, 2410.10819): what share of the budget of an
- * algorithm each list gets. `sluice calibrate --algorithm budgets` measures them on a text; the file says for which model and weights.
+ * Budgets by layer and by KV head (PyramidKV, arXiv 2406.02069; Ada-KV, 2407.11550; DuoAttention, 2410.10819): what
+ * share of the budget of an algorithm each list gets. `sluice calibrate --algorithm budgets` measures them on a text;
+ * the file says for which model and weights.
  *
  *   share x     a list has x times the budget, at least what is always selected: sinks, recent tokens, the newest block
  *   "all"       a list reads everything before the query: a retrieval head of DuoAttention
@@ -25,18 +26,17 @@ typedef struct sl_budgets {
 } sl_budgets;
 
 /* Errors as those of sl_channels_load(). */
-sl_status sl_budgets_load(const char *path, const sl_channels_model *m, const sl_budgets **out, sl_err *err);
+sl_status sl_budgets_load(const char *path, const sl_algo_model *m, const sl_budgets **out, sl_err *err);
 /* The same from text; *out is the caller's, for sl_budgets_free(). name: of the text, in errors. */
-sl_status sl_budgets_parse(const char *text, size_t n, const char *name, const sl_channels_model *m,
+sl_status sl_budgets_parse(const char *text, size_t n, const char *name, const sl_algo_model *m,
                            sl_budgets **out, sl_err *err);
 void sl_budgets_free(sl_budgets *b);
 /* Writes the file; share [n_layers][kv_heads]. An existing file is replaced when the new one is complete. */
-sl_status sl_budgets_write(const char *path, const sl_channels_model *m, const char *name, const char *method,
+sl_status sl_budgets_write(const char *path, const sl_algo_model *m, const char *name, const char *method,
                            const float *share, sl_err *err);
 
-struct sl_algo_model;
 /* sl_algo_desc.prepare of the option budgets_path: loads the file and adds its hash to *content. path "": *out NULL. */
-sl_status sl_budgets_prepare(const char *path, const struct sl_algo_model *m, const sl_budgets **out,
+sl_status sl_budgets_prepare(const char *path, const sl_algo_model *m, const sl_budgets **out,
                              uint64_t *content, sl_err *err);
 
 /* Units (blocks, pages, tokens) of a list by a budget of `budget` units, at least `least`; INT32_MAX: everything. b NULL: budget. */

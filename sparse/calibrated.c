@@ -21,7 +21,7 @@ static sl_status same_number(const json_t *doc, const char *name, const char *ke
     return SL_OK;
 }
 
-sl_status sl_calibrated_model(const json_t *doc, const char *name, const sl_channels_model *m, sl_err *err)
+sl_status sl_calibrated_model(const json_t *doc, const char *name, const sl_algo_model *m, sl_err *err)
 {
     const char *arch = NULL, *indexing = "global_kv_head_id";
     SL_TRY(sl_json_get_string(doc, name, "model_arch", &arch, err));
@@ -42,7 +42,7 @@ sl_status sl_calibrated_model(const json_t *doc, const char *name, const sl_chan
     return SL_OK;
 }
 
-sl_status sl_calibrated_weights(const json_t *doc, const char *name, const sl_channels_model *m, bool *said,
+sl_status sl_calibrated_weights(const json_t *doc, const char *name, const sl_algo_model *m, bool *said,
                                 sl_err *err)
 {
     const char *text = NULL;
@@ -65,7 +65,7 @@ sl_status sl_calibrated_weights(const json_t *doc, const char *name, const sl_ch
     return SL_OK;
 }
 
-void sl_calibrated_put(FILE *f, const sl_channels_model *m, const char *name)
+void sl_calibrated_put(FILE *f, const sl_algo_model *m, const char *name)
 {
     json_t *quoted = json_string(name);
     char *model = quoted ? json_dumps(quoted, JSON_ENCODE_ANY) : NULL;
@@ -114,7 +114,7 @@ static const void *keep(const sl_calibrated_kind *k, void *t)
     return kept;
 }
 
-sl_status sl_calibrated_load(const sl_calibrated_kind *k, const char *path, const sl_channels_model *m,
+sl_status sl_calibrated_load(const sl_calibrated_kind *k, const char *path, const sl_algo_model *m,
                              const void **out, sl_err *err)
 {
     json_t *doc = NULL;
@@ -138,7 +138,7 @@ sl_status sl_calibrated_load(const sl_calibrated_kind *k, const char *path, cons
 }
 
 sl_status sl_calibrated_parse(const sl_calibrated_kind *k, const char *text, size_t n, const char *name,
-                              const sl_channels_model *m, void **out, sl_err *err)
+                              const sl_algo_model *m, void **out, sl_err *err)
 {
     json_t *doc = NULL;
     bool said;

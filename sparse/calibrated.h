@@ -9,41 +9,32 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "base/status.h"
-
-/* The model that a table is for, as config.json describes it. */
-typedef struct sl_channels_model {
-    const char *architecture; /* for instance "LlamaForCausalLM" */
-    int32_t n_layers, n_heads, kv_heads, head_dim, hidden_size, vocab_size;
-    /* As in sl_algo_model: a hash of the weights that make queries and keys. */
-    uint64_t (*print)(const void *print_ctx);
-    const void *print_ctx;
-} sl_channels_model;
+#include "sparse/algorithm.h"
 
 /* SL_ERR_REFUSED: the file is of a model of another shape; SL_ERR_INVALID: it is malformed. Errors begin with `name`. */
-sl_status sl_calibrated_model(const json_t *doc, const char *name, const sl_channels_model *m, sl_err *err);
+sl_status sl_calibrated_model(const json_t *doc, const char *name, const sl_algo_model *m, sl_err *err);
 /* The same of the weights, which are read for it: the last check. Sets *said when the file names the weights. */
-sl_status sl_calibrated_weights(const json_t *doc, const char *name, const sl_channels_model *m, bool *said,
+sl_status sl_calibrated_weights(const json_t *doc, const char *name, const sl_algo_model *m, bool *said,
                                 sl_err *err);
 
 /* A kind of calibration file. */
 typedef struct sl_calibrated_kind {
     size_t max_bytes; /* of a file */
     /* Reads and checks a document; *out is the caller's. Sets *said when the file names the weights, else clears it. */
-    sl_status (*read)(const json_t *doc, const char *name, const sl_channels_model *m, bool *said, void **out,
+    sl_status (*read)(const json_t *doc, const char *name, const sl_algo_model *m, bool *said, void **out,
                       sl_err *err);
     bool (*same)(const void *a, const void *b); /* their contents */
     void (*free)(void *table);
 } sl_calibrated_kind;
 
 /* SL_ERR_NOT_FOUND, and the errors of `read`. *out stays until the process ends. Logs once for each table that says nothing of weights. */
-sl_status sl_calibrated_load(const sl_calibrated_kind *k, const char *path, const sl_channels_model *m,
+sl_status sl_calibrated_load(const sl_calibrated_kind *k, const char *path, const sl_algo_model *m,
                              const void **out, sl_err *err);
 /* The same from text; *out is the caller's. name: of the text, in errors. */
 sl_status sl_calibrated_parse(const sl_calibrated_kind *k, const char *text, size_t n, const char *name,
-                              const sl_channels_model *m, void **out, sl_err *err);
+                              const sl_algo_model *m, void **out, sl_err *err);
 
 /* Writes these fields, each with a comma after it. name: of the model, for readers. */
-void sl_calibrated_put(FILE *f, const sl_channels_model *m, const char *name);
+void sl_calibrated_put(FILE *f, const sl_algo_model *m, const char *name);
 
 #endif

@@ -14,7 +14,7 @@ enum { MAX_LAYERS = 4096, MAX_HEADS = 1024, MAX_DIM = 1024, MAX_FILE = 256 << 20
 
 /* ---- tables ---- */
 
-static sl_status table_new(const sl_channels_model *m, int32_t count, sl_channels **out, sl_err *err)
+static sl_status table_new(const sl_algo_model *m, int32_t count, sl_channels **out, sl_err *err)
 {
     const size_t n = (size_t)m->n_layers * (size_t)m->kv_heads * (size_t)count;
     sl_channels *c = calloc(1, sizeof *c);
@@ -104,7 +104,7 @@ static sl_status check_type(const json_t *doc, const char *name, sl_err *err)
     return SL_OK;
 }
 
-static sl_status read_ours(const json_t *doc, const char *name, const sl_channels_model *m, sl_channels **out,
+static sl_status read_ours(const json_t *doc, const char *name, const sl_algo_model *m, sl_channels **out,
                            sl_err *err)
 {
     json_t *layers = NULL;
@@ -169,8 +169,8 @@ static sl_status join_heads(const json_t *lists, const char *where, int32_t firs
     return SL_OK;
 }
 
-static sl_status read_older(const json_t *doc, const char *name, const sl_channels_model *m,
-                            sl_channels **out, sl_err *err)
+static sl_status read_older(const json_t *doc, const char *name, const sl_algo_model *m, sl_channels **out,
+                            sl_err *err)
 {
     char key[64], where[WHERE];
     const char *which = older_layer(doc, 0, "qk", key) ? "qk" : "k";
@@ -194,7 +194,7 @@ static sl_status read_older(const json_t *doc, const char *name, const sl_channe
 
 /* ---- loading ---- */
 
-static sl_status check_sizes(const sl_channels_model *m, const char *name, sl_err *err)
+static sl_status check_sizes(const sl_algo_model *m, const char *name, sl_err *err)
 {
     if (m->n_layers < 1 || m->n_layers > MAX_LAYERS || m->kv_heads < 1 || m->kv_heads > MAX_HEADS ||
         m->head_dim < 1 || m->head_dim > MAX_DIM || m->n_heads < 1 || m->n_heads % m->kv_heads)
@@ -204,7 +204,7 @@ static sl_status check_sizes(const sl_channels_model *m, const char *name, sl_er
     return SL_OK;
 }
 
-static sl_status read_table(const json_t *doc, const char *name, const sl_channels_model *m, bool *said,
+static sl_status read_table(const json_t *doc, const char *name, const sl_algo_model *m, bool *said,
                             void **out, sl_err *err)
 {
     char key[64];
@@ -242,7 +242,7 @@ static void free_table(void *table)
 static const sl_calibrated_kind kind = {
     .max_bytes = MAX_FILE, .read = read_table, .same = same_table, .free = free_table};
 
-sl_status sl_channels_load(const char *path, const sl_channels_model *m, const sl_channels **out, sl_err *err)
+sl_status sl_channels_load(const char *path, const sl_algo_model *m, const sl_channels **out, sl_err *err)
 {
     const void *table;
     SL_TRY(sl_calibrated_load(&kind, path, m, &table, err));
@@ -250,7 +250,7 @@ sl_status sl_channels_load(const char *path, const sl_channels_model *m, const s
     return SL_OK;
 }
 
-sl_status sl_channels_parse(const char *text, size_t n, const char *name, const sl_channels_model *m,
+sl_status sl_channels_parse(const char *text, size_t n, const char *name, const sl_algo_model *m,
                             sl_channels **out, sl_err *err)
 {
     void *table;
@@ -272,8 +272,8 @@ static void rank_channels(const double *importance, int32_t head_dim, int32_t *o
     }
 }
 
-static void write_table(FILE *f, const sl_channels_model *m, const char *name, const char *type,
-                        int64_t tokens, const double *importance)
+static void write_table(FILE *f, const sl_algo_model *m, const char *name, const char *type, int64_t tokens,
+                        const double *importance)
 {
     int32_t order[MAX_DIM];
     fputs("{\n\"schema_version\": 1,\n", f);
@@ -294,7 +294,7 @@ static void write_table(FILE *f, const sl_channels_model *m, const char *name, c
     fputs("}\n}\n", f);
 }
 
-sl_status sl_channels_write(const char *path, const sl_channels_model *m, const char *name, const char *type,
+sl_status sl_channels_write(const char *path, const sl_algo_model *m, const char *name, const char *type,
                             int64_t tokens, const double *importance, sl_err *err)
 {
     char part[4096];

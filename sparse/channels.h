@@ -28,10 +28,9 @@ typedef struct sl_channels {
  * Loads the file for this model. Errors name the file, the key and the reason: SL_ERR_NOT_FOUND, SL_ERR_IO,
  * SL_ERR_TOO_LARGE; SL_ERR_REFUSED for another model or shape; SL_ERR_INVALID for everything else.
  */
-sl_status sl_channels_load(const char *path, const sl_channels_model *m, const sl_channels **out,
-                           sl_err *err);
+sl_status sl_channels_load(const char *path, const sl_algo_model *m, const sl_channels **out, sl_err *err);
 /* The same from text; *out is the caller's, for sl_channels_free(). name: of the text, in errors. */
-sl_status sl_channels_parse(const char *text, size_t n, const char *name, const sl_channels_model *m,
+sl_status sl_channels_parse(const char *text, size_t n, const char *name, const sl_algo_model *m,
                             sl_channels **out, sl_err *err);
 void sl_channels_free(sl_channels *c);
 
@@ -44,7 +43,7 @@ void sl_select_channels(struct sl_select_options *options, const sl_channels *ch
  * of equal ones the smaller channel is first. All channels are listed. type: "qk" or "k", what was measured; name: of
  * the model, for readers; tokens: how many were read. An existing file is replaced when the new one is complete.
  */
-sl_status sl_channels_write(const char *path, const sl_channels_model *m, const char *name, const char *type,
+sl_status sl_channels_write(const char *path, const sl_algo_model *m, const char *name, const char *type,
                             int64_t tokens, const double *importance, sl_err *err);
 
 #endif

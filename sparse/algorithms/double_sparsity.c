@@ -96,15 +96,6 @@ static sl_dtype label_type(const sl_cache_dims *d)
 static sl_status sparsity_prepare(void *options, const sl_algo_model *m, uint64_t *content, sl_err *err)
 {
     sparsity_options *o = options;
-    const sl_channels_model model = {.architecture = m->architecture,
-                                     .n_layers = m->n_layers,
-                                     .n_heads = m->n_heads,
-                                     .kv_heads = m->kv_heads,
-                                     .head_dim = m->head_dim,
-                                     .hidden_size = m->hidden_size,
-                                     .vocab_size = m->vocab_size,
-                                     .print = m->print,
-                                     .print_ctx = m->print_ctx};
     SL_TRY(sl_algo_mass_check(o->list_mass, o->gqa_reduction, err));
     if (m->kv_heads < 1) /* refused with the reason when the cache is shaped */
         return SL_OK;
@@ -112,7 +103,7 @@ static sl_status sparsity_prepare(void *options, const sl_algo_model *m, uint64_
         return sl_fail(
             err, SL_ERR_INVALID,
             "channel_config_path is not set; `sluice calibrate` makes the file that the algorithm needs");
-    sl_status st = sl_channels_load(o->channel_config_path, &model, &o->channels, err);
+    sl_status st = sl_channels_load(o->channel_config_path, m, &o->channels, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "channel_config_path");
     if (o->heavy_channels > o->channels->count)

@@ -11,13 +11,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const sl_channels_model m = {.architecture = "LlamaForCausalLM",
-                                 .n_layers = 2,
-                                 .n_heads = 4,
-                                 .kv_heads = 2,
-                                 .head_dim = 4,
-                                 .hidden_size = 16,
-                                 .vocab_size = 100};
+    const sl_algo_model m = {.architecture = "LlamaForCausalLM",
+                             .n_layers = 2,
+                             .n_heads = 4,
+                             .kv_heads = 2,
+                             .head_dim = 4,
+                             .hidden_size = 16,
+                             .vocab_size = 100};
     sl_channels *c = NULL;
     sl_err err = {""};
     if (sl_channels_parse((const char *)data, size, "fuzz", &m, &c, &err)) {

@@ -52,7 +52,7 @@ enum { STRATEGIES = SL_COUNT(strategies) };
 
 static const char *const dir = "tests/golden/model/qwen3-norms";
 static sl_select_options options;
-static sl_channels_model model;
+static sl_algo_model model;
 static float shares[64];
 static char path[64], channels[64];
 
@@ -66,13 +66,13 @@ static void set(const sl_algo_desc *a, const char *name, const char *value)
 static void write_files(const sl_model_config *cfg)
 {
     sl_err err = {0};
-    model = (sl_channels_model){.architecture = "LlamaForCausalLM",
-                                .n_layers = cfg->n_layers,
-                                .n_heads = cfg->attn.n_heads,
-                                .kv_heads = cfg->attn.n_kv_heads,
-                                .head_dim = cfg->attn.v_head_dim,
-                                .hidden_size = cfg->hidden_size,
-                                .vocab_size = cfg->vocab_size};
+    model = (sl_algo_model){.architecture = "LlamaForCausalLM",
+                            .n_layers = cfg->n_layers,
+                            .n_heads = cfg->attn.n_heads,
+                            .kv_heads = cfg->attn.n_kv_heads,
+                            .head_dim = cfg->attn.v_head_dim,
+                            .hidden_size = cfg->hidden_size,
+                            .vocab_size = cfg->vocab_size};
     const size_t n = (size_t)model.n_layers * (size_t)model.kv_heads;
     double *importance = calloc(n * (size_t)model.head_dim, sizeof *importance);
     ck_assert_uint_le(n, SL_COUNT(shares));
@@ -93,19 +93,12 @@ static fix_opts opts_of(const strategy *s, bool mass)
     uint64_t content = 0;
     ck_assert_msg(sl_model_config_load(dir, &cfg, &err) == SL_OK, "%s", err.text);
     write_files(&cfg);
-    const sl_algo_model m = {.architecture = model.architecture,
-                             .n_layers = model.n_layers,
-                             .n_heads = model.n_heads,
-                             .kv_heads = model.kv_heads,
-                             .head_dim = model.head_dim,
-                             .hidden_size = model.hidden_size,
-                             .vocab_size = model.vocab_size,
-                             .max_context = WAYS_CONTEXT};
+    model.max_context = WAYS_CONTEXT;
     options = select_options(s->algo, &s->select);
     set(s->algo, "budgets_path", path);
     set(s->algo, "channel_config_path", channels);
     set(s->algo, "list_mass", mass ? "0.6" : "0");
-    ck_assert_msg(s->algo->prepare(options.values, &m, &content, &err) == SL_OK, "%s", err.text);
+    ck_assert_msg(s->algo->prepare(options.values, &model, &content, &err) == SL_OK, "%s", err.text);
     ck_assert(content != 0);
     remove(path), remove(channels);
     fix_opts o = {.dir = dir,

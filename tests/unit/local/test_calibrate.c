@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/choose.h"
 #include "kernels/gqa.h"
 #include "model/tokenizer.h"
 #include "sparse/budgets.h"
@@ -113,15 +114,7 @@ static const sl_channels *calibrated(const sl_calibrate_opts *o)
     ck_assert_msg(sl_calibrate(o, &r, &err) == SL_OK, "%s", err.text);
     ck_assert_int_eq(r.tokens, BLOCK * BLOCKS);
     ck_assert_int_eq(sl_model_config_load(MODEL, &m, &err), SL_OK);
-    const sl_channels_model of = {m.architecture,
-                                  m.n_layers,
-                                  m.attn.n_heads,
-                                  m.attn.n_kv_heads,
-                                  m.attn.v_head_dim,
-                                  m.hidden_size,
-                                  m.vocab_size,
-                                  NULL,
-                                  NULL};
+    const sl_algo_model of = sl_choose_model(&m);
     ck_assert_msg(sl_channels_load(o->output, &of, &c, &err) == SL_OK, "%s", err.text);
     ck_assert(c->n_layers == LAYERS && c->kv_heads == HEADS && c->head_dim == DIM && c->count == DIM);
     return c;
@@ -176,15 +169,7 @@ START_TEST(budgets_are_divided)
         int many = 0;
         ck_assert_msg(sl_calibrate(&o, &r, &err) == SL_OK, "%s", err.text);
         ck_assert_int_eq(sl_model_config_load(MODEL, &m, &err), SL_OK);
-        const sl_channels_model of = {m.architecture,
-                                      m.n_layers,
-                                      m.attn.n_heads,
-                                      m.attn.n_kv_heads,
-                                      m.attn.v_head_dim,
-                                      m.hidden_size,
-                                      m.vocab_size,
-                                      NULL,
-                                      NULL};
+        const sl_algo_model of = sl_choose_model(&m);
         ck_assert_msg(sl_budgets_load(out, &of, &b, &err) == SL_OK, "%s", err.text);
         for (int l = 0; l < LAYERS; l++) {
             const double x = (double)b->share[l * HEADS], y = (double)b->share[l * HEADS + 1];

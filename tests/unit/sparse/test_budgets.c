@@ -12,13 +12,13 @@
 #include "sparse/sparse.h"
 #include "tests/unit/run_suite.h"
 
-static sl_channels_model model = {.architecture = "LlamaForCausalLM",
-                                  .n_layers = 2,
-                                  .n_heads = 4,
-                                  .kv_heads = 2,
-                                  .head_dim = 4,
-                                  .hidden_size = 16,
-                                  .vocab_size = 100};
+static sl_algo_model model = {.architecture = "LlamaForCausalLM",
+                              .n_layers = 2,
+                              .n_heads = 4,
+                              .kv_heads = 2,
+                              .head_dim = 4,
+                              .hidden_size = 16,
+                              .vocab_size = 100};
 
 static const char good[] =
     "{\"schema_version\": 1, \"model_arch\": \"LlamaForCausalLM\", \"num_layers\": 2, "
@@ -96,7 +96,7 @@ START_TEST(what_is_written_is_read)
     snprintf(path, sizeof path, "/tmp/sl-budgets-%d.json", (int)getpid());
     for (int i = 0; i < 40; i++) {
         float share[7 * 5];
-        sl_channels_model m = model;
+        sl_algo_model m = model;
         m.n_layers = 1 + i % 7, m.kv_heads = 1 + i % 5, m.n_heads = 2 * m.kv_heads;
         m.print = print_of, m.print_ctx = &weights;
         for (int32_t k = 0; k < m.n_layers * m.kv_heads; k++)
@@ -124,26 +124,19 @@ START_TEST(the_stamp_has_the_shares)
 {
     char path[64];
     snprintf(path, sizeof path, "/tmp/sl-budgets-s-%d.json", (int)getpid());
-    const sl_algo_model m = {.architecture = model.architecture,
-                             .n_layers = model.n_layers,
-                             .n_heads = model.n_heads,
-                             .kv_heads = model.kv_heads,
-                             .head_dim = model.head_dim,
-                             .hidden_size = model.hidden_size,
-                             .vocab_size = model.vocab_size};
     uint64_t seen[3] = {0};
     const sl_budgets *b = NULL;
     sl_err err = {0};
     for (int i = 0; i < 2; i++) {
         const float share[] = {1, 1, 1, (float)i};
         ck_assert_int_eq(sl_budgets_write(path, &model, "m", "head", share, &err), SL_OK);
-        ck_assert_msg(sl_budgets_prepare(path, &m, &b, &seen[i], &err) == SL_OK, "%s", err.text);
+        ck_assert_msg(sl_budgets_prepare(path, &model, &b, &seen[i], &err) == SL_OK, "%s", err.text);
     }
     ck_assert(seen[0] && seen[1] && seen[0] != seen[1]);
-    ck_assert_int_eq(sl_budgets_prepare("", &m, &b, &seen[2], &err), SL_OK);
+    ck_assert_int_eq(sl_budgets_prepare("", &model, &b, &seen[2], &err), SL_OK);
     ck_assert(seen[2] == 0 && b == NULL);
     remove(path);
-    ck_assert_int_eq(sl_budgets_prepare(path, &m, &b, &seen[2], &err), SL_ERR_NOT_FOUND);
+    ck_assert_int_eq(sl_budgets_prepare(path, &model, &b, &seen[2], &err), SL_ERR_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(err.text, "budgets_path"));
 }
 END_TEST

@@ -9,13 +9,13 @@
 
 #include "tests/unit/run_suite.h"
 
-static const sl_channels_model model = {.architecture = "LlamaForCausalLM",
-                                        .n_layers = 2,
-                                        .n_heads = 4,
-                                        .kv_heads = 2,
-                                        .head_dim = 4,
-                                        .hidden_size = 16,
-                                        .vocab_size = 100};
+static const sl_algo_model model = {.architecture = "LlamaForCausalLM",
+                                    .n_layers = 2,
+                                    .n_heads = 4,
+                                    .kv_heads = 2,
+                                    .head_dim = 4,
+                                    .hidden_size = 16,
+                                    .vocab_size = 100};
 
 static const char good[] = "{\"schema_version\": 1, \"model_arch\": \"LlamaForCausalLM\", \"num_layers\": 2, "
                            "\"num_heads\": 4, \"num_kv_heads\": 2, \"head_dim\": 4, \"heavy_channels\": 2, "
@@ -165,7 +165,7 @@ START_TEST(what_is_written_is_read)
     ck_assert_mem_eq(c->of, want, sizeof want);
     ck_assert_int_eq(sl_channels_load(path, &model, &again, &err), SL_OK);
     ck_assert_ptr_eq(c, again); /* kept once */
-    sl_channels_model other = model;
+    sl_algo_model other = model;
     other.hidden_size = 32;
     ck_assert_int_eq(sl_channels_load(path, &other, &again, &err), SL_ERR_REFUSED);
     ck_assert_msg(strstr(err.text, path) && strstr(err.text, "hidden_size: 16, but the model has 32"), "%s",
@@ -188,7 +188,7 @@ START_TEST(the_weights_are_compared)
     double importance[16];
     uint64_t print = 0xfedcba9876543210ull;
     const sl_channels *c = NULL;
-    sl_channels_model m = model;
+    sl_algo_model m = model;
     sl_err err = {0};
     close(mkstemp(path));
     for (int i = 0; i < 16; i++)
