@@ -217,7 +217,7 @@ static sl_status parse_float(double *out, const sl_option *o, const char *text, 
         return reject(o, text, "is not a number", err);
     if (v < (double)o->min || v > (double)o->max)
         return reject(o, text, "is out of bounds", err);
-    *out = v;
+    *out = v + 0.0; /* -0 becomes 0, which is the same value and must have the same stamp */
     return SL_OK;
 }
 

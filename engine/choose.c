@@ -62,7 +62,7 @@ static uint64_t print_of(const void *cfg)
     return sl_model_attention_print(cfg);
 }
 
-static sl_algo_model model_of(const sl_model_config *cfg)
+sl_algo_model sl_choose_model(const sl_model_config *cfg)
 {
     return (sl_algo_model){.architecture = cfg->architecture,
                            .n_layers = cfg->n_layers,
@@ -91,6 +91,27 @@ static sl_status check_tokens(const sl_options *t, const void *options, int32_t 
     return SL_OK;
 }
 
+/* Whether an algorithm that reads everything in any case makes the same pages whatever the gates are. */
+static bool ignores_gates(const sl_algo_desc *a)
+{
+    return a->reads_all && a->action == SL_ACTION_VISIBILITY && !a->prompt_lists;
+}
+
+/* The gates as far as pages depend on them. Dense layers are a set: neither their order nor their repetition counts. */
+static void stamp_gates(const sl_gates *g, sl_wr *w)
+{
+    const int32_t tokens[] = {g->sink_tokens, g->recent_tokens, g->min_tokens};
+    int32_t layers[SL_GEOMETRY_MAX_LAYERS], n = 0;
+    for (int32_t l = 0; l < SL_GEOMETRY_MAX_LAYERS; l++)
+        for (int32_t i = 0; i < g->n_dense_layers; i++)
+            if (g->dense_layers[i] == l) {
+                layers[n++] = l;
+                break;
+            }
+    sl_wr_i32s(w, tokens, SL_COUNT(tokens));
+    sl_wr_i32s(w, layers, (size_t)n);
+}
+
 /* 0 when the rows are those of the model alone. content: of the files that the options name. */
 static sl_status stamp_of(const sl_algo_desc *a, const sl_model_config *cfg, const sl_gates *g,
                           const void *options, uint64_t content, uint64_t *out, sl_err *err)
@@ -99,13 +120,14 @@ static sl_status stamp_of(const sl_algo_desc *a, const sl_model_config *cfg, con
     sl_wr w;
     *out = 0;
     SL_TRY(sl_choose_algorithm(NULL, cfg, &usual, err));
+    static const sl_gates none;
+    if (ignores_gates(a))
+        g = &none;
     if (a == usual && !g->sink_tokens && !g->recent_tokens && !g->min_tokens && !g->n_dense_layers)
         return SL_OK;
-    const int32_t gates[] = {g->sink_tokens, g->recent_tokens, g->min_tokens};
     sl_wr_init(&w);
     sl_wr_str(&w, a->name);
-    sl_wr_i32s(&w, gates, SL_COUNT(gates));
-    sl_wr_i32s(&w, g->dense_layers, (size_t)g->n_dense_layers);
+    stamp_gates(g, &w);
     if (a->options)
         sl_options_stamp(a->options, options, &w);
     sl_wr_u64(&w, content);
@@ -122,7 +144,7 @@ sl_status sl_choose_selection(const sl_algo_desc *algorithm, const void *options
                               sl_gates *gates, sl_select_options *out, sl_err *err)
 {
     sl_select_options s = {.set = algorithm->options != NULL};
-    const sl_algo_model model = model_of(cfg);
+    const sl_algo_model model = sl_choose_model(cfg);
     uint64_t content = 0;
     if (algorithm->options && options)
         memcpy(s.values, options, algorithm->options->bytes);

@@ -32,6 +32,9 @@ sl_status sl_choose_layout(const char *name, unsigned caps, sl_layout *out, sl_e
 sl_status sl_choose_algorithm(const char *name, const sl_model_config *cfg, const sl_algo_desc **out,
                               sl_err *err);
 
+/* The model as options of algorithms, and files that were made for it, know it. Borrows cfg. */
+sl_algo_model sl_choose_model(const sl_model_config *cfg);
+
 /*
  * The options of an algorithm for a model. options: a struct of algorithm->options, which has all values, or NULL for the
  * defaults. *gates: those of the configuration; an algorithm that cannot be without sinks and recent tokens sets its

@@ -196,7 +196,7 @@ START_TEST(stamps_contain_the_channels)
                                .attn.n_kv_heads = 2,
                                .attn.v_head_dim = 4,
                                .max_context = 4096};
-    const sl_channels_model of_m = {
+    const sl_algo_model of_m = {
         .architecture = "A", .n_layers = 1, .n_heads = 2, .kv_heads = 2, .head_dim = 4};
     static const char *const more[] = {"heavy_channels=2",
                                        "heavy_channels=2",
