@@ -125,6 +125,17 @@ bool sl_in_draft(const sl_model_config *c, int32_t layer)
     return layer >= c->n_layers - c->n_draft;
 }
 
+bool sl_in_first(const sl_model_config *c, int32_t layer)
+{
+    (void)c;
+    return layer == 0;
+}
+
+bool sl_in_last(const sl_model_config *c, int32_t layer)
+{
+    return layer == c->n_layers - 1;
+}
+
 bool sl_in_dense(const sl_model_config *c, int32_t layer)
 {
     return !c->layer_is_moe[layer];

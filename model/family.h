@@ -57,6 +57,9 @@ bool sl_in_dense(const sl_model_config *c, int32_t layer);
 bool sl_in_moe(const sl_model_config *c, int32_t layer);
 bool sl_in_shared(const sl_model_config *c, int32_t layer); /* MoE layers of models with shared experts */
 bool sl_in_draft(const sl_model_config *c, int32_t layer);
+bool sl_in_first(const sl_model_config *c,
+                 int32_t layer); /* the first layer of the model, and the last one */
+bool sl_in_last(const sl_model_config *c, int32_t layer);
 
 static inline bool sl_when_holds(sl_when w, const sl_model_config *c, int32_t layer)
 {

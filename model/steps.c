@@ -30,12 +30,18 @@ sl_status sl_pass_linear_as(const sl_pass *p, const void *x, int32_t ld_x, const
     return sl_pass_run(p, SL_OP_LINEAR, &a);
 }
 
+sl_linear_params sl_pass_chain_as(const sl_pass *p, const void *x, const sl_weight *w, void *out,
+                                  sl_dtype out_dtype, const sl_linear_params *next)
+{
+    sl_linear_params a = sl_pass_linear_params(p, x, w->in, w, out, w->out, out_dtype);
+    a.next = next;
+    return a;
+}
+
 sl_linear_params sl_pass_chain(const sl_pass *p, const void *x, const sl_weight *w, void *out,
                                const sl_linear_params *next)
 {
-    sl_linear_params a = sl_pass_linear_params(p, x, w->in, w, out, w->out, p->act);
-    a.next = next;
-    return a;
+    return sl_pass_chain_as(p, x, w, out, p->act, next);
 }
 
 sl_status sl_pass_linear(const sl_pass *p, const void *x, const sl_weight *w, void *out)
@@ -268,4 +274,10 @@ sl_status sl_pass_logits(sl_pass *p, const int32_t *rows, int32_t n)
                                      w->out, SL_F32);
     p->tokens = tokens;
     return st;
+}
+
+sl_status sl_pass_memory(const sl_pass *p, sl_layer_memory *out)
+{
+    *out = (sl_layer_memory){.state_stride = SL_STATE_BYTES_MAX};
+    return p->dry ? SL_OK : p->f->seam.memory(p->f->seam.ctx, p->layer, out, p->err);
 }

@@ -47,6 +47,8 @@ sl_linear_params sl_pass_linear_params(const sl_pass *p, const void *x, int32_t 
 /* The same for dense rows; `next` is the next linear layer of a chain which reads the same x, or NULL. */
 sl_linear_params sl_pass_chain(const sl_pass *p, const void *x, const sl_weight *w, void *out,
                                const sl_linear_params *next);
+sl_linear_params sl_pass_chain_as(const sl_pass *p, const void *x, const sl_weight *w, void *out,
+                                  sl_dtype out_dtype, const sl_linear_params *next);
 sl_status sl_pass_linear_as(const sl_pass *p, const void *x, int32_t ld_x, const sl_weight *w, void *out,
                             int32_t ld_out, sl_dtype out_dtype);
 /* out = x * w, rows dense, in the activations' dtype. */
@@ -56,9 +58,9 @@ sl_status sl_pass_linear(const sl_pass *p, const void *x, const sl_weight *w, vo
  * mixes the streams first, post has a gate for each. NULL: they are not mixed, or every one gets y as it is. Nothing is pending
  * afterwards. */
 sl_status sl_pass_streams_add(sl_pass *p, void *streams, const void *y, const float *post, const float *comb);
-/* ws->x [T][hidden_size] from the streams, as SL_OP_STREAMS_OUT does, with the coefficients that fn[0] makes of a token's streams; fn[1] and
- * fn[2] are their base and scale. mix [T][fn->out]: scratch. post, comb: the gates and the matrix of what follows the block; NULL: there
- * are none. */
+/* ws->x [T][hidden_size] from the streams, as SL_OP_STREAMS_OUT does, with the coefficients that fn[0] makes of a
+ * token's streams; fn[1] and fn[2] are their base and scale. mix [T][fn->out]: scratch. post, comb: the gates and the
+ * matrix of what follows the block; NULL: there are none. */
 sl_status sl_pass_streams_out(const sl_pass *p, const void *streams, const sl_weight *fn, float *mix,
                               float *post, float *comb);
 /* x += add (unless NULL); out = rmsnorm(x) * w, rows of w->out values. */
@@ -77,6 +79,10 @@ sl_status sl_pass_group_experts(sl_pass *p);
 /* Takes memory of the group for what other ranks send, once for every group; all ranks call it in their first pass, which
  * is in no capture. Where there is none, rows arrive in the workspace. experts_group.c */
 sl_status sl_model_arrivals(sl_model *m, sl_err *err);
+
+/* What the current layer keeps besides rows of tokens (sl_attend_seam.memory); while ops are only asked about, no memory and the
+ * largest distance of states. */
+sl_status sl_pass_memory(const sl_pass *p, sl_layer_memory *out);
 
 /* The steps of layer p->layer. forward.c */
 sl_status sl_pass_layer(sl_pass *p);

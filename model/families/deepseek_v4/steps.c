@@ -6,17 +6,6 @@
 #include "model/families/deepseek_v4/v4.h"
 #include "model/steps.h"
 
-static bool in_first(const sl_model_config *c, int32_t layer)
-{
-    (void)c;
-    return layer == 0;
-}
-
-static bool in_last(const sl_model_config *c, int32_t layer)
-{
-    return layer == c->n_layers - 1;
-}
-
 /* ws->x from the streams; of a block also the gates and the matrix of what follows it. */
 static sl_status collapse(sl_pass *p, const sl_weight *fn, bool block)
 {
@@ -57,7 +46,7 @@ static sl_status step_end(sl_pass *p)
 }
 
 const sl_layer_step sl_v4_steps[SL_V4_N_STEPS] = {
-    {"streams", in_first, step_begin},
+    {"streams", sl_in_first, step_begin},
     {"row for attention", NULL, step_attn_row},
     {"input norm", NULL, sl_step_input_norm},
     {"queries and window rows", NULL, sl_v4_step_queries},
@@ -71,5 +60,5 @@ const sl_layer_step sl_v4_steps[SL_V4_N_STEPS] = {
     {"experts", NULL, sl_step_experts},
     {"shared experts", NULL, sl_step_shared},
     {"MLP to the streams", NULL, step_add},
-    {"row for the head", in_last, step_end},
+    {"row for the head", sl_in_last, step_end},
 };

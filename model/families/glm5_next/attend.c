@@ -98,7 +98,7 @@ sl_status sl_glm5_step_attend(sl_pass *p)
     sl_attn_call call;
     sl_dsa_call(p, &call);
     if (call.has_indexer) {
-        SL_TRY(sl_glm5_memory(p, &m));
+        SL_TRY(sl_pass_memory(p, &m));
         fill_index(p, &m, &call.index);
     }
     return p->f->seam.attend(p->f->seam.ctx, &call, p->err);

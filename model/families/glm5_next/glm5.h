@@ -80,8 +80,6 @@ void sl_glm5_cache_dims(const sl_model_config *c, sl_cache_dims *out);
 void sl_glm5_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, void *own);
 enum { SL_GLM5_N_STEPS = 16 };
 extern const sl_layer_step sl_glm5_steps[SL_GLM5_N_STEPS];
-/* What a layer keeps besides rows; in a dry pass, for which a state must not be read, no addresses. */
-sl_status sl_glm5_memory(const struct sl_pass *p, sl_layer_memory *out);
 /* Attention of the row in ws->h, to ws->delta. */
 sl_status sl_glm5_step_linear(struct sl_pass *p);
 sl_status sl_glm5_step_queries(struct sl_pass *p);

@@ -100,7 +100,7 @@ sl_status sl_glm5_step_linear(sl_pass *p)
                                  .eps = p->c->rms_eps,
                                  .form = SL_GATE_SIGMOID,
                                  .act = p->act};
-    SL_TRY(sl_glm5_memory(p, &m));
+    SL_TRY(sl_pass_memory(p, &m));
     SL_TRY(project_all(p));
     for (int part = 0; part < 3; part++)
         SL_TRY(convolve(p, &m, part));

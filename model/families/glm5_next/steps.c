@@ -42,23 +42,6 @@ void sl_glm5_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k
     carve_linear(c, t, act, k, w);
 }
 
-sl_status sl_glm5_memory(const sl_pass *p, sl_layer_memory *out)
-{
-    *out = (sl_layer_memory){.state_stride = SL_STATE_BYTES_MAX};
-    return p->dry ? SL_OK : p->f->seam.memory(p->f->seam.ctx, p->layer, out, p->err);
-}
-
-static bool in_first(const sl_model_config *c, int32_t layer)
-{
-    (void)c;
-    return layer == 0;
-}
-
-static bool in_last(const sl_model_config *c, int32_t layer)
-{
-    return layer == c->n_layers - 1;
-}
-
 /* ws->x from the streams, and the gates and the matrix of what follows the block. */
 static sl_status collapse(sl_pass *p, const sl_weight *fn)
 {
@@ -107,7 +90,7 @@ static sl_status step_finish(sl_pass *p)
 }
 
 const sl_layer_step sl_glm5_steps[SL_GLM5_N_STEPS] = {
-    {"streams", in_first, step_begin},
+    {"streams", sl_in_first, step_begin},
     {"row for attention", NULL, step_attn_row},
     {"input norm", NULL, sl_step_input_norm},
     {"linear attention", sl_glm5_in_linear, sl_glm5_step_linear},
@@ -122,5 +105,5 @@ const sl_layer_step sl_glm5_steps[SL_GLM5_N_STEPS] = {
     {"experts", sl_in_moe, sl_step_experts},
     {"shared experts", sl_in_shared, sl_step_shared},
     {"MLP to the streams", NULL, step_add},
-    {"row for the head", in_last, step_end},
+    {"row for the head", sl_in_last, step_end},
 };

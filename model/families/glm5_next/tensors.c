@@ -115,10 +115,11 @@ static const sl_tensor_spec layer_tensors[] = {
 /* The part that sees pictures. */
 static const char *const unused[] = {"mtp.", "model.visual.", "visual.", NULL};
 
-/* Transformers 5.17 has no class for the text part alone; its configs name that of the whole model, or the name that later versions may use. */
 static const char no_drafts[] =
     "its configuration does not say what its MTP layer is: the kind of its attention, and whether it has residual streams";
 
+/* Transformers 5.17 has no class for the text part alone; its configs name that of the whole model, or the name that
+ * later versions may use. */
 const sl_family sl_family_glm5_next = {.model_type = "glm5_next",
                                        .architecture = "Glm5NextForConditionalGeneration",
                                        .text_type = "glm5_next_text",

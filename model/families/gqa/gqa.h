@@ -54,6 +54,8 @@ void sl_gqa_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k,
 /* sl_family.steps */
 enum { SL_GQA_N_STEPS = 6 };
 extern const sl_layer_step sl_gqa_steps[SL_GQA_N_STEPS];
+/* delta = the projection of what attention wrote */
+sl_status sl_gqa_step_output(struct sl_pass *p);
 /* sl_family.ask_attend */
 sl_status sl_gqa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err);
 

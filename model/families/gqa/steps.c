@@ -28,10 +28,7 @@ static sl_gqa_head_params head_params(const sl_pass *p, int bias, int norm)
 
 static sl_linear_params projection(const sl_pass *p, int slot, float *out, const sl_linear_params *next)
 {
-    const sl_weight *w = &p->lw->w[slot];
-    sl_linear_params a = sl_pass_linear_params(p, p->ws->h, w->in, w, out, w->out, SL_F32);
-    a.next = next;
-    return a;
+    return sl_pass_chain_as(p, p->ws->h, &p->lw->w[slot], out, SL_F32, next);
 }
 
 static sl_status step_projections(sl_pass *p)
@@ -97,7 +94,7 @@ sl_status sl_gqa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err
     return sl_be_supports(backend, SL_OP_GQA_ATTN, &attn, err);
 }
 
-static sl_status step_output(sl_pass *p)
+sl_status sl_gqa_step_output(sl_pass *p)
 {
     const sl_gqa_workspace *own = p->ws->own;
     p->pending = true;
@@ -108,7 +105,7 @@ const sl_layer_step sl_gqa_steps[SL_GQA_N_STEPS] = {
     {"input norm", NULL, sl_step_input_norm},
     {"queries, keys and values", NULL, step_projections},
     {"attend", NULL, step_attend},
-    {"output", NULL, step_output},
+    {"output", NULL, sl_gqa_step_output},
     {"post norm", NULL, sl_step_post_norm},
     {"mlp", NULL, sl_step_mlp},
 };

@@ -19,17 +19,6 @@ void sl_hy4_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k,
     w->post = sl_carve_take(k, t, count, sizeof(float));
 }
 
-static bool in_first(const sl_model_config *c, int32_t layer)
-{
-    (void)c;
-    return layer == 0;
-}
-
-static bool in_last(const sl_model_config *c, int32_t layer)
-{
-    return layer == c->n_layers - 1;
-}
-
 /* ws->x from the streams, and for a block the gates of what it will add. */
 static sl_status collapse(sl_pass *p, const sl_weight *fn, float *post)
 {
@@ -88,7 +77,7 @@ static sl_status step_gate(sl_pass *p)
 }
 
 const sl_layer_step sl_hy4_steps[SL_HY4_N_STEPS] = {
-    {"streams", in_first, step_begin},
+    {"streams", sl_in_first, step_begin},
     {"row for attention", NULL, step_attn_row},
     {"input norm", NULL, sl_step_input_norm},
     {"queries, latents and index keys", NULL, sl_dsa_step_queries},
@@ -104,5 +93,5 @@ const sl_layer_step sl_hy4_steps[SL_HY4_N_STEPS] = {
     {"experts", sl_in_moe, sl_step_experts},
     {"shared experts", sl_in_shared, sl_step_shared},
     {"MLP to the streams", NULL, step_add},
-    {"row for the head", in_last, step_end},
+    {"row for the head", sl_in_last, step_end},
 };

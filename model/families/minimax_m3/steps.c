@@ -52,10 +52,7 @@ static sl_status make_queries(void *ctx, sl_err *err)
 static sl_linear_params projection(const sl_pass *p, int slot, void *out, sl_dtype dtype,
                                    const sl_linear_params *next)
 {
-    const sl_weight *w = &p->lw->w[slot];
-    sl_linear_params a = sl_pass_linear_params(p, p->ws->h, w->in, w, out, w->out, dtype);
-    a.next = next;
-    return a;
+    return sl_pass_chain_as(p, p->ws->h, &p->lw->w[slot], out, dtype, next);
 }
 
 static sl_status step_projections(sl_pass *p)
@@ -153,19 +150,12 @@ sl_status sl_m3_ask_attend(void *backend, const sl_attn_call *call, sl_err *err)
     return sl_be_supports(backend, SL_OP_BLOCK_SCORES, &scores, err);
 }
 
-static sl_status step_output(sl_pass *p)
-{
-    const sl_gqa_workspace *own = p->ws->own;
-    p->pending = true;
-    return sl_pass_linear(p, own->o, &p->lw->w[SL_GQA_O], p->ws->delta);
-}
-
 const sl_layer_step sl_m3_steps[SL_M3_N_STEPS] = {
     {"input norm", NULL, sl_step_input_norm},
     {"queries, keys and values", NULL, step_projections},
     {"index", sl_m3_in_sparse, step_index},
     {"attend", NULL, step_attend},
-    {"output", NULL, step_output},
+    {"output", NULL, sl_gqa_step_output},
     {"post norm", NULL, sl_step_post_norm},
     {"dense", sl_in_dense, sl_step_mlp},
     {"experts", sl_in_moe, sl_step_experts},

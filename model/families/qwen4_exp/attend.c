@@ -17,10 +17,7 @@ static sl_gqa_head_params head_params(const sl_pass *p, int norm)
 static sl_linear_params projection(const sl_pass *p, int slot, void *out, sl_dtype type,
                                    const sl_linear_params *next)
 {
-    const sl_weight *w = &p->lw->w[slot];
-    sl_linear_params a = sl_pass_linear_params(p, p->ws->h, w->in, w, out, w->out, type);
-    a.next = next;
-    return a;
+    return sl_pass_chain_as(p, p->ws->h, &p->lw->w[slot], out, type, next);
 }
 
 static sl_status project(sl_pass *p)
@@ -103,7 +100,7 @@ static sl_status attend(sl_pass *p)
                      .format = format,
                      .act = p->act},
     };
-    SL_TRY(sl_qwen4_memory(p, &m));
+    SL_TRY(sl_pass_memory(p, &m));
     fill_index(p, &m, &call.index);
     return p->f->seam.attend(p->f->seam.ctx, &call, p->err);
 }

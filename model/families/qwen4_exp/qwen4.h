@@ -112,7 +112,5 @@ enum { SL_QWEN4_N_STEPS = 11 };
 extern const sl_layer_step sl_qwen4_steps[SL_QWEN4_N_STEPS];
 sl_status sl_qwen4_step_attend(struct sl_pass *p);
 sl_status sl_qwen4_ask_attend(void *backend, const sl_attn_call *call, sl_err *err);
-/* The memory of the layer, zero in a dry pass, for which a state must not be read. */
-sl_status sl_qwen4_memory(const struct sl_pass *p, sl_layer_memory *out);
 
 #endif

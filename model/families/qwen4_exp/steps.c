@@ -49,24 +49,7 @@ void sl_qwen4_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *
     carve_ngram(c, t, act, k, w);
 }
 
-sl_status sl_qwen4_memory(const sl_pass *p, sl_layer_memory *out)
-{
-    *out = (sl_layer_memory){.state_stride = SL_STATE_BYTES_MAX};
-    return p->dry ? SL_OK : p->f->seam.memory(p->f->seam.ctx, p->layer, out, p->err);
-}
-
 /* ---- gated residual ---- */
-
-static bool in_first(const sl_model_config *c, int32_t layer)
-{
-    (void)c;
-    return layer == 0;
-}
-
-static bool in_last(const sl_model_config *c, int32_t layer)
-{
-    return layer == c->n_layers - 1;
-}
 
 static sl_status norm_streams(sl_pass *p, const sl_weight *gain)
 {
@@ -224,7 +207,7 @@ static sl_status step_linear(sl_pass *p)
                                  .eps = p->c->rms_eps,
                                  .form = l->silu_gate ? SL_GATE_SILU : SL_GATE_SIGMOID,
                                  .act = p->act};
-    SL_TRY(sl_qwen4_memory(p, &m));
+    SL_TRY(sl_pass_memory(p, &m));
     SL_TRY(project(p));
     SL_TRY(convolve(p, &m));
     SL_TRY(recur(p, &m));
@@ -291,7 +274,7 @@ static sl_status step_ngrams(sl_pass *p)
     const sl_qwen4_workspace *own = p->ws->own;
     const int32_t all = (int32_t)sl_qwen4_dim_all(p->c);
     sl_layer_memory m;
-    SL_TRY(sl_qwen4_memory(p, &m));
+    SL_TRY(sl_pass_memory(p, &m));
     SL_TRY(embed_ngrams(p, &m));
     SL_TRY(mix_ngrams(p));
     sl_conv_params conv = {.x = own->ngram_normed,
@@ -342,7 +325,7 @@ static sl_status step_shared(sl_pass *p)
 }
 
 const sl_layer_step sl_qwen4_steps[SL_QWEN4_N_STEPS] = {
-    {"streams", in_first, step_begin},
+    {"streams", sl_in_first, step_begin},
     {"n-grams", sl_qwen4_in_ngram, step_ngrams},
     {"row for attention", NULL, step_attn_row},
     {"linear attention", sl_qwen4_in_linear, step_linear},
@@ -352,5 +335,5 @@ const sl_layer_step sl_qwen4_steps[SL_QWEN4_N_STEPS] = {
     {"experts", NULL, sl_step_experts},
     {"shared expert", NULL, step_shared},
     {"experts to the streams", NULL, step_add},
-    {"row for the head", in_last, step_end},
+    {"row for the head", sl_in_last, step_end},
 };
