@@ -14,7 +14,7 @@ static sl_prompt_opts prompts_of(const sl_config *cfg, const sl_worker_launch *l
     if (!sl_role_does(role, SL_ROLE_PREFILL))
         return (sl_prompt_opts){0};
     int32_t chunk = sl_chunk_most(cfg->prefill.chunk_tokens, host, launch->group_ranks);
-    sl_prefill_steps steps = sl_prefill_steps_for(cfg->prefill.max_step_ms, chunk, host);
+    sl_order_steps steps = sl_order_steps_for(cfg->prefill.max_step_ms, chunk, host);
     sl_prompt_opts o = {.chunk_tokens = chunk,
                         .automatic = !cfg->prefill.chunk_tokens,
                         .max_requests = cfg->prefill.max_requests,

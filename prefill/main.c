@@ -7,7 +7,7 @@
 /* The time of a step and its fewest tokens, by backend. */
 static void bound_steps(sl_prefill_opts *o, bool host)
 {
-    sl_prefill_steps s = sl_prefill_steps_for(o->max_step_ms, o->chunk_tokens, host);
+    sl_order_steps s = sl_order_steps_for(o->max_step_ms, o->chunk_tokens, host);
     o->max_step_ms = s.max_ms;
     o->short_step_ms = s.short_ms;
     o->min_step_tokens = s.min_tokens;

@@ -255,7 +255,7 @@ void sl_sim_prefill_load(const sl_sim_worker *w, sl_msg_load *out)
 sl_prompt_queue_opts sl_sim_prompt_opts(const sl_sim *s)
 {
     const sl_config *cfg = s->o.cfg;
-    sl_prefill_steps steps = sl_prefill_steps_for(
+    sl_order_steps steps = sl_order_steps_for(
         cfg->prefill.max_step_ms, sl_chunk_most(cfg->prefill.chunk_tokens, true, 1), s->c->prefill.host);
     return (sl_prompt_queue_opts){.chunk_tokens = s->chunk_tokens,
                                   .max_prompts = cfg->prefill.max_requests,

@@ -22,7 +22,7 @@ static void try_double(sl_chunk *c)
         c->size *= 2;
 }
 
-void sl_chunk_next(sl_chunk *c, bool waits, sl_prefill_limit *limit)
+void sl_chunk_next(sl_chunk *c, bool waits, sl_order_limit *limit)
 {
     limit->tokens = c->most;
     if (!c->automatic)

@@ -39,7 +39,7 @@ typedef struct sl_chunk {
 
 /* Sets tokens and, when no request waits, the time of the next step; limit->ns is what a step may take. waits: see above, for this
  * step alone. */
-void sl_chunk_next(sl_chunk *c, bool waits, sl_prefill_limit *limit);
+void sl_chunk_next(sl_chunk *c, bool waits, sl_order_limit *limit);
 /* The step of `tokens` tokens took `ns`. */
 void sl_chunk_measured(sl_chunk *c, int32_t tokens, double ns);
 

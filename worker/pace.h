@@ -13,8 +13,8 @@
  *
  * The clock is the caller's: all times are arguments. One thread. The caller frees it with sl_pace_free().
  */
-#ifndef SL_PREFILL_PACE_H
-#define SL_PREFILL_PACE_H
+#ifndef SL_WORKER_PACE_H
+#define SL_WORKER_PACE_H
 
 #include <stdbool.h>
 #include <stdint.h>

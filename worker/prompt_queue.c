@@ -37,7 +37,7 @@ static bool is_long(const sl_prompt_queue *q, int32_t tokens)
 
 bool sl_prompt_queue_has_place(const sl_prompt_queue *q, int32_t tokens)
 {
-    return sl_prefill_has_place(q->n, q->n_long, is_long(q, tokens), q->o.max_prompts);
+    return sl_order_has_place(q->n, q->n_long, is_long(q, tokens), q->o.max_prompts);
 }
 
 void sl_prompt_queue_begin(sl_prompt_queue *q, sl_queued_prompt *p)
@@ -75,21 +75,21 @@ int32_t sl_prompt_queue_share(sl_prompt_queue *q, double max_ns)
         p->take = 0;
         if (!p->ready)
             continue;
-        q->turn[n++] = (sl_prefill_turn){
+        q->turn[n++] = (sl_order_turn){
             .left = p->tokens - p->pos, .token_ns = sl_pace_token_ns(&q->pace, p->pos), .passed = p->passed};
-        short_prompt |= p->tokens - p->start <= SL_PREFILL_SHORT_TOKENS;
+        short_prompt |= p->tokens - p->start <= SL_ORDER_SHORT_TOKENS;
     }
     if (!n)
         return 0;
-    sl_prefill_limit limit = {.min_tokens = q->o.min_step_tokens > 0 ? q->o.min_step_tokens : 1,
-                              .unit = q->o.unit};
+    sl_order_limit limit = {.min_tokens = q->o.min_step_tokens > 0 ? q->o.min_step_tokens : 1,
+                            .unit = q->o.unit};
     if (q->o.automatic)
-        limit.aged_tokens = SL_PREFILL_PASSED_CHUNKS * SL_CHUNK_USUAL;
-    sl_prefill_bound_next(&q->bound, short_prompt, &limit);
+        limit.aged_tokens = SL_ORDER_PASSED_CHUNKS * SL_CHUNK_USUAL;
+    sl_order_bound_next(&q->bound, short_prompt, &limit);
     sl_chunk_next(&q->chunk, q->n > 1 || max_ns > 0 || q->bound.steps > 0, &limit);
     if (max_ns > 0 && (limit.ns <= 0 || limit.ns > max_ns))
         limit.ns = max_ns;
-    int32_t tokens = sl_prefill_order(q->turn, n, &limit);
+    int32_t tokens = sl_order_prompts(q->turn, n, &limit);
     n = 0;
     for (sl_queued_prompt *p = q->first; p; p = p->next) {
         if (!p->ready)

@@ -32,12 +32,12 @@ typedef struct sl_queued_prompt {
 
 typedef struct sl_prompt_queue_opts {
     int32_t chunk_tokens; /* most tokens of a step, > 0; a longer prompt is long */
-    bool
-        automatic; /* a step holds as many of them as chunk.h says; a prompt of more than SL_CHUNK_USUAL is long */
+    /* a step holds as many of them as chunk.h says; a prompt of more than SL_CHUNK_USUAL is long */
+    bool automatic;
     int32_t max_prompts;               /* places, > 0 */
     double max_step_ns, short_step_ns; /* 0: no bound */
-    int32_t min_step_tokens;           /* as in sl_prefill_limit; at least 1 is taken */
-    int32_t unit;                      /* as in sl_prefill_limit */
+    int32_t min_step_tokens;           /* as in sl_order_limit; at least 1 is taken */
+    int32_t unit;                      /* as in sl_order_limit */
     int32_t max_context;
     double guess_ns; /* of a token until one was measured, > 0 */
 } sl_prompt_queue_opts;
@@ -47,8 +47,8 @@ typedef struct sl_prompt_queue {
     sl_prompt_queue_opts o;
     sl_queued_prompt *first, *last; /* in order of arrival */
     int32_t n, n_long;
-    sl_prefill_turn *turn; /* [max_prompts] */
-    sl_prefill_bound bound;
+    sl_order_turn *turn; /* [max_prompts] */
+    sl_order_bound bound;
     sl_chunk chunk;
     sl_pace pace;
     sl_pace_rate rate;

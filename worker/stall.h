@@ -14,11 +14,11 @@
 
 /* Zeroed at the beginning. */
 typedef struct sl_stall {
-    double
-        token_ns; /* of a token that is decoded; the mean of about the last 32 steps without prompt tokens; 0: none yet */
+    /* of a token that is decoded; the mean of about the last 32 steps without prompt tokens; 0: none yet */
+    double token_ns;
 } sl_stall;
 
-/* both.max_stall_ms (-1: chosen by the backend) in milliseconds; 0: no bound. host: as in sl_prefill_steps_for(). */
+/* both.max_stall_ms (-1: chosen by the backend) in milliseconds; 0: no bound. host: as in sl_order_steps_for(). */
 int32_t sl_stall_bound_ms(int32_t max_stall_ms, bool host);
 
 /* A step decoded `decoding` > 0 tokens in `ns`, without prompt tokens. */

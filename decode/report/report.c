@@ -28,70 +28,70 @@ typedef struct numbers {
 
 static const char *const draft_places[SL_DRAFTS_MAX] = {"1", "2", "3", "4"};
 
-static const sl_row rows[] = {
-    SL_ROW(numbers, run.stale, "sluice_messages_dropped_total", "stale"),
-    SL_ROW(numbers, pages.stale, "sluice_messages_dropped_total", "stale"),
-    SL_ROW(numbers, link.stale, "sluice_messages_dropped_total", "stale"),
-    SL_ROW(numbers, link.refused, "sluice_messages_dropped_total", "refused"),
-    SL_ROW(numbers, run.committed, "sluice_tickets_total", "committed"),
-    SL_ROW(numbers, run.aborted, "sluice_tickets_total", "aborted"),
-    SL_ROW(numbers, run.expired, "sluice_tickets_total", "expired"),
-    SL_ROW(numbers, run.refused, "sluice_tickets_total", "refused"),
-    SL_ROW(numbers, run.count[SL_TICKET_LANDING], "sluice_tickets", "reserved"),
-    SL_ROW(numbers, run.count[SL_TICKET_CHECKING], "sluice_tickets", "filling"),
-    SL_ROW(numbers, quarantined, "sluice_tickets", "draining"),
-    SL_ROW(numbers, run.landing_pages, "sluice_kv_pages", "landing"),
-    SL_ROW(numbers, run.checksums, "sluice_checksum_failures_total"),
-    SL_ROW(numbers, run.damaged_reused, "sluice_store_damaged_pages_total", "reused"),
-    SL_ROW(numbers, run.damaged_running, "sluice_store_damaged_pages_total", "running"),
-    SL_ROW(numbers, run.damaged_fetched, "sluice_store_damaged_pages_total", "fetched"),
-    SL_ROW(numbers, pages.damage.reused, "sluice_store_damaged_pages_total", "reused"),
-    SL_ROW(numbers, pages.damage.verified, "sluice_store_damaged_pages_total", "verify"),
-    SL_ROW(numbers, run.count[SL_TICKET_RUNNING], "sluice_decode_requests_running"),
-    SL_ROW(numbers, run.count[SL_TICKET_WAITING], "sluice_decode_requests_waiting"),
-    SL_ROW(numbers, run.resident, "sluice_decode_requests_resident"),
-    SL_ROW(numbers, run.tokens, "sluice_decode_tokens_total"),
-    SL_ROW(numbers, run.decoded, "sluice_decode_items_total"),
-    SL_ROW_EACH(numbers, run.drafted, "sluice_draft_tokens_total", draft_places, NULL),
-    SL_ROW_EACH(numbers, run.accepted, "sluice_draft_accepted_tokens_total", draft_places, NULL),
-    SL_ROW(numbers, run.draft_ns, "sluice_draft_seconds_total"),
-    SL_ROW(numbers, run.retracted, "sluice_decode_retractions_total"),
-    SL_ROW(numbers, run.spilled, "sluice_decode_spills_total"),
-    SL_ROW_EACH(numbers, run.snapshots, "sluice_state_snapshots_total", sl_snapshot_event_names, NULL),
-    SL_ROW(numbers, tiles_read, "sluice_attention_tiles_total", "read"),
-    SL_ROW(numbers, engine.tiles_skipped, "sluice_attention_tiles_total", "skipped"),
-    SL_ROW(numbers, engine.idle_ns, "sluice_decode_idle_seconds_total"),
-    SL_ROW(numbers, sampled_on_device, "sluice_sampled_tokens_total", "device"),
-    SL_ROW(numbers, engine.sampled_on_host, "sluice_sampled_tokens_total", "host"),
-    SL_ROW(numbers, engine.swap_bytes, "sluice_swap_bytes_total"),
-    SL_ROW(numbers, engine.swap_exposed_ns, "sluice_swap_exposed_seconds_total"),
-    SL_ROW(numbers, swap_hidden_ns, "sluice_swap_hidden_seconds_total"),
-    SL_ROW(numbers, engine.kv_bytes_used, "sluice_device_kv_bytes", "used"),
-    SL_ROW(numbers, engine.kv_bytes, "sluice_device_kv_bytes", "total"),
-    SL_ROW_EACH(numbers, engine.pool_held, "sluice_device_pool_bytes", sl_dpool_kind_names, NULL),
-    SL_ROW(numbers, engine.pool_moved, "sluice_device_pool_moved_bytes_total"),
-    SL_ROW_EACH(numbers, pages.prefetch.ended, "sluice_prefetch_total", sl_prefetch_end_names, NULL),
-    SL_ROW(numbers, pages.lend.granted, "sluice_lend_leases_total", "granted"),
-    SL_ROW(numbers, pages.lend.refused, "sluice_lend_leases_total", "refused"),
-    SL_ROW(numbers, pages.lend.pages, "sluice_lend_pages_total"),
-    SL_ROW(numbers, pages.lend.expired, "sluice_lend_expired_total"),
-    SL_ROW(numbers, pages.lend.leases, "sluice_lend_leases"),
-    SL_ROW(numbers, pages.lend.pages_now, "sluice_lend_leased_pages"),
-    SL_ROW(numbers, pages.pull.asks, "sluice_pull_asks_total"),
-    SL_ROW(numbers, pages.pull.pages, "sluice_pull_pages_total"),
-    SL_ROW(numbers, pages.pull.bytes, "sluice_pull_bytes_total"),
-    SL_ROW(numbers, pages.pull.ns, "sluice_pull_seconds_total"),
-    SL_ROW_EACH(numbers, pages.pull.misses, "sluice_pull_miss_pages_total", sl_pull_miss_names, NULL),
-    SL_ROW(numbers, pages.pull.leases, "sluice_pull_leases"),
-    SL_ROW(numbers, pages.pull.leased_pages, "sluice_pull_leased_pages"),
-    SL_ROW(numbers, pages.pull.rate, "sluice_pull_rate_bytes"),
+static const sl_series_row rows[] = {
+    SL_SERIES(numbers, run.stale, "sluice_messages_dropped_total", "stale"),
+    SL_SERIES(numbers, pages.stale, "sluice_messages_dropped_total", "stale"),
+    SL_SERIES(numbers, link.stale, "sluice_messages_dropped_total", "stale"),
+    SL_SERIES(numbers, link.refused, "sluice_messages_dropped_total", "refused"),
+    SL_SERIES(numbers, run.committed, "sluice_tickets_total", "committed"),
+    SL_SERIES(numbers, run.aborted, "sluice_tickets_total", "aborted"),
+    SL_SERIES(numbers, run.expired, "sluice_tickets_total", "expired"),
+    SL_SERIES(numbers, run.refused, "sluice_tickets_total", "refused"),
+    SL_SERIES(numbers, run.count[SL_TICKET_LANDING], "sluice_tickets", "reserved"),
+    SL_SERIES(numbers, run.count[SL_TICKET_CHECKING], "sluice_tickets", "filling"),
+    SL_SERIES(numbers, quarantined, "sluice_tickets", "draining"),
+    SL_SERIES(numbers, run.landing_pages, "sluice_kv_pages", "landing"),
+    SL_SERIES(numbers, run.checksums, "sluice_checksum_failures_total"),
+    SL_SERIES(numbers, run.damaged_reused, "sluice_store_damaged_pages_total", "reused"),
+    SL_SERIES(numbers, run.damaged_running, "sluice_store_damaged_pages_total", "running"),
+    SL_SERIES(numbers, run.damaged_fetched, "sluice_store_damaged_pages_total", "fetched"),
+    SL_SERIES(numbers, pages.damage.reused, "sluice_store_damaged_pages_total", "reused"),
+    SL_SERIES(numbers, pages.damage.verified, "sluice_store_damaged_pages_total", "verify"),
+    SL_SERIES(numbers, run.count[SL_TICKET_RUNNING], "sluice_decode_requests_running"),
+    SL_SERIES(numbers, run.count[SL_TICKET_WAITING], "sluice_decode_requests_waiting"),
+    SL_SERIES(numbers, run.resident, "sluice_decode_requests_resident"),
+    SL_SERIES(numbers, run.tokens, "sluice_decode_tokens_total"),
+    SL_SERIES(numbers, run.decoded, "sluice_decode_items_total"),
+    SL_SERIES_EACH(numbers, run.drafted, "sluice_draft_tokens_total", draft_places, NULL),
+    SL_SERIES_EACH(numbers, run.accepted, "sluice_draft_accepted_tokens_total", draft_places, NULL),
+    SL_SERIES(numbers, run.draft_ns, "sluice_draft_seconds_total"),
+    SL_SERIES(numbers, run.retracted, "sluice_decode_retractions_total"),
+    SL_SERIES(numbers, run.spilled, "sluice_decode_spills_total"),
+    SL_SERIES_EACH(numbers, run.snapshots, "sluice_state_snapshots_total", sl_snapshot_event_names, NULL),
+    SL_SERIES(numbers, tiles_read, "sluice_attention_tiles_total", "read"),
+    SL_SERIES(numbers, engine.tiles_skipped, "sluice_attention_tiles_total", "skipped"),
+    SL_SERIES(numbers, engine.idle_ns, "sluice_decode_idle_seconds_total"),
+    SL_SERIES(numbers, sampled_on_device, "sluice_sampled_tokens_total", "device"),
+    SL_SERIES(numbers, engine.sampled_on_host, "sluice_sampled_tokens_total", "host"),
+    SL_SERIES(numbers, engine.swap_bytes, "sluice_swap_bytes_total"),
+    SL_SERIES(numbers, engine.swap_exposed_ns, "sluice_swap_exposed_seconds_total"),
+    SL_SERIES(numbers, swap_hidden_ns, "sluice_swap_hidden_seconds_total"),
+    SL_SERIES(numbers, engine.kv_bytes_used, "sluice_device_kv_bytes", "used"),
+    SL_SERIES(numbers, engine.kv_bytes, "sluice_device_kv_bytes", "total"),
+    SL_SERIES_EACH(numbers, engine.pool_held, "sluice_device_pool_bytes", sl_dpool_kind_names, NULL),
+    SL_SERIES(numbers, engine.pool_moved, "sluice_device_pool_moved_bytes_total"),
+    SL_SERIES_EACH(numbers, pages.prefetch.ended, "sluice_prefetch_total", sl_prefetch_end_names, NULL),
+    SL_SERIES(numbers, pages.lend.granted, "sluice_lend_leases_total", "granted"),
+    SL_SERIES(numbers, pages.lend.refused, "sluice_lend_leases_total", "refused"),
+    SL_SERIES(numbers, pages.lend.pages, "sluice_lend_pages_total"),
+    SL_SERIES(numbers, pages.lend.expired, "sluice_lend_expired_total"),
+    SL_SERIES(numbers, pages.lend.leases, "sluice_lend_leases"),
+    SL_SERIES(numbers, pages.lend.pages_now, "sluice_lend_leased_pages"),
+    SL_SERIES(numbers, pages.pull.asks, "sluice_pull_asks_total"),
+    SL_SERIES(numbers, pages.pull.pages, "sluice_pull_pages_total"),
+    SL_SERIES(numbers, pages.pull.bytes, "sluice_pull_bytes_total"),
+    SL_SERIES(numbers, pages.pull.ns, "sluice_pull_seconds_total"),
+    SL_SERIES_EACH(numbers, pages.pull.misses, "sluice_pull_miss_pages_total", sl_pull_miss_names, NULL),
+    SL_SERIES(numbers, pages.pull.leases, "sluice_pull_leases"),
+    SL_SERIES(numbers, pages.pull.leased_pages, "sluice_pull_leased_pages"),
+    SL_SERIES(numbers, pages.pull.rate, "sluice_pull_rate_bytes"),
 };
 
-static const sl_row prompt_rows[] = {
-    SL_ROW(numbers, run.prompt_tokens, "sluice_prefill_tokens_total"),
-    SL_ROW(numbers, run.prompt_reused, "sluice_prefill_reused_tokens_total", "local"),
-    SL_ROW(numbers, run.prompts, "sluice_prefill_requests_running"),
-    SL_ROW(numbers, prompts_waiting, "sluice_prefill_requests_waiting"),
+static const sl_series_row prompt_rows[] = {
+    SL_SERIES(numbers, run.prompt_tokens, "sluice_prefill_tokens_total"),
+    SL_SERIES(numbers, run.prompt_reused, "sluice_prefill_reused_tokens_total", "local"),
+    SL_SERIES(numbers, run.prompts, "sluice_prefill_requests_running"),
+    SL_SERIES(numbers, prompts_waiting, "sluice_prefill_requests_waiting"),
 };
 
 /* ---- a storage tier ---- */
@@ -102,23 +102,23 @@ typedef struct tier_numbers {
     int32_t state;
 } tier_numbers;
 
-static const sl_row tier_rows[] = {
-    SL_ROW(tier_numbers, cascade.hits, "sluice_tier_hit_pages_total", "@0"),
-    SL_ROW(tier_numbers, cascade.stored, "sluice_tier_stored_pages_total", "@0"),
-    SL_ROW_EACH(tier_numbers, cascade.misses, "sluice_tier_miss_pages_total", sl_cascade_miss_names, "@0"),
-    SL_ROW_EACH(tier_numbers, cascade.lost, "sluice_tier_lost_pages_total", sl_cascade_lost_names, "@0"),
-    SL_ROW(tier_numbers, cascade.bytes_loaded, "sluice_tier_bytes_total", "@0", "load"),
-    SL_ROW(tier_numbers, cascade.bytes_stored, "sluice_tier_bytes_total", "@0", "store"),
-    SL_ROW(tier_numbers, cascade.load_ns, "sluice_tier_seconds_total", "@0", "load"),
-    SL_ROW(tier_numbers, cascade.write_ns, "sluice_tier_seconds_total", "@0", "store"),
-    SL_ROW(tier_numbers, cascade.waiting, "sluice_tier_requests_waiting", "@0"),
-    SL_ROW(tier_numbers, cascade.read_rate, "sluice_tier_read_rate_bytes", "@0"),
-    SL_ROW(tier_numbers, tier.evictions, "sluice_tier_evictions_total", "@0"),
-    SL_ROW(tier_numbers, tier.pages, "sluice_tier_pages", "@0"),
-    SL_ROW(tier_numbers, tier.bytes, "sluice_tier_bytes", "@0", "used"),
-    SL_ROW(tier_numbers, tier.capacity_bytes, "sluice_tier_bytes", "@0", "capacity"),
-    SL_ROW(tier_numbers, tier.bytes_written_ever, "sluice_tier_written_bytes", "@0"),
-    SL_ROW(tier_numbers, state, "sluice_tier_state", "@0"),
+static const sl_series_row tier_rows[] = {
+    SL_SERIES(tier_numbers, cascade.hits, "sluice_tier_hit_pages_total", "@0"),
+    SL_SERIES(tier_numbers, cascade.stored, "sluice_tier_stored_pages_total", "@0"),
+    SL_SERIES_EACH(tier_numbers, cascade.misses, "sluice_tier_miss_pages_total", sl_cascade_miss_names, "@0"),
+    SL_SERIES_EACH(tier_numbers, cascade.lost, "sluice_tier_lost_pages_total", sl_cascade_lost_names, "@0"),
+    SL_SERIES(tier_numbers, cascade.bytes_loaded, "sluice_tier_bytes_total", "@0", "load"),
+    SL_SERIES(tier_numbers, cascade.bytes_stored, "sluice_tier_bytes_total", "@0", "store"),
+    SL_SERIES(tier_numbers, cascade.load_ns, "sluice_tier_seconds_total", "@0", "load"),
+    SL_SERIES(tier_numbers, cascade.write_ns, "sluice_tier_seconds_total", "@0", "store"),
+    SL_SERIES(tier_numbers, cascade.waiting, "sluice_tier_requests_waiting", "@0"),
+    SL_SERIES(tier_numbers, cascade.read_rate, "sluice_tier_read_rate_bytes", "@0"),
+    SL_SERIES(tier_numbers, tier.evictions, "sluice_tier_evictions_total", "@0"),
+    SL_SERIES(tier_numbers, tier.pages, "sluice_tier_pages", "@0"),
+    SL_SERIES(tier_numbers, tier.bytes, "sluice_tier_bytes", "@0", "used"),
+    SL_SERIES(tier_numbers, tier.capacity_bytes, "sluice_tier_bytes", "@0", "capacity"),
+    SL_SERIES(tier_numbers, tier.bytes_written_ever, "sluice_tier_written_bytes", "@0"),
+    SL_SERIES(tier_numbers, state, "sluice_tier_state", "@0"),
 };
 
 /* ---- a layer ---- */
@@ -127,10 +127,10 @@ typedef struct layer_numbers {
     uint64_t hits, misses, evictions;
 } layer_numbers;
 
-static const sl_row layer_rows[] = {
-    SL_ROW(layer_numbers, hits, "sluice_swap_rows_total", "@0", "hit"),
-    SL_ROW(layer_numbers, misses, "sluice_swap_rows_total", "@0", "miss"),
-    SL_ROW(layer_numbers, evictions, "sluice_swap_evictions_total", "@0"),
+static const sl_series_row layer_rows[] = {
+    SL_SERIES(layer_numbers, hits, "sluice_swap_rows_total", "@0", "hit"),
+    SL_SERIES(layer_numbers, misses, "sluice_swap_rows_total", "@0", "miss"),
+    SL_SERIES(layer_numbers, evictions, "sluice_swap_evictions_total", "@0"),
 };
 
 /* ---- life ---- */
@@ -139,14 +139,14 @@ struct sl_report {
     sl_report_opts o;
     numbers now;
     uint64_t seldom_ns; /* when the numbers that are read seldom were read last */
-    sl_rows *rows, *prompt_rows;
+    sl_series_list *rows, *prompt_rows;
     struct {
         tier_numbers now;
-        sl_rows *rows;
+        sl_series_list *rows;
     } tiers[SL_CASCADE_TIERS];
     int n_tiers;
-    sl_layer_stats *layers; /* [n_layers] */
-    sl_rows **layer_rows;   /* [n_layers]; NULL without metrics */
+    sl_layer_stats *layers;      /* [n_layers] */
+    sl_series_list **layer_rows; /* [n_layers]; NULL without metrics */
     sl_report_tenants *tenants;
 };
 
@@ -160,8 +160,8 @@ static sl_status open_layers(sl_report *r, sl_err *err)
     for (int32_t l = 0; l < r->o.n_layers; l++) {
         char layer[16];
         snprintf(layer, sizeof layer, "%d", l);
-        SL_TRY(sl_rows_open(r->o.metrics, layer_rows, SL_COUNT(layer_rows), SL_LABELS(layer),
-                            &r->layer_rows[l], err));
+        SL_TRY(sl_series_open(r->o.metrics, layer_rows, SL_COUNT(layer_rows), SL_LABELS(layer),
+                              &r->layer_rows[l], err));
     }
     return SL_OK;
 }
@@ -169,14 +169,14 @@ static sl_status open_layers(sl_report *r, sl_err *err)
 static sl_status open_all(sl_report *r, sl_err *err)
 {
     sl_metrics *m = r->o.metrics;
-    SL_TRY(sl_rows_open(m, rows, SL_COUNT(rows), NULL, &r->rows, err));
+    SL_TRY(sl_series_open(m, rows, SL_COUNT(rows), NULL, &r->rows, err));
     if (r->o.prompts)
-        SL_TRY(sl_rows_open(m, prompt_rows, SL_COUNT(prompt_rows), NULL, &r->prompt_rows, err));
+        SL_TRY(sl_series_open(m, prompt_rows, SL_COUNT(prompt_rows), NULL, &r->prompt_rows, err));
     r->n_tiers = r->o.cascade ? sl_cascade_n_tiers(r->o.cascade) : 0;
     for (int t = 0; t < r->n_tiers; t++)
-        SL_TRY(sl_rows_open(m, tier_rows, SL_COUNT(tier_rows),
-                            SL_LABELS(sl_cascade_tier_at(r->o.cascade, t)->ops->name), &r->tiers[t].rows,
-                            err));
+        SL_TRY(sl_series_open(m, tier_rows, SL_COUNT(tier_rows),
+                              SL_LABELS(sl_cascade_tier_at(r->o.cascade, t)->ops->name), &r->tiers[t].rows,
+                              err));
     SL_TRY(sl_report_tenants_open(m, r->o.role->store, r->o.cascade, &r->tenants, err));
     return open_layers(r, err);
 }
@@ -200,11 +200,11 @@ void sl_report_destroy(sl_report *r)
     if (!r)
         return;
     for (int32_t l = 0; r->layer_rows && l < r->o.n_layers; l++)
-        sl_rows_close(r->layer_rows[l]);
+        sl_series_close(r->layer_rows[l]);
     for (int t = 0; t < r->n_tiers; t++)
-        sl_rows_close(r->tiers[t].rows);
-    sl_rows_close(r->rows);
-    sl_rows_close(r->prompt_rows);
+        sl_series_close(r->tiers[t].rows);
+    sl_series_close(r->rows);
+    sl_series_close(r->prompt_rows);
     sl_report_tenants_close(r->tenants);
     free(r->layers);
     free(r->layer_rows);
@@ -245,7 +245,7 @@ static void show_tiers(sl_report *r, bool seldom)
         tell_rate(r, t, before);
         if (seldom)
             read_health(r, t);
-        sl_rows_show(r->tiers[t].rows, &r->tiers[t].now);
+        sl_series_show(r->tiers[t].rows, &r->tiers[t].now);
     }
 }
 
@@ -257,7 +257,7 @@ static void show_layers(sl_report *r)
     for (int32_t l = 0; l < r->o.n_layers; l++) {
         const sl_layer_stats *s = &r->layers[l];
         layer_numbers now = {s->hits + s->tail_hits, s->misses, s->evictions};
-        sl_rows_show(r->layer_rows[l], &now);
+        sl_series_show(r->layer_rows[l], &now);
     }
 }
 
@@ -306,6 +306,6 @@ void sl_report_turn(sl_report *r, const sl_report_now *now)
         sl_report_tenants_show(r->tenants);
     }
     show_tiers(r, seldom);
-    sl_rows_show(r->rows, &r->now);
-    sl_rows_show(r->prompt_rows, &r->now);
+    sl_series_show(r->rows, &r->now);
+    sl_series_show(r->prompt_rows, &r->now);
 }

@@ -9,16 +9,16 @@ enum { MOST = 2 + SL_QUOTA_RULES };
 
 static const char *const reasons[SL_QUOTA_REASONS] = {[SL_QUOTA_LIMIT] = "limit", [SL_QUOTA_ROOM] = "room"};
 
-static const sl_row rows[] = {
-    SL_ROW(sl_quota_use, pages, "sluice_tenant_cached_pages", "@0", "@1"),
-    SL_ROW_EACH(sl_quota_use, evicted, "sluice_tenant_evicted_pages_total", reasons, "@0", "@1"),
+static const sl_series_row rows[] = {
+    SL_SERIES(sl_quota_use, pages, "sluice_tenant_cached_pages", "@0", "@1"),
+    SL_SERIES_EACH(sl_quota_use, evicted, "sluice_tenant_evicted_pages_total", reasons, "@0", "@1"),
 };
 
 struct sl_report_tenants {
     sl_metrics *m;
     const sl_store *store;
     const sl_cascade *cascade;
-    sl_rows *host[MOST], *disk[MOST];
+    sl_series_list *host[MOST], *disk[MOST];
 };
 
 sl_status sl_report_tenants_open(sl_metrics *m, const sl_store *store, const sl_cascade *cascade,
@@ -35,19 +35,20 @@ sl_status sl_report_tenants_open(sl_metrics *m, const sl_store *store, const sl_
 void sl_report_tenants_close(sl_report_tenants *t)
 {
     for (int i = 0; t && i < MOST; i++) {
-        sl_rows_close(t->host[i]);
-        sl_rows_close(t->disk[i]);
+        sl_series_close(t->host[i]);
+        sl_series_close(t->disk[i]);
     }
     free(t);
 }
 
 /* Out of memory: the tenant is reported later. */
-static void show(const sl_report_tenants *t, const char *tier, sl_rows **list, const sl_quota_use *now, int n)
+static void show(const sl_report_tenants *t, const char *tier, sl_series_list **list, const sl_quota_use *now,
+                 int n)
 {
     for (int i = 0; i < n; i++) {
         if (!list[i])
-            (void)sl_rows_open(t->m, rows, SL_COUNT(rows), SL_LABELS(tier, now[i].name), &list[i], NULL);
-        sl_rows_show(list[i], &now[i]);
+            (void)sl_series_open(t->m, rows, SL_COUNT(rows), SL_LABELS(tier, now[i].name), &list[i], NULL);
+        sl_series_show(list[i], &now[i]);
     }
 }
 

@@ -34,7 +34,7 @@ typedef struct sl_prompt_opts {
     int32_t chunk_tokens; /* most prompt tokens in a step; 0: it computes none, which is the role decode */
     bool automatic;       /* as in sl_prompt_queue_opts */
     int32_t max_requests; /* prompts that are computed at the same time */
-    int32_t max_step_ms, short_step_ms, min_step_tokens; /* as sl_prefill_steps_for() */
+    int32_t max_step_ms, short_step_ms, min_step_tokens; /* as sl_order_steps_for() */
     int32_t max_stall_ms; /* time of the prompt tokens of a step in which requests decode; 0: no bound */
     /* benchmarks (bench.cached_tokens): first tokens of every prompt that are not computed */
     int32_t declared;
@@ -61,8 +61,8 @@ typedef struct sl_run_worker {
 
 /* SL_ERR_NO_MEMORY. */
 sl_status sl_run_create(const sl_run_opts *o, const sl_run_worker *w, sl_run **out, sl_err *err);
-/* Before there are requests: drafts on a fixed text, logs and counts how many of 32 are right, and warns if none is. -1: there was no check,
- * because nothing is drafted, the worker is a rank of a group, or a step failed. */
+/* Before there are requests: drafts on a fixed text, logs and counts how many of 32 are right, and warns if none is.
+ * -1: there was no check, because nothing is drafted, the worker is a rank of a group, or a step failed. */
 int32_t sl_drafts_check(sl_run *r);
 /* The threads have begun (w), or have ended (NULL). */
 void sl_run_threads(sl_run *r, sl_worker *w);

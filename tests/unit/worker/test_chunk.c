@@ -11,7 +11,7 @@ static const double MS = 1e6;
 /* One step of a prompt that is alone: what it may hold, computed at `fixed_ms` for a step and `token_ms` for a token. */
 static int32_t alone(sl_chunk *c, double fixed_ms, double token_ms)
 {
-    sl_prefill_limit l = {.ns = 200 * MS, .min_tokens = 1};
+    sl_order_limit l = {.ns = 200 * MS, .min_tokens = 1};
     sl_chunk_next(c, false, &l);
     sl_chunk_measured(c, l.tokens, (fixed_ms + token_ms * l.tokens) * MS);
     return l.tokens;
@@ -22,7 +22,7 @@ START_TEST(a_fixed_number)
     sl_chunk c = {.most = 640};
     for (int i = 0; i < 100; i++)
         ck_assert_int_eq(alone(&c, 20, 0.25), 640);
-    sl_prefill_limit l = {.ns = 200 * MS};
+    sl_order_limit l = {.ns = 200 * MS};
     sl_chunk_next(&c, false, &l);
     ck_assert_double_eq(l.ns, 200 * MS);
     ck_assert_int_eq(sl_chunk_most(640, false, 8), 640);
@@ -64,7 +64,7 @@ START_TEST(somebody_waits)
     sl_chunk c = {.most = 2048, .automatic = true};
     for (int i = 0; i < 50; i++)
         alone(&c, 60, 0.2);
-    sl_prefill_limit l = {.ns = 200 * MS};
+    sl_order_limit l = {.ns = 200 * MS};
     sl_chunk_next(&c, false, &l);
     ck_assert(l.tokens == 2048 && l.ns > 200 * MS);
     for (int i = 0; i <= SL_CHUNK_QUIET_STEPS - 1; i++) {

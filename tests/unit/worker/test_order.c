@@ -11,21 +11,21 @@
 enum { CHUNK = 512, PAGE = SL_PAGE_TOKENS };
 
 /* Without a limit of time. */
-static int32_t order(sl_prefill_turn *t, int32_t n, int32_t chunk)
+static int32_t order(sl_order_turn *t, int32_t n, int32_t chunk)
 {
-    return sl_prefill_order(t, n, &(sl_prefill_limit){.tokens = chunk, .min_tokens = 1});
+    return sl_order_prompts(t, n, &(sl_order_limit){.tokens = chunk, .min_tokens = 1});
 }
 
-static void start(sl_prefill_turn *t, const int32_t *left, int32_t n)
+static void start(sl_order_turn *t, const int32_t *left, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
-        t[i] = (sl_prefill_turn){.left = left[i]};
+        t[i] = (sl_order_turn){.left = left[i]};
 }
 
 START_TEST(nothing_and_one)
 {
     ck_assert_int_eq(order(NULL, 0, CHUNK), 0);
-    sl_prefill_turn t = {.left = 2000};
+    sl_order_turn t = {.left = 2000};
     ck_assert_int_eq(order(&t, 1, CHUNK), CHUNK);
     t.left = 30;
     ck_assert_int_eq(order(&t, 1, CHUNK), 30);
@@ -35,7 +35,7 @@ END_TEST
 
 START_TEST(short_ones_first_in_a_short_step)
 {
-    sl_prefill_turn t[5];
+    sl_order_turn t[5];
     start(t, (int32_t[]){8000, 8000, 64, 8000, 30}, 5);
     ck_assert_int_eq(order(t, 5, CHUNK), 64 + 30 + (CHUNK / 2 - 94) / PAGE * PAGE);
     ck_assert_int_eq(t[2].take, 64);
@@ -48,9 +48,9 @@ END_TEST
 
 START_TEST(many_short_ones_fill_the_chunk)
 {
-    sl_prefill_turn t[20];
+    sl_order_turn t[20];
     for (int i = 0; i < 20; i++)
-        t[i] = (sl_prefill_turn){.left = 64};
+        t[i] = (sl_order_turn){.left = 64};
     ck_assert_int_eq(order(t, 20, CHUNK), CHUNK);
     for (int i = 0; i < 20; i++)
         ck_assert_int_eq(t[i].take, i < 8 ? 64 : 0);
@@ -59,7 +59,7 @@ END_TEST
 
 START_TEST(whole_pages_unless_it_ends)
 {
-    sl_prefill_turn t[2];
+    sl_order_turn t[2];
     start(t, (int32_t[]){1000, 1100}, 2);
     order(t, 2, 500);
     ck_assert_int_eq(t[0].take, 448);
@@ -70,7 +70,7 @@ END_TEST
 /* A short prompt arrives before every step: the long one still ends within the bound. */
 START_TEST(a_long_prompt_ends)
 {
-    sl_prefill_turn t[2];
+    sl_order_turn t[2];
     start(t, (int32_t[]){8000, CHUNK}, 2);
     int64_t younger = 0;
     int steps = 0;
@@ -82,11 +82,11 @@ START_TEST(a_long_prompt_ends)
         t[0].left -= t[0].take;
         t[1].left -= t[1].take;
         if (!t[1].left)
-            t[1] = (sl_prefill_turn){.left = CHUNK};
+            t[1] = (sl_order_turn){.left = CHUNK};
         steps++;
     }
-    ck_assert_int_le(younger, SL_PREFILL_PASSED_CHUNKS * CHUNK + 8000 + 2 * CHUNK);
-    ck_assert_int_le(steps, SL_PREFILL_PASSED_CHUNKS + 2 * 8000 / CHUNK + 2);
+    ck_assert_int_le(younger, SL_ORDER_PASSED_CHUNKS * CHUNK + 8000 + 2 * CHUNK);
+    ck_assert_int_le(steps, SL_ORDER_PASSED_CHUNKS + 2 * 8000 / CHUNK + 2);
 }
 END_TEST
 
@@ -95,12 +95,11 @@ START_TEST(shares_are_within_bounds)
 {
     uint32_t seed = 7 + (uint32_t)_i;
     for (int round = 0; round < 200; round++) {
-        sl_prefill_turn t[12];
+        sl_order_turn t[12];
         int32_t n = 1 + round % 12, chunk = 1 + (int32_t)(seed % 700), sum = 0;
         for (int32_t i = 0; i < n; i++) {
             seed = seed * 1664525u + 1013904223u;
-            t[i] =
-                (sl_prefill_turn){.left = 1 + (int32_t)(seed >> 20), .passed = (int64_t)(seed >> 10 & 8191)};
+            t[i] = (sl_order_turn){.left = 1 + (int32_t)(seed >> 20), .passed = (int64_t)(seed >> 10 & 8191)};
         }
         int32_t used = order(t, n, chunk);
         for (int32_t i = 0; i < n; i++) {
@@ -117,49 +116,48 @@ END_TEST
 
 enum { BOUND_MS = 20, MIN = 4 };
 
-static const sl_prefill_limit bounded = {.tokens = CHUNK, .ns = BOUND_MS * 1e6, .min_tokens = MIN};
+static const sl_order_limit bounded = {.tokens = CHUNK, .ns = BOUND_MS * 1e6, .min_tokens = MIN};
 
 START_TEST(a_step_ends_in_time)
 {
-    sl_prefill_turn t[2] = {{.left = 8000, .token_ns = 4e6}, {.left = 7000, .token_ns = 0.15e6}};
-    ck_assert_int_eq(sl_prefill_order(t, 1, &bounded), 5);
-    ck_assert_int_eq(sl_prefill_order(t + 1, 1, &bounded), 128); /* 133 would fit: whole pages */
+    sl_order_turn t[2] = {{.left = 8000, .token_ns = 4e6}, {.left = 7000, .token_ns = 0.15e6}};
+    ck_assert_int_eq(sl_order_prompts(t, 1, &bounded), 5);
+    ck_assert_int_eq(sl_order_prompts(t + 1, 1, &bounded), 128); /* 133 would fit: whole pages */
     t[0].token_ns = 30e6;
-    ck_assert_int_eq(sl_prefill_order(t, 1, &bounded), MIN);
+    ck_assert_int_eq(sl_order_prompts(t, 1, &bounded), MIN);
     t[0].left = 2;
-    ck_assert_int_eq(sl_prefill_order(t, 1, &bounded), 2);
+    ck_assert_int_eq(sl_order_prompts(t, 1, &bounded), 2);
 }
 END_TEST
 
 /* The long one gets what is left of half a step, in time: 64 tokens of 0.1 ms leave 3.6 ms of 10. */
 START_TEST(a_short_step_is_short_in_time)
 {
-    sl_prefill_turn t[2] = {{.left = 8000, .token_ns = 1e6}, {.left = 64, .token_ns = 0.1e6}};
-    ck_assert_int_eq(sl_prefill_order(t, 2, &bounded), 64 + 3);
+    sl_order_turn t[2] = {{.left = 8000, .token_ns = 1e6}, {.left = 64, .token_ns = 0.1e6}};
+    ck_assert_int_eq(sl_order_prompts(t, 2, &bounded), 64 + 3);
     ck_assert_int_eq(t[1].take, 64);
     t[1].token_ns = 0.16e6; /* more than half a step: nothing is added */
-    ck_assert_int_eq(sl_prefill_order(t, 2, &bounded), 64);
+    ck_assert_int_eq(sl_order_prompts(t, 2, &bounded), 64);
 }
 END_TEST
 
 /* Aged prompts never take the whole step, and are never without a token. */
 START_TEST(aged_and_shortest_share_the_time)
 {
-    int64_t aged = (int64_t)SL_PREFILL_PASSED_CHUNKS * CHUNK;
-    sl_prefill_turn t[2] = {{.left = 8000, .token_ns = 2e6, .passed = aged},
-                            {.left = 64, .token_ns = 0.25e6}};
-    sl_prefill_order(t, 2, &bounded);
+    int64_t aged = (int64_t)SL_ORDER_PASSED_CHUNKS * CHUNK;
+    sl_order_turn t[2] = {{.left = 8000, .token_ns = 2e6, .passed = aged}, {.left = 64, .token_ns = 0.25e6}};
+    sl_order_prompts(t, 2, &bounded);
     ck_assert_int_eq(t[0].take, 5);
     ck_assert_int_eq(t[1].take, 40);
     t[0].token_ns = 100e6;
-    sl_prefill_order(t, 2, &bounded);
+    sl_order_prompts(t, 2, &bounded);
     ck_assert_int_eq(t[0].take, MIN);
     ck_assert_int_eq(t[1].take, 40);
 }
 END_TEST
 
 /* A machine whose steps take 1 ms, and 0.15 ms for each token and 0.5 us for each token of its context. */
-static double step_ns(const sl_prefill_turn *t, const int32_t *pos, int32_t n)
+static double step_ns(const sl_order_turn *t, const int32_t *pos, int32_t n)
 {
     double ns = 1e6;
     for (int32_t i = 0; i < n; i++)
@@ -168,13 +166,13 @@ static double step_ns(const sl_prefill_turn *t, const int32_t *pos, int32_t n)
 }
 
 /* One step by the pace that was measured so far. Returns the time that it takes; pos advances. */
-static double run_step(sl_pace *pace, sl_prefill_turn *t, int32_t *pos, int32_t n)
+static double run_step(sl_pace *pace, sl_order_turn *t, int32_t *pos, int32_t n)
 {
     sl_pace_part part[8];
     int32_t parts = 0;
     for (int32_t i = 0; i < n; i++)
         t[i].token_ns = sl_pace_token_ns(pace, pos[i]);
-    ck_assert_int_gt(sl_prefill_order(t, n, &bounded), 0);
+    ck_assert_int_gt(sl_order_prompts(t, n, &bounded), 0);
     double ns = step_ns(t, pos, n);
     for (int32_t i = 0; i < n; i++) {
         if (t[i].take)
@@ -186,7 +184,7 @@ static double run_step(sl_pace *pace, sl_prefill_turn *t, int32_t *pos, int32_t 
     return ns;
 }
 
-static int32_t shortest_left(const sl_prefill_turn *t, int32_t n)
+static int32_t shortest_left(const sl_order_turn *t, int32_t n)
 {
     int32_t left = INT32_MAX;
     for (int32_t i = 0; i < n; i++)
@@ -204,15 +202,15 @@ START_TEST(steps_keep_the_bound_at_every_context)
     sl_pace pace;
     sl_err err = {0};
     ck_assert_int_eq(sl_pace_init(&pace, 8192, 1e6, &err), SL_OK); /* a guess that is far from right */
-    sl_prefill_turn t[5];
+    sl_order_turn t[5];
     int32_t pos[5] = {0}, n = 4, steps = 0;
     start(t, (int32_t[]){8000, 8000, 8000, 8000}, 4);
-    const int32_t aged = 20 * SL_PREFILL_PASSED_CHUNKS * CHUNK / 64; /* no prompt is aged before this step */
+    const int32_t aged = 20 * SL_ORDER_PASSED_CHUNKS * CHUNK / 64; /* no prompt is aged before this step */
     double ns = 0, tokens_ns = 0;
     while (n > 0) {
         bool arrives = ++steps % 20 == 0 && steps <= aged && shortest_left(t, n) > 64;
         if (arrives) {
-            t[n] = (sl_prefill_turn){.left = 64};
+            t[n] = (sl_order_turn){.left = 64};
             pos[n++] = 0;
         }
         double took = run_step(&pace, t, pos, n);
@@ -236,19 +234,19 @@ START_TEST(steps_keep_the_bound_at_every_context)
 }
 END_TEST
 
-static double next_ns(sl_prefill_bound *b, bool short_prompt)
+static double next_ns(sl_order_bound *b, bool short_prompt)
 {
-    sl_prefill_limit limit = {.ns = 0};
-    sl_prefill_bound_next(b, short_prompt, &limit);
+    sl_order_limit limit = {.ns = 0};
+    sl_order_bound_next(b, short_prompt, &limit);
     return limit.ns;
 }
 
 START_TEST(steps_are_short_while_short_prompts_arrive)
 {
-    sl_prefill_bound b = {.ns = 200, .short_ns = 100};
+    sl_order_bound b = {.ns = 200, .short_ns = 100};
     ck_assert(next_ns(&b, false) == 200);
     ck_assert(next_ns(&b, true) == 100);
-    for (int i = 1; i < SL_PREFILL_SHORT_STEPS; i++)
+    for (int i = 1; i < SL_ORDER_SHORT_STEPS; i++)
         ck_assert(next_ns(&b, false) == 100);
     ck_assert(next_ns(&b, false) == 200);
 }
@@ -258,19 +256,19 @@ END_TEST
  * shared. */
 START_TEST(a_short_prompt_defers_the_aged)
 {
-    sl_prefill_bound b = {.ns = 20e6, .short_ns = 20e6};
+    sl_order_bound b = {.ns = 20e6, .short_ns = 20e6};
     for (int i = 0; i < 6; i++) {
-        sl_prefill_limit limit = bounded;
-        sl_prefill_turn t[] = {{.left = 8000, .token_ns = 5e6, .passed = 1 << 20},
-                               {.left = 64, .token_ns = 0.1e6}};
-        sl_prefill_bound_next(&b, true, &limit);
-        sl_prefill_order(t, 2, &limit);
+        sl_order_limit limit = bounded;
+        sl_order_turn t[] = {{.left = 8000, .token_ns = 5e6, .passed = 1 << 20},
+                             {.left = 64, .token_ns = 0.1e6}};
+        sl_order_bound_next(&b, true, &limit);
+        sl_order_prompts(t, 2, &limit);
         ck_assert_int_eq(t[1].take, 64);
         ck_assert_msg(i % 2 ? t[0].take >= 2 : t[0].take == 0, "step %d: %d tokens of the aged one", i,
                       t[0].take);
     }
-    sl_prefill_limit limit = bounded;
-    sl_prefill_bound_next(&b, false, &limit);
+    sl_order_limit limit = bounded;
+    sl_order_bound_next(&b, false, &limit);
     ck_assert(!limit.defer_aged);
 }
 END_TEST
@@ -299,22 +297,22 @@ START_TEST(units_are_never_divided)
 {
     uint64_t seed = 11 + (uint64_t)_i;
     for (int round = 0; round < 2000; round++) {
-        sl_prefill_turn t[6];
+        sl_order_turn t[6];
         int32_t sum = 0;
         const int32_t n = 1 + round % 6;
         seed = seed * 6364136223846793005u + 1442695040888963407u;
-        const sl_prefill_limit l = {.tokens = PAGE + (int32_t)(seed >> 40) % 700,
-                                    .ns = seed >> 33 & 1 ? 1e6 * (double)(seed >> 50 & 255) : 0,
-                                    .min_tokens = 1 + (int32_t)(seed >> 35 & 15),
-                                    .unit = PAGE,
-                                    .defer_aged = seed >> 34 & 1};
+        const sl_order_limit l = {.tokens = PAGE + (int32_t)(seed >> 40) % 700,
+                                  .ns = seed >> 33 & 1 ? 1e6 * (double)(seed >> 50 & 255) : 0,
+                                  .min_tokens = 1 + (int32_t)(seed >> 35 & 15),
+                                  .unit = PAGE,
+                                  .defer_aged = seed >> 34 & 1};
         for (int32_t i = 0; i < n; i++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
-            t[i] = (sl_prefill_turn){.left = 1 + (int32_t)(seed >> 45) % 2000,
-                                     .token_ns = seed >> 60 & 1 ? 1e5 : 0,
-                                     .passed = seed >> 61 & 1 ? 1 << 20 : 0};
+            t[i] = (sl_order_turn){.left = 1 + (int32_t)(seed >> 45) % 2000,
+                                   .token_ns = seed >> 60 & 1 ? 1e5 : 0,
+                                   .passed = seed >> 61 & 1 ? 1 << 20 : 0};
         }
-        const int32_t all = sl_prefill_order(t, n, &l);
+        const int32_t all = sl_order_prompts(t, n, &l);
         ck_assert_int_gt(all, 0);
         ck_assert_int_le(all, l.tokens);
         for (int32_t i = 0; i < n; i++) {
@@ -382,7 +380,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("prefill/order");
+    Suite *s = suite_create("worker/order");
     TCase *c = tcase_create("all");
     tcase_add_test(c, nothing_and_one);
     tcase_add_test(c, short_ones_first_in_a_short_step);

@@ -23,20 +23,20 @@ typedef struct numbers {
 
 static const char *const reasons[] = {"absent", "damaged", "io", "late", "room"};
 
-static const sl_row rows[] = {
-    SL_ROW(numbers, in.stale, "sluice_messages_dropped_total", "stale"),
-    SL_ROW(numbers, more_stale, "sluice_messages_dropped_total", "stale"),
-    SL_ROW(numbers, in.bytes, "sluice_pull_bytes_total"),
-    SL_ROW(numbers, in.ns, "sluice_pull_seconds_total"),
-    SL_ROW_EACH(numbers, misses, "sluice_tier_miss_pages_total", reasons, "@0"),
-    SL_ROW(numbers, pages, "sluice_tier_pages", "@0"),
-    SL_ROW(numbers, cached, "sluice_tenant_cached_pages", "@0", "@1"),
-    SL_ROW(numbers, leases, "sluice_lend_leases"),
-    SL_ROW(numbers, rate, "sluice_tier_read_rate_bytes", "@0"),
+static const sl_series_row rows[] = {
+    SL_SERIES(numbers, in.stale, "sluice_messages_dropped_total", "stale"),
+    SL_SERIES(numbers, more_stale, "sluice_messages_dropped_total", "stale"),
+    SL_SERIES(numbers, in.bytes, "sluice_pull_bytes_total"),
+    SL_SERIES(numbers, in.ns, "sluice_pull_seconds_total"),
+    SL_SERIES_EACH(numbers, misses, "sluice_tier_miss_pages_total", reasons, "@0"),
+    SL_SERIES(numbers, pages, "sluice_tier_pages", "@0"),
+    SL_SERIES(numbers, cached, "sluice_tenant_cached_pages", "@0", "@1"),
+    SL_SERIES(numbers, leases, "sluice_lend_leases"),
+    SL_SERIES(numbers, rate, "sluice_tier_read_rate_bytes", "@0"),
 };
 
 static sl_metrics *m;
-static sl_rows *r;
+static sl_series_list *r;
 
 static uint64_t counter(const char *name, const char *const *labels)
 {
@@ -54,9 +54,9 @@ START_TEST(series_show_the_numbers)
     n.misses[3] = 11;
     n.pages = 1ull << 40;
     ck_assert_int_eq(sl_metrics_create(SL_METRICS_DECODE, &m), SL_OK);
-    ck_assert_int_eq(sl_rows_open(m, rows, SL_COUNT(rows), SL_LABELS("disk", "blue"), &r, NULL), SL_OK);
+    ck_assert_int_eq(sl_series_open(m, rows, SL_COUNT(rows), SL_LABELS("disk", "blue"), &r, NULL), SL_OK);
     for (int turn = 0; turn < 2; turn++) { /* numbers that stay change nothing */
-        sl_rows_show(r, &n);
+        sl_series_show(r, &n);
         ck_assert_uint_eq(counter("sluice_messages_dropped_total", SL_LABELS("stale")), 7);
         ck_assert_uint_eq(counter("sluice_pull_bytes_total", NULL), 100);
         ck_assert_uint_eq(counter("sluice_pull_seconds_total", NULL), 2000000000);
@@ -71,11 +71,11 @@ START_TEST(series_show_the_numbers)
     n.more_stale = 5;
     n.misses[3]++;
     n.leases = 6;
-    sl_rows_show(r, &n);
+    sl_series_show(r, &n);
     ck_assert_uint_eq(counter("sluice_messages_dropped_total", SL_LABELS("stale")), 15);
     ck_assert_uint_eq(counter("sluice_tier_miss_pages_total", SL_LABELS("disk", "late")), 12);
     ck_assert(gauge("sluice_lend_leases", NULL) == 6);
-    sl_rows_close(r);
+    sl_series_close(r);
     sl_metrics_destroy(m);
 }
 END_TEST
@@ -84,7 +84,7 @@ END_TEST
 START_TEST(series_exist_from_the_start)
 {
     ck_assert_int_eq(sl_metrics_create(SL_METRICS_DECODE, &m), SL_OK);
-    ck_assert_int_eq(sl_rows_open(m, rows, SL_COUNT(rows), SL_LABELS("disk", "blue"), &r, NULL), SL_OK);
+    ck_assert_int_eq(sl_series_open(m, rows, SL_COUNT(rows), SL_LABELS("disk", "blue"), &r, NULL), SL_OK);
     char *text = sl_metrics_text(m);
     for (size_t i = 0; i < SL_COUNT(reasons); i++) {
         char line[128];
@@ -94,7 +94,7 @@ START_TEST(series_exist_from_the_start)
     }
     ck_assert_ptr_nonnull(strstr(text, "sluice_tenant_cached_pages{tier=\"disk\",tenant=\"blue\"} 0"));
     free(text);
-    sl_rows_close(r);
+    sl_series_close(r);
     sl_metrics_destroy(m);
 }
 END_TEST
@@ -102,10 +102,10 @@ END_TEST
 START_TEST(without_metrics_nothing_is_shown)
 {
     const numbers n = {0};
-    ck_assert_int_eq(sl_rows_open(NULL, rows, SL_COUNT(rows), SL_LABELS("disk", "blue"), &r, NULL), SL_OK);
+    ck_assert_int_eq(sl_series_open(NULL, rows, SL_COUNT(rows), SL_LABELS("disk", "blue"), &r, NULL), SL_OK);
     ck_assert_ptr_null(r);
-    sl_rows_show(r, &n);
-    sl_rows_close(r);
+    sl_series_show(r, &n);
+    sl_series_close(r);
 }
 END_TEST
 
