@@ -332,11 +332,6 @@ void sl_decode_destroy(sl_decode *d)
     free(d);
 }
 
-const char *sl_decode_address(const sl_decode *d)
-{
-    return sl_worker_address(d->worker);
-}
-
 sl_status sl_decode_counts_get(const sl_decode *d, sl_decode_counts *out, sl_err *err)
 {
     sl_store_stats st;

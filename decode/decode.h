@@ -59,8 +59,6 @@ sl_status sl_decode_create(const sl_decode_opts *opts, sl_decode **out, sl_err *
 /* See sl_worker_role_run() (worker/role.h). */
 sl_status sl_decode_run(sl_decode *d, const volatile int *stop, uint32_t drain_timeout_ms, sl_err *err);
 void sl_decode_destroy(sl_decode *d);
-/* "host:port" that prefill workers connect to. Constant. */
-const char *sl_decode_address(const sl_decode *d);
 
 typedef struct sl_decode_counts {
     int32_t tickets, quarantined, pages_total, pages_free, pages_cached;

@@ -306,8 +306,3 @@ sl_tier *sl_cascade_tier_at(const sl_cascade *c, int tier)
 {
     return c->tiers[tier].t.tier;
 }
-
-sl_cascade_policy sl_cascade_policy_of(const sl_cascade *c, int tier)
-{
-    return c->tiers[tier].t.policy;
-}

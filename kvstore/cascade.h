@@ -222,8 +222,9 @@ void sl_cascade_leave(sl_cascade *c, sl_cascade_waiter *w);
  */
 bool sl_cascade_next(sl_cascade *c, sl_cascade_news *out);
 
-/* Takes what the tiers have completed, begins writes, ends waits that are too long. Returns when it must be called again at
- * the latest (UINT64_MAX: not by time; now_ns: there is news). Call it also when the descriptor is readable, and after pages were published. */
+/* Takes what the tiers have completed, begins writes, ends waits that are too long. Returns when it must be called
+ * again at the latest (UINT64_MAX: not by time; now_ns: there is news). Call it also when the descriptor is readable,
+ * and after pages were published. */
 uint64_t sl_cascade_tick(sl_cascade *c, uint64_t now_ns);
 int sl_cascade_fd(const sl_cascade *c);
 
@@ -243,6 +244,5 @@ void sl_cascade_stats_get(const sl_cascade *c, int tier, sl_cascade_stats *out);
 int32_t sl_cascade_waiting(const sl_cascade *c);
 /* Health and numbers of a tier itself. */
 sl_tier *sl_cascade_tier_at(const sl_cascade *c, int tier);
-sl_cascade_policy sl_cascade_policy_of(const sl_cascade *c, int tier);
 
 #endif

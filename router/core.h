@@ -121,8 +121,6 @@ void sl_group_abort(sl_group *g);
  * of any. */
 sl_group *sl_group_find(sl_router *r, const char *client, const char *id);
 const char *sl_group_id(const sl_group *g);
-/* spec.client of the call. */
-const char *sl_group_client(const sl_group *g);
 /* Requests whose last output has not been given to the sink. */
 uint32_t sl_group_unfinished(const sl_group *g);
 

@@ -8,12 +8,6 @@
 #include "transport/transport_impl.h"
 
 static const sl_transport_ops *const registry[] = {&sl_transport_ucx, &sl_transport_loopback};
-static const char *const names[] = {"ucx", "loopback", NULL};
-
-const char *const *sl_transport_names(void)
-{
-    return names;
-}
 
 const sl_transport_ops *sl_transport_at(size_t i)
 {

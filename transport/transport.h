@@ -180,9 +180,8 @@ typedef struct sl_tp_info {
 
 /* The implementations by name ("ucx", "loopback"); NULL when unknown or not built. */
 const sl_transport_ops *sl_transport_find(const char *name);
-/* The i-th implementation, NULL after the last; and the same as names, which end with NULL. */
+/* The i-th implementation, NULL after the last. */
 const sl_transport_ops *sl_transport_at(size_t i);
-const char *const *sl_transport_names(void);
 
 /* All slots are required. Users call the wrappers below; implementers see transport_impl.h. */
 struct sl_transport_ops {

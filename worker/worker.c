@@ -372,11 +372,6 @@ sl_tp_mem *sl_worker_memory(sl_worker *w)
     return w->mem;
 }
 
-sl_transport *sl_worker_transport(sl_worker *w)
-{
-    return w->tp;
-}
-
 const char *sl_worker_address(const sl_worker *w)
 {
     return w->address;

@@ -152,7 +152,6 @@ sl_tp_ep *sl_wep_tp(sl_wep *ep);
 sl_tp_mem *sl_worker_memory(sl_worker *w);
 /* The registered GPU memory that contains address; NULL: none. */
 sl_tp_mem *sl_worker_device_memory(sl_worker *w, const void *address);
-sl_transport *sl_worker_transport(sl_worker *w);
 /* Epoch of a session, and this worker's id there; 0: the session has ended. */
 uint64_t sl_worker_epoch(const sl_worker *w, uint32_t router);
 uint32_t sl_worker_id(const sl_worker *w, uint32_t router);

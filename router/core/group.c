@@ -298,11 +298,6 @@ const char *sl_group_id(const sl_group *g)
     return g->id;
 }
 
-const char *sl_group_client(const sl_group *g)
-{
-    return g->lane->client;
-}
-
 uint32_t sl_group_unfinished(const sl_group *g)
 {
     return g->unfinished;

@@ -61,11 +61,6 @@ void h2_stream_set_user(h2_stream *s, void *user)
     s->user = user;
 }
 
-bool h2_stream_finished(const h2_stream *s)
-{
-    return s->finishing;
-}
-
 #define NV(name, value)                                                                                      \
     {                                                                                                        \
         (uint8_t *)(name), (uint8_t *)(value), strlen(name), strlen(value), NGHTTP2_NV_FLAG_NONE             \

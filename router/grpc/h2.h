@@ -94,6 +94,5 @@ size_t h2_stream_waiting(const h2_stream *s);
  * it is neither NULL nor empty); the first data may follow the headers already sent or not. */
 void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_message,
                       const char *pushback_ms);
-bool h2_stream_finished(const h2_stream *s);
 
 #endif
