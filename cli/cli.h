@@ -2,7 +2,7 @@
  * The `sluice` program: one executable with a table of subcommands (cli/commands.c) and one file for each command
  * (cli/cmd_*.c).
  *
- * To add a command: write `int sl_cmd_name(int argc, char **argv)` in cli/cmd_name.c, declare it here, add its row to
+ * To add a command: write `int sl_cmd_NAME(int argc, char **argv)` in cli/cmd_NAME.c, declare it here, add its row to
  * cli/commands.c and its file to cli/CMakeLists.txt. argv[0] is the name of the command. The function returns an exit
  * code of base/args.h and parses its flags with sl_args_parse(), so that help and messages have the same form in all
  * commands.

@@ -2,8 +2,8 @@
  * The interface between collectives/comm.c and the implementations of collectives. Every backend that has
  * collectives has one const sl_comm_desc in the table of comm.c, by its name; its instance struct begins with an sl_comm.
  *
- * collectives/comm.c does what is the same for all: it checks options, parameters and the fields of the invitation that
- * every implementation has (sl_comm_identity), answers collectives of 0 bytes, and refuses calls before
+ * collectives/comm.c does what is the same for all: it checks options, parameters and what of the invitation is equal
+ * on all ranks, answers collectives of 0 bytes, and refuses calls before
  * sl_comm_form(). Slots may rely on it. Threads and lifetime: as comm.h promises.
  */
 #ifndef SL_COLLECTIVES_COMM_IMPL_H

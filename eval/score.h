@@ -1,6 +1,7 @@
 /*
  * Scorers: how well an answer of a model agrees with the right answers of a question, from 0 to 1. Each is a published
- * definition, so that figures can be compared with those of others; tests/unit/eval/score_again.py computes the same a second time.
+ * definition, so that figures can be compared with those of others; the expected scores of the tests come from
+ * published programs (tests/golden/eval/make_scores.py).
  *
  *   exact         1 if the text is one of the answers, without white space at its ends
  *   contains      1 if one of the answers occurs in the text, in small or capital letters

@@ -1,18 +1,20 @@
 /*
- * Constraints of the requests of a worker (model/grammar.h): compiled, told of every token, and asked for the next mask by
- * threads of their own, so that the engine thread waits for a mask at most, and while the device computes.
+ * Constraints of the requests of a worker (model/grammar.h). Threads of their own compile them, tell them of every token and
+ * make the next mask. So the engine thread waits for finished masks only, and does so while the device computes.
  *
- * A constraint follows the output of its request. Whoever runs the request tells it of new tokens (sl_constraint_follow()); a
- * thread then takes them and makes the mask of the next token, while the step that needs it runs. sl_constraint_token_mask() waits for it.
+ * A constraint follows the output of its request. Whoever runs the request tells it of new tokens (sl_constraint_follow());
+ * a thread then takes them and makes the mask of the next token, while the step that needs it runs.
+ * sl_constraint_token_mask() waits for it.
  *
  * One whose grammar is not compiled yet is not ready, nor is one whose last mask has taken long and whose next one is not
  * made: its request sits out steps until it is, so that a grammar that is hard to follow slows down its own request alone. One that
  * took 20 ms of processor time for a mask counts as slow permanently, and such ones share a thread of their own.
  * When that changes, the engine thread's mailbox gets a SL_WMAIL_WAKE.
  *
- * Threads: they begin with the first constraint. One compiles, one makes masks that are heavy, the others make masks. All functions are for the engine thread;
- * sl_constraints_stats_get() and create, stop and destroy are for the thread that owns the worker, while no engine thread runs.
- * Ownership: every constraint is closed by its owner; what a thread still works on is freed when that has ended.
+ * Threads: they begin with the first constraint. One compiles, one makes masks that are heavy, the others make masks.
+ * All functions are for the engine thread; create and destroy are for the thread that owns the worker, while no engine
+ * thread runs. Ownership: every constraint is closed by its owner; what a thread
+ * still works on is freed when that has ended.
  */
 #ifndef SL_WORKER_CONSTRAINT_H
 #define SL_WORKER_CONSTRAINT_H

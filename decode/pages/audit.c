@@ -22,7 +22,7 @@ typedef struct job {
     bool begun; /* there was one */
     sl_cache_action action;
     sl_cache_state state;
-    int place, only; /* inspect.c; only: SL_INSPECT_ALL or the one place */
+    int place, only; /* inspect.c; only: SL_PLACES_ALL or the one place */
     uint64_t rate, began_ns, ended_ns, due_ns;
     audit_step step;
     bool cancelled, closing;

@@ -1,4 +1,4 @@
-"""scripts/check-structure and scripts/check-tests on small repositories that a generator makes: a healthy one passes, and one with a
+"""scripts/check-structure, check-tests and check-names on small repositories that a generator makes: a healthy one passes, and one with a
 fault of each kind planted at a random place is refused, with the fault's name and number and nothing else."""
 
 import random
@@ -28,7 +28,7 @@ class Repo:
         self.text = {}
         self.committed = {"keys": 5}
         (path / "scripts").mkdir()
-        for name in ("check-structure", "check-tests", "sources.py"):
+        for name in ("check-structure", "check-tests", "check-names", "sources.py"):
             shutil.copy(real.ROOT / "scripts" / name, path / "scripts" / name)
         lower = []
         for room, names in self.rooms.items():
@@ -278,3 +278,30 @@ def test_the_walk_is_true(repo):
         repo.walk(wrong)
         repo.commit()
         assert repo.check() == [why]
+
+
+# ---- check-names ----
+
+SAID = ["/* {} does it */\n", "// see {}\n", "/*\n * first\n * {}, and more\n */\n", "int x; /* of ({}) */\n"]
+
+
+def test_names_of_what_is_gone_are_found(repo):
+    """Comments and pages name functions, types and files that are there, and some that are not; strings are no prose."""
+    repo.text["base/real.h"] = "typedef struct sl_thing sl_thing;\nint sl_do(sl_thing *t);\n#define SL_MOST 3\n"
+    there = ["sl_thing", "sl_do()", "SL_MOST", "base/real.h", "real.h", "sl_NAME", "base/NAME.c", "sl_do_*", "sl_*"]
+    want = []
+    for i in range(12):
+        gone = repo.rng.choice([f"sl_gone{i}", f"SL_GONE{i}", f"base/gone{i}.c", f"gone{i}.h", f"docs/gone{i}.md"])
+        says, name = repo.rng.random() < 0.5, repo.rng.choice(there)
+        path = repo.rng.choice([f"engine/said{i}.c", f"tests/unit/said{i}.h", f"docs/said{i}.md", "docs/said.md"])
+        text = repo.text.setdefault(path, "")
+        line = text.count("\n") + 1
+        if path.endswith(".md"):
+            repo.text[path] += f"`{gone if says else name}` is of use.\n"
+        else:
+            repo.text[path] += repo.rng.choice(SAID).format(gone if says else name) + (f'const char *s = "{gone}";\n' if not says else "")
+        if says:
+            where = f"{path}:{line}"
+            want.append(f"{where}: no code has {gone}" if gone[:3] in ("sl_", "SL_") else f"{where}: there is no file {gone}")
+    repo.commit()
+    assert want and sorted(repo.check("check-names")) == sorted(want)

@@ -86,7 +86,7 @@ static void close_ranks(void)
     }
 }
 
-/* The field of the invitation in which comm_mesh.c keeps the secret; the port is 24 bytes after its beginning. */
+/* The field of the invitation in which collectives/cpu/mesh.c keeps the secret; the port is 24 bytes after its beginning. */
 static uint8_t *secret_in_invite(void)
 {
     uint8_t *p = memmem(invite.bytes, sizeof invite.bytes, &sockets_of(&r[0])->secret, sizeof(sl_key));

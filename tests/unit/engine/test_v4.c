@@ -1,7 +1,7 @@
 /*
  * DeepSeek-V4 against Hugging Face transformers, through the engine: logits within 1e-4 and the same greedy tokens; and bits that
  * do not depend on chunks, on residency, on the threads, on what pages and states held before. The
- * goldens are made by tests/golden/model/make_v4.py; run from the repository's root. tests/e2e/test_v4.py has the clusters.
+ * goldens are made by tests/golden/model/make_v4.py; run from the repository's root. tests/e2e/test_families.py has the clusters.
  */
 #include <check.h>
 #include <math.h>

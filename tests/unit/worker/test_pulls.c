@@ -1,5 +1,5 @@
 /*
- * Pages that one decode worker reads from the host store of another (decode/pages/pull.h, lend.c, owner.c), with every thread of
+ * Pages that one decode worker reads from the host store of another (decode/pages/pull.h, lend.c, decode/link/owners.c), with every thread of
  * the workers: a prompt that decode 0 has is sent to decode 1 with decode 0 as its source. In each failure the stream is
  * right, the request ends, and cluster_stop() finds no page that is held on either side.
  */

@@ -31,7 +31,7 @@ struct lists_job {
     /* [count][kv_heads][ld_clusters], with softmax and union [count][heads][ld_clusters] */
     float *scores;
     double *sums; /* [count][heads], with softmax */
-    void *space;  /* sl_places_bytes() of each, with union */
+    void *space;  /* sl_places_scratch() of each, with union */
     uint32_t *deverr;
 };
 

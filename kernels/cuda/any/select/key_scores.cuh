@@ -4,7 +4,7 @@
  *
  * A thread block walks over tiles of 4096 / H keys of one token, all at multiples of that, so a score does not depend on the step.
  * The tile's products with H heads at a time are 4 x 4 of each thread, over 32 dimensions that are in shared memory, transposed
- * (sl_path_key_scores() has the shapes). Heads are added four by four in a thread, and the threads' sums in their order.
+ * (sl_path_pool_scores() has the shapes). Heads are added four by four in a thread, and the threads' sums in their order.
  */
 #ifndef SL_KERNELS_CUDA_ANY_SELECT_KEY_SCORES_CUH
 #define SL_KERNELS_CUDA_ANY_SELECT_KEY_SCORES_CUH
