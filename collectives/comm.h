@@ -29,7 +29,8 @@
  * implementation has completed when the call returns.
  *
  * Memory. Ownership stays with the caller. Pointers are memory of the backend, SL_MEM_DEVICE or (for a few bytes)
- * SL_MEM_HOST; on the CPU any memory. They must stay valid until the collective has completed; input and output do not overlap unless a function says so.
+ * SL_MEM_HOST; on the CPU any memory. They must stay valid until the collective has completed; input and output do not
+ * overlap unless a function says so.
  *
  * Threads. A comm belongs to the thread of its backend, except sl_comm_abort(), which any thread may call until
  * sl_comm_destroy() begins. Lifetime: destroyed before its backend, which has at most one comm; graphs that captured

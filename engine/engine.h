@@ -31,8 +31,9 @@ enum { SL_HOT_RESIDENT = -1 };
 
 /*
  * How decode steps (at most max_item_tokens tokens of every sequence, no layer hook) run. Their inputs are padded to a
- * few sizes, and their shapes depend on the size, on the most tokens of a sequence and on the longest context rounded up, so that a step can be the launch of one
- * graph that was captured earlier. The logits are the same bit by bit in every mode.
+ * few sizes, and their shapes depend on the size, on the most tokens of a sequence and on the longest context rounded
+ * up, so that a step can be the launch of one graph that was captured earlier. The logits are the same bit by bit in
+ * every mode.
  */
 typedef enum {
     SL_GRAPHS_AUTO, /* graphs where the backend has them, op by op elsewhere */
@@ -90,8 +91,8 @@ typedef struct sl_engine_opts {
     int32_t max_graphs; /* graphs kept at once, of which the least recently used is replaced; 0: 64 */
     int32_t list_bytes; /* for lists of changed logits of the requests that are sampled; 0: 32 KiB for each */
     bool poison;        /* testing: fill freed and unused device rows with NaN */
-    bool
-        zero_states; /* benchmarks: the states of a sequence that begins with cached tokens are zero, not unknown */
+    /* benchmarks: the states of a sequence that begins with cached tokens are zero, not unknown */
+    bool zero_states;
 } sl_engine_opts;
 
 typedef struct sl_engine_stats { /* cumulative */
@@ -264,8 +265,8 @@ typedef struct sl_step_item {
     const int32_t *tokens;
     int32_t n_tokens;
     int32_t want_logits; /* of this many of its last tokens, 0 .. n_tokens */
-    const float
-        *logits; /* out: [want_logits][vocab], host readable, valid until the next step; NULL if not wanted */
+    /* out: [want_logits][vocab], host readable, valid until the next step; NULL if not wanted */
+    const float *logits;
     /* Its one token is the token that the step before has chosen for this sequence, and that step has not been collected:
      * the token goes from one step to the next on the device. `tokens` is not read; sl_engine_can_follow(). */
     bool follows;
@@ -426,8 +427,9 @@ sl_ep_load sl_engine_expert_load(const sl_engine *e);
 /*
  * Captures the graphs of decode steps of up to max_batch sequences of up to max_context tokens, with logits and of
  * every number of tokens of a sequence, so that no request waits for a capture; at most max_graphs of them, first one
- * token of the largest batches of the shortest contexts. done (may be NULL) is called after each. SL_OK with nothing done where there are no graphs, and for a model
- * in a group: its steps need all ranks, so each shape is captured when it first occurs.
+ * token of the largest batches of the shortest contexts. done (may be NULL) is called after each. SL_OK with nothing
+ * done where there are no graphs, and for a model in a group: its steps need all ranks, so each shape is captured when
+ * it first occurs.
  */
 sl_status sl_engine_capture(sl_engine *e, int32_t max_batch, int32_t max_context,
                             void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err);

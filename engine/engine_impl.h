@@ -101,8 +101,8 @@ struct sl_engine {
     int32_t ld;               /* pages of the longest sequence */
     int32_t max_logits;
     sl_seq *seqs; /* [max_seqs] */
-    bool
-        few_index; /* a request has index pages for the tokens that need state alone (sl_algo_desc.state_tokens) */
+    /* a request has index pages for the tokens that need state alone (sl_algo_desc.state_tokens) */
+    bool few_index;
     sl_dmem *mem; /* what is allocated, and the numbers of sequences, hot slots and pages */
     sl_tables host, dev;
     sl_step_arrays in_dev;

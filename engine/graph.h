@@ -54,8 +54,8 @@ int32_t sl_graphs_most(const sl_graphs *g);
 void sl_graphs_give_up(sl_graphs *g);
 /* Forgets all graphs, and what is wanted. */
 void sl_graphs_clear(sl_graphs *g);
-/* Where the shape has no graph, takes that of a wider one, until a number of steps in a row have wanted this one, so that capturing it pays:
- * a batch whose size changes with each step would be captured in every size. */
+/* Where the shape has no graph, takes that of a wider one, until a number of steps in a row have wanted this one, so
+ * that capturing it pays: a batch whose size changes with each step would be captured in every size. */
 void sl_graphs_choose(sl_graphs *g, sl_step_shape *shape);
 /* The graph of a shape; NULL: not captured yet. */
 sl_graph *sl_graphs_find(sl_graphs *g, const sl_step_shape *shape);

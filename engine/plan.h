@@ -33,8 +33,8 @@ typedef struct sl_plan_in {
     int32_t tail_rows;                    /* 0: 64 */
     int32_t max_item_tokens;              /* as in sl_engine_opts */
     int32_t max_context, max_step_tokens; /* max_context 0: the model's */
-    int32_t
-        max_seqs; /* most requests, for which tables and state are set aside; 0: 256, and batches are not bounded */
+    /* most requests, for which tables and state are set aside; 0: 256, and batches are not bounded */
+    int32_t max_seqs;
     sl_evict_policy policy;
     sl_gates gates;
     uint64_t weight_bytes; /* on the device */
@@ -44,10 +44,10 @@ typedef struct sl_plan_in {
     /* Bytes of a unit of one pool for states, hot rows and pages, of a model whose layers keep states (sl_engine_opts.pool_bytes):
      * sl_space_unit(), or SL_PLAN_UNIT of a GPU; 0: each has its own memory. */
     uint64_t pool_unit;
-    bool
-        row_sums; /* rows of the host's pages have checksums (kvstore/row_sums.h), which take memory in addition to host_bytes */
-    bool
-        on_host; /* the backend has no GPU: its ops take their scratch memory from the host, outside of gpu_bytes */
+    /* rows of the host's pages have checksums (kvstore/row_sums.h), which take memory in addition to host_bytes */
+    bool row_sums;
+    /* the backend has no GPU: its ops take their scratch memory from the host, outside of gpu_bytes */
+    bool on_host;
     /* of a rank of a group: see sl_plan_group_make(); NULL: one process alone */
     const sl_plan_group *group;
 } sl_plan_in;
@@ -113,14 +113,13 @@ int32_t sl_plan_default_hot_rows(const sl_algo_desc *algorithm, int32_t width, i
 sl_status sl_plan_make(const sl_plan_in *in, sl_plan *out, sl_err *err);
 
 /*
- * Pool sizes for max_seqs sequences of up to max_context tokens within the plan's device budget.
- * Hierarchical: a hot slot for every sequence, index pages for all of them at full length or as far as the
- * memory goes, row pages with what is left (resident while there is room). Resident: index and row pages
- * alike. Sets max_seqs, max_hot_seqs, max_context, hot_rows, tail_rows, max_item_tokens, index_pages and row_pages of *out,
- * nothing else (the caller passes hot_rows_layer on). SL_ERR_DEVICE_MEMORY when not even one sequence
- * fits, with the numbers.
- * Of a plan with a pool: pool_bytes is all that is left, without the metadata of max_seqs hot slots, and the numbers are the most that any load
- * could have; it is enough that one sequence fits, how many do is decided when they come.
+ * Pool sizes for max_seqs sequences of up to max_context tokens within the plan's device budget. Hierarchical: a hot
+ * slot for every sequence, index pages for all of them at full length or as far as the memory goes, row pages with what
+ * is left (resident while there is room). Resident: index and row pages alike. Sets max_seqs, max_hot_seqs,
+ * max_context, hot_rows, tail_rows, max_item_tokens, index_pages and row_pages of *out, nothing else (the caller passes
+ * hot_rows_layer on). SL_ERR_DEVICE_MEMORY when not even one sequence fits, with the numbers. Of a plan with a pool:
+ * pool_bytes is all that is left, without the metadata of max_seqs hot slots, and the numbers are the most that any
+ * load could have; it is enough that one sequence fits, how many do is decided when they come.
  */
 sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, int32_t max_context,
                         sl_engine_opts *out, sl_err *err);

@@ -5,9 +5,9 @@
 
 #include "engine/engine_impl.h"
 
-/* prepare before the step is uploaded: with `per`, the rows of logits of item i
- * begin at i * per and are those of all its tokens; with 0 those of sl_item_rows() follow each other. enqueue after the
- * pass; stepped when the sequences have their new lengths, submitted when the tokens are enqueued, too; then finish, when the device is done, or abort. */
+/* prepare before the step is uploaded: with `per`, the rows of logits of item i begin at i * per and are those of all
+ * its tokens; with 0 those of sl_item_rows() follow each other. enqueue after the pass; stepped when the sequences have
+ * their new lengths, submitted when the tokens are enqueued, too; then finish, when the device is done, or abort. */
 sl_status sl_choices_init(sl_engine *e, sl_err *err);
 void sl_choices_fini(sl_engine *e);
 /* What the host keeps of the tokens of one step. */

@@ -1,6 +1,7 @@
 /*
- * Results as an SVG: for each length a row of panels with accuracy over budget, one for the mean of the tasks and one for
- * each task, and where bytes are measured one with the mean over the bytes that a new token reads, metadata included. A name of settings is a line with its own colour and mark; the baseline, and settings without a budget, are
+ * Results as an SVG: for each length a row of panels with accuracy over budget, one for the mean of the tasks and one
+ * for each task, and where bytes are measured one with the mean over the bytes that a new token reads, metadata
+ * included. A name of settings is a line with its own colour and mark; the baseline, and settings without a budget, are
  * horizontal lines. Plain SVG 1.1 without scripts or fonts of its own.
  */
 #include <math.h>

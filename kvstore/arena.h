@@ -85,7 +85,9 @@ static inline uint64_t sl_geometry_state_device(const sl_geometry *g, int32_t la
 }
 /* Bytes of one layer in a page; 0: the layer keeps a state alone. */
 int64_t sl_geometry_layer_bytes(const sl_geometry *g, int32_t layer);
+/* As it travels in HELLO and PEER_WELCOME. */
 void sl_geometry_write(const sl_geometry *g, sl_wr *w);
+/* SL_ERR_CORRUPT: the bytes are not those of a geometry that can be; err names what is wrong. */
 sl_status sl_geometry_read(const void *bytes, size_t n, sl_geometry *out, sl_err *err);
 /* SL_OK: pages may be copied between the two; their layouts may differ. SL_ERR_REFUSED: the first plane or field that
  * differs, with both values. */

@@ -1,7 +1,7 @@
 /*
- * The data of a cascade, shared by its parts: cascade.c (creation, time, statistics), cascade_wait.c
- * (the requests that wait), cascade_load.c (a load), cascade_lookup.c (which tier has its pages), cascade_read.c (its chunks), cascade_write.c (store to tiers).
- * No other file includes this.
+ * The data of a cascade, shared by its parts: cascade.c (creation, time, statistics), cascade_wait.c (the requests that
+ * wait), cascade_load.c (a load), cascade_lookup.c (which tier has its pages), cascade_read.c (its chunks),
+ * cascade_write.c (store to tiers). No other file includes this.
  */
 #ifndef SL_KVSTORE_CASCADE_IMPL_H
 #define SL_KVSTORE_CASCADE_IMPL_H

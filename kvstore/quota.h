@@ -82,8 +82,9 @@ typedef struct sl_quota {
 } sl_quota;
 
 /*
- * Adds the rule "NAME [share=X] [limit=X]" with X from 0 to 1; a part that is left out is out->share or out->limit, as for tenants
- * without a rule. These two are set by the NAME "*", which is the first rule or none. SL_ERR_INVALID says what is wrong, and *out is as before.
+ * Adds the rule "NAME [share=X] [limit=X]" with X from 0 to 1; a part that is left out is out->share or out->limit, as
+ * for tenants without a rule. These two are set by the NAME "*", which is the first rule or none. SL_ERR_INVALID says
+ * what is wrong, and *out is as before.
  */
 sl_status sl_quota_add_rule(sl_quota_opts *out, const char *text, sl_err *err);
 

@@ -10,8 +10,8 @@
  * with and without it work together, and whoever can write into the arena of this worker from outside cannot make a checksum
  * fit.
  *
- *   layout    layer -> rows of tokens, units of blocks -> page -> block of the page -> KV head -> part, so that entry miss_src of SL_OP_GATHER has its own, and
- *             the checksums of one layer take few host pages
+ *   layout    layer -> rows of tokens, units of blocks -> page -> block of the page -> KV head -> part, so that the
+ *             entries of miss_src of SL_OP_GATHER are places in it, and the checksums of one layer take few host pages
  *   made      when a page is full and sealed (kvstore/seal.h), from the bytes that the seal is made of or was compared with
  *   forgotten when a page is given to a request that will write rows into it; until it is sealed again its rows have none
  *

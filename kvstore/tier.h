@@ -41,9 +41,9 @@
  *     completed later than the page left.
  *
  * A tier belongs to one thread. Implementations: "memory" (kvstore/tier_memory.c), which is the example for others;
- * "disk" (kvstore/tier_disk.c), whose pages survive the process;
- * "redis" (kvstore/tier_redis.c) and "nixl" (kvstore/tier_nixl.c), whose pages are shared with other processes (`shared`): the store evicts by its own rules,
- * and a lease only makes that less likely, so that a get can miss what exists has found.
+ * "disk" (kvstore/tier_disk.c), whose pages survive the process; "redis" (kvstore/tier_redis.c) and "nixl"
+ * (kvstore/tier_nixl.c), whose pages are shared with other processes (`shared`): the store evicts by its own rules, and
+ * a lease only makes that less likely, so that a get can miss what exists has found.
  */
 #ifndef SL_KVSTORE_TIER_H
 #define SL_KVSTORE_TIER_H
@@ -215,9 +215,10 @@ const char *const *sl_tier_names(void);
 const sl_options *const *sl_tier_absent(void);
 
 /*
- * Opens a tier. SL_ERR_INVALID: an option cannot be. SL_ERR_DENIED: wrong credentials. SL_ERR_REFUSED: what is stored belongs to another user, model or
- * format version; nothing is changed. SL_ERR_UNSUPPORTED, SL_ERR_EXHAUSTED, SL_ERR_IO: the machine cannot, there is no
- * room, it failed. SL_ERR_NO_MEMORY. The text names file, key and reason; with options it begins with the key.
+ * Opens a tier. SL_ERR_INVALID: an option cannot be. SL_ERR_DENIED: wrong credentials. SL_ERR_REFUSED: what is stored
+ * belongs to another user, model or format version; nothing is changed. SL_ERR_UNSUPPORTED, SL_ERR_EXHAUSTED,
+ * SL_ERR_IO: the machine cannot, there is no room, it failed. SL_ERR_NO_MEMORY. The text names file, key and reason;
+ * with options it begins with the key.
  */
 static inline sl_status sl_tier_open(const sl_tier_ops *ops, const sl_tier_opts *opts, sl_tier **out,
                                      sl_err *err)

@@ -1,7 +1,8 @@
 /*
- * Calibration: of channels for double_sparsity, and of budgets by layer and KV head (budgets.h). For the former it runs a model over a text and measures, for every layer and KV head, how important
- * each channel of its keys is. The text is read in blocks of block_tokens tokens, each a sequence of its own, with dense
- * attention; what does not fill a block is left out.
+ * Calibration: of channels for double_sparsity, and of budgets by layer and KV head (budgets.h). For the former it runs
+ * a model over a text and measures, for every layer and KV head, how important each channel of its keys is. The text is
+ * read in blocks of block_tokens tokens, each a sequence of its own, with dense attention; what does not fill a block
+ * is left out.
  *
  *   type   importance of channel c of KV head h: the mean over tokens of
  *   qk     the sum over the query heads of the group of |q_c * k_c|, of the token's own query and key, after RoPE

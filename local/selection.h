@@ -19,7 +19,8 @@ typedef struct sl_local_selection {
 
 /* One flag for every key of the registry, none given. */
 void sl_local_selection_init(sl_local_selection *s);
-/* Copies a command's flags and adds these. One that the command has already gets the name of its algorithm in front: --sampled-seed. all: [n + SL_LOCAL_FLAGS]. Returns their number. `s` stays where it is. */
+/* Copies a command's flags and adds these. One that the command has already gets the name of its algorithm in front:
+ * --sampled-seed. all: [n + SL_LOCAL_FLAGS]. Returns their number. `s` stays where it is. */
 size_t sl_local_selection_args(sl_local_selection *s, const sl_arg *args, size_t n, sl_arg *all);
 /* Whether the flag of this option was given. */
 bool sl_local_selection_given(const sl_local_selection *s, const char *option);

@@ -1,7 +1,8 @@
 /*
  * Which JSON types a JSON schema allows for a property of an object: `type`, `enum`, `const`, `anyOf`, `oneOf`, `allOf`
- * and references within the schema; and the schemas of members and items. GLM writes the arguments of a call without their types, so only the schema tells
- * whether 12 is a number or a text. Anything else in a schema is ignored: this is no validator.
+ * and references within the schema; and the schemas of members and items. GLM writes the arguments of a call without
+ * their types, so only the schema tells whether 12 is a number or a text. Anything else in a schema is ignored: this is
+ * no validator.
  *
  * A schema comes from a client and may refer to itself, so at most MAX_NODES nodes are read; a schema that needs more
  * allows all types.

@@ -176,7 +176,8 @@ static bool begins(const char *s, const char *with)
     return strncmp(s, with, strlen(with)) == 0;
 }
 
-/* The name without the prefix of a text part, and with "model." before "layers."; *room, where there is place for the whole name, may hold it then and moves on. */
+/* The name without the prefix of a text part, and with "model." before "layers."; *room, where there is place for the
+ * whole name, may hold it then and moves on. */
 static const char *text_name(const char *name, char **room)
 {
     static const char whole[] = "language_model.", inner[] = "model.language_model.", model[] = "model.";

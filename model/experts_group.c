@@ -3,9 +3,10 @@
  * Every rank enqueues the same exchanges in every MoE layer, also one without tokens, so the ranks stay together
  * without asking each other between layers; what differs is only how many rows travel.
  *
- * Of many tokens the ops write rows and results straight into the memory of the ranks that they are for, where GPUs can:
- * a result crosses the link while the next one is computed, and the exchange carries the counts alone. Of few tokens, the
- * kernels would write too few bytes at a time; there the exchange moves the rows, without a copy where they arrive, and the ops place those of the own block.
+ * Of many tokens the ops write rows and results straight into the memory of the ranks that they are for, where GPUs
+ * can: a result crosses the link while the next one is computed, and the exchange carries the counts alone. Of few
+ * tokens, the kernels would write too few bytes at a time; there the exchange moves the rows, without a copy where they
+ * arrive, and the ops place those of the own block.
  *
  * The shared experts need no rows of other ranks, so they are computed while rows travel. They are the only work of a
  * layer that depends on neither exchange: what follows needs the sum.

@@ -9,11 +9,13 @@
  * Exactness: the state of a constraint follows from its text and from the tokens that were produced, and from nothing else.
  * A stream that continues on another worker opens the constraint there and takes the tokens so far.
  *
- * Bounds: a text has at most SL_GRAMMAR_BYTES_MAX bytes, a regular expression in it SL_GRAMMAR_REGEX_MAX, and compiling it and
- * each mask have a budget of the library's own units (grammar/engine.c), after which SL_ERR_TOO_LARGE comes. The library
- * recurses as deep as a text is nested or linked, so it compiles on a thread with a stack for the deepest one. What these budgets
- * do not bound is refused by its text (grammar/bounds.c). Within these bounds a text takes at most SL_GRAMMAR_SECONDS_MAX of one
- * processor and a mask SL_GRAMMAR_MASK_SECONDS_MAX, which cannot be interrupted; that of the library is quadratic for some texts. Its memory is bounded by sl_grammar_bytes(); up to 128 MiB of compiled texts are kept for later requests.
+ * Bounds: a text has at most SL_GRAMMAR_BYTES_MAX bytes, a regular expression in it SL_GRAMMAR_REGEX_MAX, and compiling
+ * it and each mask have a budget of the library's own units (grammar/engine.c), after which SL_ERR_TOO_LARGE comes. The
+ * library recurses as deep as a text is nested or linked, so it compiles on a thread with a stack for the deepest one.
+ * What these budgets do not bound is refused by its text (grammar/bounds.c). Within these bounds a text takes at most
+ * SL_GRAMMAR_SECONDS_MAX of one processor and a mask SL_GRAMMAR_MASK_SECONDS_MAX, which cannot be interrupted; that of
+ * the library is quadratic for some texts. Its memory is bounded by sl_grammar_bytes(); up to 128 MiB of compiled texts
+ * are kept for later requests.
  *
  * Ownership: an engine borrows its tokenizer, which lives longer; constraints are destroyed before their engine. Threads: an
  * engine may be used by any number of threads, a constraint by one at a time. Nothing here is for a loop's thread: compiling

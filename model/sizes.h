@@ -13,9 +13,9 @@ typedef struct sl_weight_bytes {
 } sl_weight_bytes;
 
 /*
- * The weights as sl_model_load() places them; routed experts in the form of sl_model_half_form(). stored: dtype of most weights (sl_model_stored_dtype()); F8 stands for
- * the published form: linear layers in F8 with one float32 scale for each block of 128 x 128, the rest in BF16. act: of
- * the options.
+ * The weights as sl_model_load() places them; routed experts in the form of sl_model_half_form(). stored: dtype of most
+ * weights (sl_model_stored_dtype()); F8 stands for the published form: linear layers in F8 with one float32 scale for
+ * each block of 128 x 128, the rest in BF16. act: of the options.
  */
 void sl_model_weight_sizes(const sl_model_config *c, sl_dtype stored, sl_dtype act, sl_weight_bytes *out);
 

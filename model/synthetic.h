@@ -37,8 +37,9 @@ typedef struct sl_synthetic_opts {
     bool drawn; /* replaces the router's choices also where no group is simulated; other ones on every rank */
 } sl_synthetic_opts;
 
-/* As sl_model_load(). A config without quantisation gets BF16 weights. Otherwise weights are fp8 with block scales where the published checkpoints have them, and bf16 elsewhere
- * and for kv_b, which absorption reads as bf16. The same seed gives the same bits on every backend. */
+/* As sl_model_load(). A config without quantisation gets BF16 weights. Otherwise weights are fp8 with block scales
+ * where the published checkpoints have them, and bf16 elsewhere and for kv_b, which absorption reads as bf16. The same
+ * seed gives the same bits on every backend. */
 sl_status sl_model_synthetic(sl_backend *be, const sl_model_config *cfg, const sl_model_opts *opts,
                              const sl_synthetic_opts *synth, sl_model **out, sl_err *err);
 /* Bytes of the memory for weights that sl_model_synthetic() would take; makes nothing and needs no backend. The rank and

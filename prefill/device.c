@@ -7,9 +7,9 @@
  * layer of all pages would be complete only when the last page is. In both layouts a run of pages is one strided copy for each
  * layer and plane.
  *
- * Only pages that were compared are moved, in their order, so the length of such a sequence is always a right prefix. If it ends
- * early (damage, loss, abort), it is continued from its length or closed. Device memory is not taken from any request: while a request waits
- * for it nothing is opened early, and prefetches give theirs back first.
+ * Only pages that were compared are moved, in their order, so the length of such a sequence is always a right prefix.
+ * If it ends early (damage, loss, abort), it is continued from its length or closed. Device memory is not taken from
+ * any request: while a request waits for it nothing is opened early, and prefetches give theirs back first.
  */
 #include "prefill/prefill_impl.h"
 

@@ -28,8 +28,8 @@ typedef struct sl_prefill sl_prefill;
 
 typedef struct sl_prefill_opts {
     sl_worker_role_opts role;
-    int32_t
-        chunk_tokens; /* most tokens of a step, of all requests together; at most the runner's max_step_tokens */
+    /* most tokens of a step, of all requests together; at most the runner's max_step_tokens */
+    int32_t chunk_tokens;
     bool automatic;          /* as in sl_prompt_queue_opts */
     int32_t max_step_ms;     /* the time of a step that chunk_tokens is reduced for; 0: no bound */
     int32_t short_step_ms;   /* the same while short prompts arrive (order.h); 0: no bound */

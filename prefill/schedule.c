@@ -3,13 +3,13 @@
  *
  * Every step divides prefill.chunk_tokens among the requests that have tokens to compute, the shortest first
  * (worker/prompt_queue.h), or fewer tokens if they would take longer than prefill.max_step_ms at the pace that earlier
- * steps had. One of the prefill.max_requests places is reserved for prompts of at most one chunk, so that long
- * prompts cannot use all places. Pages are sealed as soon as they are full (kvstore/seal.h). When the prompt is
- * computed all its pages are verified; then they enter this worker's prefix tree, and COMMIT is sent: rows that were computed
- * from rows that have been damaged meanwhile are neither shipped nor kept. Pages that were pulled from a decode worker enter it when their checksums have
- * been compared; those of a prefetch (prefetch.c) before the request comes, which does not begin while they arrive.
- * Pages of this tree that a request reuses are verified while the rest of its prompt is computed; FINISH, and with
- * it COMMIT and the first token, waits for the result.
+ * steps had. One of the prefill.max_requests places is reserved for prompts of at most one chunk, so that long prompts
+ * cannot use all places. Pages are sealed as soon as they are full (kvstore/seal.h). When the prompt is computed all
+ * its pages are verified; then they enter this worker's prefix tree, and COMMIT is sent: rows that were computed from
+ * rows that have been damaged meanwhile are neither shipped nor kept. Pages that were pulled from a decode worker enter
+ * it when their checksums have been compared; those of a prefetch (prefetch.c) before the request comes, which does not
+ * begin while they arrive. Pages of this tree that a request reuses are verified while the rest of its prompt is
+ * computed; FINISH, and with it COMMIT and the first token, waits for the result.
  *
  * A worker that begins to drain gives requests that have not started back to the router at once.
  */

@@ -99,14 +99,14 @@ typedef struct sl_shipment {
     bool unflushed;     /* puts were posted that no completed flush covers */
     uint64_t bytes;     /* number of bytes shipped */
     /* PULLING */
-    int32_t
-        at; /* of a prefetch: pages before it are here; else: gets of pages before it are posted, then those of a snapshot */
+    /* of a prefetch: pages before it are here; else: gets of pages before it are posted, then those of a snapshot */
+    int32_t at;
     sl_pull_chunk *chunk; /* whose gets are being posted; of a prefetch: what the lease covers */
     sl_pull_chunk *arriving,
         **last_arriving; /* in order: their gets are posted; the engine was not told of them yet */
-    uint32_t
-        *sums;     /* [pull_end - own_matched][layers]: the checksums that the decode worker keeps for them */
-    bool answered; /* PAGES_CRC has come; sums is NULL if it had none */
+    /* [pull_end - own_matched][layers]: the checksums that the decode worker keeps for them */
+    uint32_t *sums;
+    bool answered;      /* PAGES_CRC has come; sums is NULL if it had none */
     uint64_t lease;     /* of a prefetch, asked for or held; 0: none */
     uint64_t first_ns;  /* when the first row was posted; 0: none */
     uint64_t finish_ns; /* time of FINISH, after which no piece is added; 0: not yet */

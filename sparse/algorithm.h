@@ -130,9 +130,9 @@ typedef struct sl_algo_run {
     bool hot;         /* hierarchical: only some of its rows are on the device, all are in the host pages */
 } sl_algo_run;
 
-/* The scores by which retrieve selected, for measurements: [count][lists][ld], of the units of tokens first .. first + count - 1 of the
- * step, device memory that stays until the next call. Queries before from_pos read everything, the first `sinks` and the newest `recent` tokens
- * are read in any case: these units have none. */
+/* The scores by which retrieve selected, for measurements: [count][lists][ld], of the units of tokens first .. first +
+ * count - 1 of the step, device memory that stays until the next call. Queries before from_pos read everything, the
+ * first `sinks` and the newest `recent` tokens are read in any case: these units have none. */
 typedef struct sl_algo_scores {
     const float *at; /* NULL: it does not select by scores of the units of its lists */
     int32_t first, count, ld, from_pos, sinks, recent;
@@ -248,8 +248,9 @@ typedef struct sl_algo_desc {
     /* Required. Device bytes that an instance takes (scores and other scratch), within dims->workspace_bytes where it
      * can choose. */
     uint64_t (*device_bytes)(const sl_algo_dims *dims);
-    /* The most scratch memory that a backend's ops of k-means, codes and cluster lists need for it (kernels/scratch.h), whatever a step has.
-     * What any other op of selection asks for is planned for every algorithm. NULL: it uses none of the three. */
+    /* The most scratch memory that a backend's ops of k-means, codes and cluster lists need for it (kernels/scratch.h),
+     * whatever a step has. What any other op of selection asks for is planned for every algorithm. NULL: it uses none
+     * of the three. */
     size_t (*scratch)(const sl_algo_dims *dims);
     /* Required. */
     sl_status (*create)(sl_backend *be, const sl_algo_dims *dims, sl_algo **out, sl_err *err);

@@ -75,7 +75,8 @@ static sl_algo_call algo_call(sl_coord *c, const sl_attn_call *call, int32_t wid
     return a;
 }
 
-/* Benchmarks: other lists in place of the selected ones, which layers that share them read as well. The newest block may be open, so it is not drawn from. */
+/* Benchmarks: other lists in place of the selected ones, which layers that share them read as well. The newest block
+ * may be open, so it is not drawn from. */
 static sl_status redraw(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t first,
                         int32_t n, int32_t *ids, sl_err *err)
 {

@@ -8,9 +8,9 @@
  * It borrows backend, device rows, index pools and host pages, which must outlive it.
  *
  * Life cycle of a request: request_begin (its tables exist, cached pages are constructed, the tail is loaded), any
- * number of steps, request_spill at most once, request_end. Cached pages that arrive later are added by request_load. A step: step_begin with the tokens that it will append,
- * sl_coord_attend for every layer in order, step_end (or step_abort, which forgets the hot rows of the step's
- * requests).
+ * number of steps, request_spill at most once, request_end. Cached pages that arrive later are added by request_load. A
+ * step: step_begin with the tokens that it will append, sl_coord_attend for every layer in order, step_end (or
+ * step_abort, which forgets the hot rows of the step's requests).
  *
  * Nothing waits for the device except sl_coord_counters_get(), sl_coord_tiles() and, for testing, poisoning. Threads: one owner.
  */
@@ -239,8 +239,8 @@ sl_status sl_coord_tiles(sl_coord *c, uint64_t out[2], sl_err *err);
  *   asynchronous                     0                    the device's time in gathers      from when the main stream
  *                                                                                           waits for a gather
  *
- * The device's times are as of the last sl_coord_counters_get() or sl_coord_counters_peek(). Attention that waits for single blocks counts as
- * waiting for the whole gather.
+ * The device's times are as of the last sl_coord_counters_get() or sl_coord_counters_peek(). Attention that waits for
+ * single blocks counts as waiting for the whole gather.
  */
 typedef struct sl_coord_clock {
     uint64_t attend_ns, swap_ns, exposed_ns;

@@ -42,9 +42,10 @@ typedef struct sl_check {
 
     int32_t n_pages;
     /* SEAL */
-    int32_t
-        snapshot_tokens; /* > 0: the pages are those of a snapshot after this many tokens (kvstore/snapshot.h), with this key, whose */
-    sl_key snapshot_key; /* states are there and whose record is not */
+    /* > 0: the pages are those of a snapshot (kvstore/snapshot.h) after this number of tokens. Its states are in them; the
+     * checker writes its record, with this key, before it seals them. */
+    int32_t snapshot_tokens;
+    sl_key snapshot_key;
     /* KEEP */
     const sl_arena *arena;  /* of the pages; NULL: that of the store */
     const uint32_t *expect; /* [n_pages][layers], inside m */

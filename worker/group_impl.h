@@ -1,6 +1,7 @@
 /*
  * A group's data, shared by its two halves: group.c (engine thread: collectives and steps) and, on the thread of the
- * links, group_link.c (who is there, who is lost) with group_door.c (rank 0: who may join). What both use is under the lock; the engine half acts on it in its next turn.
+ * links, group_link.c (who is there, who is lost) with group_door.c (rank 0: who may join). What both use is under the
+ * lock; the engine half acts on it in its next turn.
  */
 #ifndef SL_WORKER_GROUP_IMPL_H
 #define SL_WORKER_GROUP_IMPL_H

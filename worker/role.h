@@ -72,8 +72,8 @@ typedef struct sl_worker_role {
     sl_sampler *sampler;
     sl_constraints *constraints;
     bool leaving; /* it was told to stop, and the routers know */
-    bool
-        draining; /* it leaves, and no router needs it any more: it takes no new work and gives back what waits */
+    /* it leaves, and no router needs it any more: it takes no new work and gives back what waits */
+    bool draining;
     bool failed;
     bool joined; /* of a group: it is whole, and the routers are joined */
     int ending;  /* of a group: ends of sessions of which requests may still be here, because it broke */

@@ -29,8 +29,8 @@ sl_status sl_setup_check_hot(const sl_config *cfg, const sl_model_config *mc, co
 
 /*
  * What a worker of this configuration would refuse when it starts, as far as that can be known without a device and without
- * loading weights: a checkpoint that is not there or does not fit the keys, a store that holds no request, hot buffers that
- * cannot be. *context: tokens of the longest request that checkpoint, configuration and store allow. Errors name the key.
+ * loading weights: a checkpoint that is not there or does not fit the keys, a store that holds no request, hot buffers
+ * that are too small. *context: tokens of the longest request that checkpoint, configuration and store allow. Errors name the key.
  */
 sl_status sl_worker_check_config(const sl_config *cfg, int32_t *context, sl_err *err);
 

@@ -42,8 +42,8 @@ typedef struct sl_parts {
     sl_coord_draw draw;    /* of engine_opts */
     sl_engine *engine;
     sl_engine_opts engine_opts;
-    int64_t
-        prompt_pages; /* of engine_opts.row_pages: of the role both, for prompts that are being computed */
+    /* of engine_opts.row_pages: of the role both, for prompts that are being computed */
+    int64_t prompt_pages;
     int32_t dense_layers[SL_CFG_MAX_LAYERS], hot_rows_layer[SL_CFG_MAX_LAYERS]; /* of engine_opts */
     sl_runner runner;
     sl_metrics *metrics;

@@ -1,8 +1,8 @@
 /*
  * The parts of sl_parts_create, one file for each subject: setup_device.c (backend, NUMA node, network devices),
- * setup_group.c (the group of this rank),
- * setup_model.c (weights), setup_cache.c (host store, plan, engine), setup_tier.c (storage tiers),
- * setup_bench.c (what benchmarks replace), setup_core.c (address and options of the worker core). setup.c calls them in this order; each needs the results of those before it. Private to worker/.
+ * setup_group.c (the group of this rank), setup_model.c (weights), setup_cache.c (host store, plan, engine),
+ * setup_tier.c (storage tiers), setup_bench.c (what benchmarks replace), setup_core.c (address and options of the
+ * worker core). setup.c calls them in this order; each needs the results of those before it. Private to worker/.
  */
 #ifndef SL_WORKER_SETUP_IMPL_H
 #define SL_WORKER_SETUP_IMPL_H

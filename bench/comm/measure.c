@@ -153,8 +153,8 @@ static sl_status time_shape(const ctx *x, const shape *s)
     return st;
 }
 
-/* s with recv in memory of the group and the own block placed, as in a decode step, and one that carries counts alone. Contrary to the contract the exchanges of a graph
- * use the same place one after the other: here nothing reads it. */
+/* s with recv in memory of the group and the own block placed, as in a decode step, and one that carries counts alone.
+ * Contrary to the contract the exchanges of a graph use the same place one after the other: here nothing reads it. */
 static sl_status time_direct(const ctx *x, const shape *s)
 {
     ctx direct = *x;

@@ -11,7 +11,8 @@
  *
  *   backend,policy,requests,tokens,k,hot_rows,row_bytes,misses_per_step,resolve_us,gather_us,checked_us,copy_us,rows_per_s,ratio
  *
- * checked_us is the gather of the same rows once more, each of which is compared with its checksum (kvstore.verify rows). ratio = (resolve + gather) / copy; rows_per_s = missed rows / (resolve + gather). The rows that the last step
+ * checked_us is the gather of the same rows once more, each of which is compared with its checksum (kvstore.verify
+ * rows). ratio = (resolve + gather) / copy; rows_per_s = missed rows / (resolve + gather). The rows that the last step
  * gathered are compared with their source; a difference is an error.
  */
 #ifndef SL_BENCH_SWAPIN_SWAPIN_H

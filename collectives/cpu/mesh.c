@@ -7,8 +7,8 @@
  *   rank r     connects with the ranks 1 .. r - 1, accepts those above, and sends READY to rank 0
  *   rank 0     sends GO when all are ready, so no rank uses the group before every rank has all its connections
  *
- * Who connects sends a hello and gets an answer (dial.c, door.c). Nothing listens once the group is formed. One thread does all this without blocking; it looks at every connection
- * whenever any has news, because a group forms seldom.
+ * Who connects sends a hello and gets an answer (dial.c, door.c). Nothing listens once the group is formed. One thread
+ * does all this without blocking; it looks at every connection whenever any has news, because a group forms seldom.
  */
 #include <errno.h>
 #include <poll.h>

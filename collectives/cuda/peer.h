@@ -6,9 +6,9 @@
  *
  * Rows whose receivers have memory of the group for them (sl_comm_memory) are written there instead of to a window.
  *
- * Window: flags, then two halves, each with a slot for every sender, then the words of sl_peer_agree(). Exchange n uses half n % 2. A rank that writes
- * into a half for exchange n has seen the flags of all ranks for n - 1, so every rank has ended exchange n - 2, which
- * used that half. n is counted on the device, so a captured exchange counts on.
+ * Window: flags, then two halves, each with a slot for every sender, then the words of sl_peer_agree(). Exchange n uses
+ * half n % 2. A rank that writes into a half for exchange n has seen the flags of all ranks for n - 1, so every rank
+ * has ended exchange n - 2, which used that half. n is counted on the device, so a captured exchange counts on.
  *
  * Failure: a kernel waits for flags at most for the deadline, and ends when the host sets `stop`. It then writes the
  * rank that did not arrive to `report`, and every later kernel of this group ends at once. So no kernel waits for ever.

@@ -1,8 +1,8 @@
 /*
- * Opening the windows of peer.h and memory of the group, and moving rows through them. Every rank allocates its own, the ranks exchange handles, and each maps those of
- * the others. Either all ranks have all windows afterwards, or none has any: then the group uses NCCL alone. Reasons
- * for none: ranks on several hosts, GPUs that cannot reach each other, containers that do not share handles, no device
- * memory left, NCCL_P2P_DISABLE=1, or sl_comm_opts.library_only.
+ * Opening the windows of peer.h and memory of the group, and moving rows through them. Every rank allocates its own,
+ * the ranks exchange handles, and each maps those of the others. Either all ranks have all windows afterwards, or none
+ * has any: then the group uses NCCL alone. Reasons for none: ranks on several hosts, GPUs that cannot reach each other,
+ * containers that do not share handles, no device memory left, NCCL_P2P_DISABLE=1, or sl_comm_opts.library_only.
  *
  * Ownership: sl_cuda_windows belongs to the communicator. Threads: its thread.
  */

@@ -1,6 +1,7 @@
 /*
- * Snapshots of states (kvstore/snapshot.h) while a request decodes: at ends of pages among the tokens that it has generated, so that the next
- * turn of the conversation, or the same request after it gave way or its worker died, does not compute the answer again.
+ * Snapshots of states (kvstore/snapshot.h) while a request decodes: at ends of pages among the tokens that it has
+ * generated, so that the next turn of the conversation, or the same request after it gave way or its worker died, does
+ * not compute the answer again.
  *
  * A request has one place for a snapshot. Where a page has become full, sl_snapshot_pace() pages after the last one, the next step
  * copies the states to that place before it appends anything: the copies follow the step before on the device, so no thread waits for

@@ -1,11 +1,12 @@
 /*
- * Whether the MTP layer drafts at all: before a worker takes requests, the model continues a fixed text greedily, and what the layer
- * drafts is compared with what the model chooses. A layer of another checkpoint, or one that a conversion has damaged, drafts noise, which
- * costs time and changes no answer, so no metric of answers shows it. The text repeats a few tokens, which any trained model continues; it is
- * made of numbers of tokens, since a worker need not have the tokenizer.
+ * Whether the MTP layer drafts at all: before a worker takes requests, the model continues a fixed text greedily, and
+ * what the layer drafts is compared with what the model chooses. A layer of another checkpoint, or one that a
+ * conversion has damaged, drafts noise, which costs time and changes no answer, so no metric of answers shows it. The
+ * text repeats a few tokens, which any trained model continues; it is made of numbers of tokens, since a worker need
+ * not have the tokenizer.
  *
- * Steps of one token, so that the check needs no more memory than a request. Its pages are not published. In a group every step is one of all
- * ranks, which are not there yet: there the first requests are counted instead (drafts.c).
+ * Steps of one token, so that the check needs no more memory than a request. Its pages are not published. In a group
+ * every step is one of all ranks, which are not there yet: there the first requests are counted instead (drafts.c).
  */
 #include "decode/run/run_impl.h"
 

@@ -2,10 +2,11 @@
  * Pages for the next rows of running requests. When there is none, on the host or on the device, a resident ticket is spilled or
  * admission makes room.
  *
- * Requests of equal lengths would all need their next page in the same step. So a request gets it up to AHEAD_ROWS rows before, as
- * one of the few of a turn, as long as pages lie unused: the page, its entries in the tables of the device and their uploads are the work of
- * several turns, each of which is far shorter than a step. Such a page of the host takes nothing from
- * another request; one of the device may be the last, and then a request is spilled or gives way up to AHEAD_ROWS steps earlier.
+ * Requests of equal lengths would all need their next page in the same step. So a request gets it up to AHEAD_ROWS rows
+ * before, as one of the few of a turn, as long as pages lie unused: the page, its entries in the tables of the device
+ * and their uploads are the work of several turns, each of which is far shorter than a step. Such a page of the host
+ * takes nothing from another request; one of the device may be the last, and then a request is spilled or gives way up
+ * to AHEAD_ROWS steps earlier.
  */
 #include "decode/run/run_impl.h"
 

@@ -13,9 +13,9 @@
 #include "model/grammar/follow.h"
 
 /*
- * Budgets in the library's units; its documentation gives their speed on one core. Building the lexer of a grammar 50,000 a ms:
- * 40 ms. A mask 14,000 a ms: 14 ms; its items took up to 12 us each (test_grammar_made.c), and 20,000 with their lexer up to 0.53 s. Lexer states take 1 to
- * 2 KB each: 40 MB at most. bounds.c has what these do not bound.
+ * Budgets in the library's units; its documentation gives their speed on one core. Building the lexer of a grammar
+ * 50,000 a ms: 40 ms. A mask 14,000 a ms: 14 ms; its items took up to 12 us each (test_grammar_made.c), and 20,000 with
+ * their lexer up to 0.53 s. Lexer states take 1 to 2 KB each: 40 MB at most. bounds.c has what these do not bound.
  */
 static void set_limits(sl_llg_limits *l)
 {
@@ -416,8 +416,9 @@ static void count(sl_grammars *g, sl_status st, double seconds)
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Nothing follows for memory from the library's own units. Generated texts (test_grammar_made.c) took up to 57 MB for 1 KiB, 87 MB for 2 KiB
- * and 146 MB for 8 KiB, most of them to be refused in the end; 10 MB stayed of those that were compiled. */
+/* Nothing follows for memory from the library's own units. Generated texts (test_grammar_made.c) took up to 57 MB for 1
+ * KiB, 87 MB for 2 KiB and 146 MB for 8 KiB, most of them to be refused in the end; 10 MB stayed of those that were
+ * compiled. */
 uint64_t sl_grammar_bytes(size_t len)
 {
     return len < 2496 ? (4 << 20) + ((uint64_t)len << 16) : 160 << 20;

@@ -1,6 +1,7 @@
 /*
- * The hash table of the directory; see directory_impl.h. The table is divided into SHARDS by the high bits of the key. Each shard is a hash table with linear probing that grows by
- * itself, so no single growth or sweep step holds up the loop: a shard of a 256 MiB directory has 9,500 entries.
+ * The hash table of the directory; see directory_impl.h. The table is divided into SHARDS by the high bits of the key.
+ * Each shard is a hash table with linear probing that grows by itself, so no single growth or sweep step holds up the
+ * loop: a shard of a 256 MiB directory has 9,500 entries.
  *
  * A holder is a number for one medium of one worker, or for the shared stores (SHARED_ID). An entry contains two holders, and the
  * others are in a list of nodes. When a worker leaves, its numbers are retired: place_of[] does not know them any more, so

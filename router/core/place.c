@@ -118,8 +118,9 @@ static size_t pick(sl_router *r, sl_request *q, const sl_estimate *e, sl_member 
 }
 
 /*
- * Chooses the members for q; false: no member has room. A member that failed it is better than none. The decode member is
- * chosen first: what it has of the prompt, no prefill worker computes. One of role both is the prefill member, too. *compute: the tokens that are left for it.
+ * Chooses the members for q; false: no member has room. A member that failed it is better than none. The decode member
+ * is chosen first: what it has of the prompt, no prefill worker computes. One of role both is the prefill member, too.
+ * *compute: the tokens that are left for it.
  */
 static bool choose(sl_router *r, sl_request *q, uint64_t now, sl_member **prefill, sl_member **decode,
                    uint64_t *compute)

@@ -113,8 +113,8 @@ void sl_oai_answer_consume(sl_oai_answer *a, size_t n);
 uint64_t sl_oai_answer_memory(const sl_oai_answer *a);
 /* Ends the answer with an error, as an output with an error does. */
 void sl_oai_answer_fail(sl_oai_answer *a, sl_status st, const char *error);
-/* Not a stream, all choices ended: the whole document, malloc'ed; NULL when out of memory. Once; on any thread. guard: NULL, or it is looked
- * at between choices and tokens; once it was stopped, the document ends early and is of no use. */
+/* Not a stream, all choices ended: the whole document, malloc'ed; NULL when out of memory. Once; on any thread. guard:
+ * NULL, or it is looked at between choices and tokens; once it was stopped, the document ends early and is of no use. */
 char *sl_oai_answer_json(sl_oai_answer *a, sl_guard *guard);
 
 /* Insertions, deletions, replacements and exchanges of neighbours between two names; more than `most`: any larger number. */

@@ -1,9 +1,9 @@
 /*
- * Requests that another program would divide differently. A proxy in front of the router and the router must agree where a
- * request ends, whose it is and what its path is; otherwise a part of one client's body is taken for a request of another
- * one. So what has two readings gets 400 and the connection is closed: lengths that are missing, doubled, not a number, or
- * together with a transfer coding; codings other than chunked; no Host, or two; two keys, request ids or origins; lines that end in a bare line feed; lines that
- * continue; control characters, and zeros in paths.
+ * Requests that another program would divide differently. A proxy in front of the router and the router must agree
+ * where a request ends, whose it is and what its path is; otherwise a part of one client's body is taken for a request
+ * of another one. So what has two readings gets 400 and the connection is closed: lengths that are missing, doubled,
+ * not a number, or together with a transfer coding; codings other than chunked; no Host, or two; two keys, request ids
+ * or origins; lines that end in a bare line feed; lines that continue; control characters, and zeros in paths.
  *
  * libmicrohttpd 0.9.75 accepts lines that end in a bare line feed, and lines that continue, without an option to refuse
  * them. It leaves the head where it was received and puts zeros in place of the ends of lines, so that one line follows the
