@@ -355,11 +355,11 @@ def unread(case, state):
 
 
 def mixed(state, r):
-    """Tensors of 16 bits in any type that has their values."""
+    """Tensors of 16 bits in any type that has their values; experts of a layer must be in one, and stay as they are."""
     def one(t):
         kinds = [torch.float32, torch.bfloat16] + [torch.float16] * torch.equal(t.half().to(t.dtype), t)
         return t.to(r.choice(kinds))
-    return {k: one(t) if t.dtype == torch.bfloat16 else t for k, t in state.items()}
+    return {k: one(t) if t.dtype == torch.bfloat16 and "experts" not in k else t for k, t in state.items()}
 
 
 def dress(case, path, r):
