@@ -254,10 +254,10 @@ def test_two_clusters_on_one_bucket(start, bucket):
 
 
 def test_a_bucket_that_cannot_be_used(start, bucket, monkeypatch):
-    refused(start, bucket.keys("absent"), r"kvstore\.nixl\.parameters: .*does the bucket exist")
+    refused(start, bucket.keys("absent"), r"kvstore\.nixl\.backend: .*does the bucket exist")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    refused(start, bucket.keys(), r"kvstore\.nixl\.parameters: .*are the credentials right")
+    refused(start, bucket.keys(), r"kvstore\.nixl\.backend: .*are the credentials right")
     bucket.stop()
-    refused(start, bucket.keys(), r"kvstore\.nixl\.parameters: .*endpoint_override")
+    refused(start, bucket.keys(), r"kvstore\.nixl\.backend: .*endpoint_override")
     started = start(real.Process, "decode", 0, "127.0.0.1:9", **bucket.keys(), **{"kvstore.required": "redis"})
     started.logged(r"ev=nixl_unreachable")
