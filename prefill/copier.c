@@ -36,7 +36,9 @@ static bool continues(sl_copy *c, const sl_span *s, const uint8_t *dst)
     const size_t bytes = (size_t)s->bytes;
     const uint8_t *last_src = c->src + (c->n - 1) * c->src_pitch,
                   *last_dst = c->dst + (c->n - 1) * c->dst_pitch;
-    if (s->device != c->device || bytes != c->bytes || src < last_src + bytes || dst < last_dst + bytes)
+    if (!sl_pieces_same_memory(s, &(sl_span){.device = c->device, .plane = c->plane}))
+        return false;
+    if (bytes != c->bytes || src < last_src + bytes || dst < last_dst + bytes)
         return false;
     size_t src_pitch = (size_t)(src - last_src), dst_pitch = (size_t)(dst - last_dst);
     if (c->n > 1 && (src_pitch != c->src_pitch || dst_pitch != c->dst_pitch))
@@ -59,8 +61,8 @@ bool sl_copier_add(sl_copier_mail *m, const sl_span *s, uint8_t *there)
     if (!merged && m->n == SL_COPIES)
         return false;
     if (!merged)
-        m->copy[m->n++] =
-            (sl_copy){.dst = there, .src = s->local, .bytes = bytes, .n = 1, .device = s->device};
+        m->copy[m->n++] = (sl_copy){
+            .dst = there, .src = s->local, .bytes = bytes, .n = 1, .device = s->device, .plane = s->plane};
     m->total += bytes;
     return true;
 }

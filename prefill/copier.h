@@ -27,7 +27,8 @@ typedef struct sl_copy {
     uint8_t *dst;
     const uint8_t *src;
     size_t bytes, n, dst_pitch, src_pitch;
-    bool device; /* src is device memory */
+    bool device;   /* src is device memory */
+    int32_t plane; /* and of this plane's pool */
 } sl_copy;
 
 typedef struct sl_copier_mail {
@@ -61,8 +62,8 @@ void sl_copier_stop(sl_copier *c);
 void sl_copier_destroy(sl_copier *c, void (*drop)(void *arg, sl_copier_mail *m), void *arg);
 
 /*
- * Adds a span; spans at a constant pitch on both sides, with the local side in the same kind of memory, become one strided
- * copy.
+ * Adds a span; all of a batch are of one layer. Spans at a constant pitch on both sides, with the local side in the same memory
+ * (sl_pieces_same_memory()), become one strided copy.
  * there: the address at which the remote side of the span is mapped. False: the batch is full.
  */
 bool sl_copier_add(sl_copier_mail *m, const sl_span *s, uint8_t *there);

@@ -85,9 +85,10 @@ sl_status sl_path_put(sl_prefill *p, sl_prefill_job *j)
     if (st != SL_OK)
         return st;
     sl_ship_posted(j);
-    if (s.bytes < whole.bytes)
-        sl_cursor_hold(
-            c, &(sl_span){s.local + s.bytes, s.remote + (uint64_t)s.bytes, whole.bytes - s.bytes, s.device});
+    if (s.bytes < whole.bytes) {
+        const sl_span rest = sl_pieces_rest(whole, s.bytes);
+        sl_cursor_hold(c, &rest);
+    }
     return SL_OK;
 }
 

@@ -45,14 +45,14 @@ bool sl_page_read_next(sl_page_read *r, sl_span *out)
     if (!s.bytes && !next(r, &s))
         return false;
     int64_t n = s.bytes < SL_PAGE_READ_BYTES ? s.bytes : SL_PAGE_READ_BYTES;
-    *out = (sl_span){s.local, s.remote, n, false};
-    r->held = (sl_span){s.local + n, s.remote + (uint64_t)n, s.bytes - n, false};
+    *out = s, out->bytes = n;
+    r->held = sl_pieces_rest(s, n);
     return true;
 }
 
 void sl_page_read_hold(sl_page_read *r, const sl_span *span)
 {
-    r->held = (sl_span){span->local, span->remote, span->bytes + r->held.bytes, false};
+    r->held = (sl_span){.local = span->local, .remote = span->remote, .bytes = span->bytes + r->held.bytes};
 }
 
 void sl_page_read_stop(sl_page_read *r)

@@ -104,7 +104,8 @@ static sl_span span_of(const sl_pieces *it, const sl_unit_run *u)
     return (sl_span){.local = l->base + here + in_unit,
                      .remote = (uint64_t)(uintptr_t)r->base + (uint64_t)(there + in_unit),
                      .bytes = u->bytes,
-                     .device = on_device(it->map, it->plane)};
+                     .device = on_device(it->map, it->plane),
+                     .plane = it->plane};
 }
 
 static bool raw_next(sl_pieces *it, sl_span *out)
@@ -119,6 +120,11 @@ static bool raw_next(sl_pieces *it, sl_span *out)
     return false;
 }
 
+bool sl_pieces_same_memory(const sl_span *a, const sl_span *b)
+{
+    return a->device == b->device && (!a->device || a->plane == b->plane);
+}
+
 bool sl_pieces_next(sl_pieces *it, sl_span *out)
 {
     sl_span s = it->ahead, next;
@@ -126,7 +132,7 @@ bool sl_pieces_next(sl_pieces *it, sl_span *out)
     if (!s.bytes && !raw_next(it, &s))
         return false;
     while (raw_next(it, &next)) {
-        if (next.device != s.device || next.local != s.local + s.bytes ||
+        if (!sl_pieces_same_memory(&next, &s) || next.local != s.local + s.bytes ||
             next.remote != s.remote + (uint64_t)s.bytes) {
             it->ahead = next;
             break;

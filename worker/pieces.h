@@ -4,7 +4,7 @@
  * (remote to local).
  *
  * Ranges that are adjacent on both sides are merged into one span: a whole page of a layer is one span if both arenas
- * are page_first, and consecutive pages are one span if both are layer_first.
+ * are page_first, and consecutive pages are one span if both are layer_first. In device memory only ranges of one plane are.
  */
 #ifndef SL_WORKER_PIECES_H
 #define SL_WORKER_PIECES_H
@@ -33,6 +33,8 @@ typedef struct sl_span {
     uint64_t remote;
     int64_t bytes;
     bool device; /* local is device memory */
+    /* With `device`: of this plane's pool. Pools are allocations of their own, which no copy may reach across. */
+    int32_t plane;
 } sl_span;
 
 typedef struct sl_pieces {
@@ -48,6 +50,15 @@ typedef struct sl_pieces {
 
 /* Starts the walk over tokens [first, end) of a layer. map is borrowed until the walk has ended. */
 void sl_pieces_init(sl_pieces *it, const sl_page_map *map, int32_t layer, int32_t first, int32_t end);
+/* What is left of a span after its first `done` bytes. */
+static inline sl_span sl_pieces_rest(sl_span s, int64_t done)
+{
+    s.local += done, s.remote += (uint64_t)done, s.bytes -= done;
+    return s;
+}
+
+/* True if one copy may take bytes of both local sides: the arena is one allocation, and so is each pool of a device. */
+bool sl_pieces_same_memory(const sl_span *a, const sl_span *b);
 /* The next span; false at the end. */
 bool sl_pieces_next(sl_pieces *it, sl_span *out);
 
