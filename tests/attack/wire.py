@@ -68,7 +68,8 @@ class H2:
 
     def __init__(self, where, timeout=20):
         self.s = socket.create_connection(address(where), timeout=timeout)
-        self.lock, self.window, self.windows, self.initial = threading.Lock(), 65535, {}, 65535
+        self.lock, self.rooms = threading.Lock(), threading.Lock()  # of the socket; of what the peer takes
+        self.window, self.windows, self.initial = 65535, {}, 65535
         self.next, self.gone, self.trailers = 1, False, {}
         self.s.sendall(PREFACE + self.frame(SETTINGS, 0, 0, b""))
         threading.Thread(target=self.read, daemon=True).start()
@@ -103,21 +104,26 @@ class H2:
         if kind == SETTINGS and not flags & ACK:
             for i in range(0, len(payload), 6):
                 name, value = struct.unpack(">HI", payload[i:i + 6])
-                if name == 4:
-                    self.initial = value
+                if name == 4:  # also of streams that are open (RFC 9113, 6.9.2)
+                    with self.rooms:
+                        self.windows = {s: n + value - self.initial for s, n in self.windows.items()}
+                        self.initial = value
             self.send(self.frame(SETTINGS, ACK, 0, b""))
         elif kind == PING and not flags & ACK:
             self.send(self.frame(PING, ACK, 0, payload))
         elif kind == WINDOW:
-            n = int.from_bytes(payload, "big")
-            if stream:
-                self.windows[stream] = self.windows.get(stream, self.initial) + n
-            else:
-                self.window += n
+            self.grow(stream, int.from_bytes(payload, "big"))
         elif kind == HEADERS and flags & END_STREAM or kind == RST:
             self.trailers[stream] = payload
         elif kind == GOAWAY:
             self.gone = True
+
+    def grow(self, stream, n):
+        with self.rooms:
+            if stream:
+                self.windows[stream] = self.windows.get(stream, self.initial) + n
+            else:
+                self.window += n
 
     def open(self, path, *headers, end=False):
         """A stream of a POST; its number."""
@@ -137,8 +143,8 @@ class H2:
             last = end and sent + len(part) == len(raw)
             self.send(self.frame(DATA, END_STREAM if last else 0, stream, part))
             sent += len(part)
-        self.window -= sent
-        self.windows[stream] = self.windows.get(stream, self.initial) - sent
+        self.grow(0, -sent)
+        self.grow(stream, -sent)
         return sent
 
     def close(self):
