@@ -74,6 +74,7 @@ SOAK = "test_soak: 120 requests where the release build makes 300"
 SHORTER = {"unit": ["kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (--large)"],
            "asan": [SOAK, "tests with many variants of a case (tests/unit/run_suite.h): two at most; of those that a program runs in many ways, a fifth",
                     "test_grammar_made: 6 grammars of a kind where the release build makes 40; test_chat_answers: every fifth or eleventh division",
+                    "test_draft_cases: 12 cases where the release build takes 48",
                     "test_several: about 30 steps of each kind where the release build takes 130",
                     "test_engine: 60 steps of each model where the release build takes 1100 or 400, six streams of 190 tokens for ten of 260",
                     "test_group: 60 steps of each model where the release build takes 200 or 400",
