@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "bench/page.h"
 
-enum { MAX_SETTINGS = 96, TEXT = 64 };
+enum { MAX_SETTINGS = 96, TEXT = 64, STOP_MS = 10000 };
 static const char *const HOST = "127.0.0.1";
 
 static void nap(long ms)
@@ -184,11 +184,33 @@ sl_status sl_bench_cluster_start(const sl_bench_cluster_opts *o, sl_bench_cluste
     return st;
 }
 
+/* Until the process has ended, by itself or killed. */
+static void wait_end(pid_t pid, uint64_t deadline_ns)
+{
+    while (waitpid(pid, NULL, WNOHANG) == 0) {
+        if (sl_now_ns() >= deadline_ns) {
+            kill(pid, SIGKILL);
+            waitpid(pid, NULL, 0);
+            return;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+}
+
+/*
+ * They are asked first: a process that is killed while UCX makes a segment of shared memory leaves its file. The router last,
+ * because workers log the loss of their router.
+ */
 void sl_bench_cluster_stop(sl_bench_cluster *c)
 {
-    for (int i = c->n - 1; i >= 0; i--) /* the router last, because workers log the loss of their router */
-        kill(c->p[i].pid, SIGKILL);     /* no request is in flight */
-    for (int i = 0; i < c->n; i++)
-        waitpid(c->p[i].pid, NULL, 0);
+    const uint64_t deadline_ns = sl_now_ns() + STOP_MS * 1000000ull;
+    for (int i = 1; i < c->n; i++)
+        kill(c->p[i].pid, SIGTERM);
+    for (int i = 1; i < c->n; i++)
+        wait_end(c->p[i].pid, deadline_ns);
+    if (c->n > 0) {
+        kill(c->p[0].pid, SIGTERM);
+        wait_end(c->p[0].pid, deadline_ns);
+    }
     c->n = 0;
 }

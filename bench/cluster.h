@@ -36,6 +36,7 @@ typedef struct sl_bench_cluster_opts {
 
 /* Starts the processes and waits until all workers are ready. After a failure no process is left running. */
 sl_status sl_bench_cluster_start(const sl_bench_cluster_opts *o, sl_bench_cluster *out, sl_err *err);
+/* Asks all to end, the router last, and kills what has not ended after 10 s. */
 void sl_bench_cluster_stop(sl_bench_cluster *c);
 
 /* Workers of a running cluster that are ready; -1: its router does not answer. */
