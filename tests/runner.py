@@ -347,7 +347,7 @@ def build_cuda():
     # Where nothing can run, the kernels need not be fast: a third of the compilers' time. Only kernels/ depends on SL_CUDA, so what
     # else `sluice` consists of is what the release build compiled.
     slow = [] if have_gpu() else ["-DSL_CUDA_COMPILE_ONLY=ON"]
-    return build_stage("cuda", [f"-DCMAKE_CUDA_COMPILER={nvcc}", *launcher, *slow], ["conformance", "comm_conformance"])
+    return build_stage("cuda", [f"-DCMAKE_CUDA_COMPILER={nvcc}", *launcher, *slow], ["conformance", "comm_conformance", "test_kernels_device"])
 
 
 def stage_cuda():

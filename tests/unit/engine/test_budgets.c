@@ -193,7 +193,7 @@ Suite *budgets_suite(void)
     TCase *c = tcase_create("budgets");
     tcase_set_timeout(c, 240);
     tcase_add_loop_test(c, lists_are_as_long_as_their_shares, 0, STRATEGIES);
-    tcase_add_loop_test(c, the_ways_do_not_matter, 0, 2 * STRATEGIES);
+    add_variants(c, the_ways_do_not_matter, 2 * STRATEGIES);
     suite_add_tcase(s, c);
     return s;
 }
