@@ -37,7 +37,6 @@ import wire
 
 ATTACK_S = 15
 BUDGET = 256 << 20  # router.max_request_bytes
-ARENAS_MIB = 8 * 64
 KEYS = {"operator": real.Base.key, "honest": "key-of-honest", "loud": "key-of-loud"}
 
 
@@ -241,10 +240,9 @@ def test_all_attacks_at_once(cluster):
         test_frames.many(kind)  # made before the attack, whose time is short
     for run in test_loop.INPUTS.values():
         getattr(run, "data", lambda: None)()
-    # Arenas and buffers that every router makes are there before the limit is set. It counts addresses, also those that an arena of
-    # a thread reserves and does not touch (64 MiB each), so there is room for these; the memory itself is judged at the end.
+    # Arenas and buffers that every router makes are there before the limit is set.
     assert cluster.tokens(real.prompt("warm", 50), 5)
-    limit = memory(pid, "VmSize") + (honest.MEMORY_MIB + ARENAS_MIB << 20) - memory(pid, "VmRSS")
+    limit = memory(pid, "VmSize") + (honest.MEMORY_MIB << 20) - memory(pid, "VmRSS")
     if not real.sanitized():  # a sanitizer reserves terabytes
         resource.prlimit(pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY if os.geteuid() == 0 else limit))
     before = test_loop.turns(cluster, "cpu_")
